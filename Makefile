@@ -1,0 +1,75 @@
+# The project's commands. Each needs only make and Python 3.11 or later: the first one that runs makes .venv.
+#
+#   make demo    the main job: a group under faults, checked, traced, analysed; leaves demo/report.html
+#   make test    all tests
+#   make check   style, types, import rules
+#   make docs    renew what the code knows best in the docs: machines, keys, options, output of examples
+#   make bench   the measurements that the docs quote
+#   make venv    .venv with everything in it
+#   make lock    resolve requirements.lock anew from pyproject.toml
+#   make clean   remove what the commands above made (distclean: .venv too)
+
+UV_VERSION := 0.13.8
+WORKERS ?= 2
+DEMO_SCENARIOS ?= rolling-deploy lossy-network coordinator-failover
+DEMO_SEEDS ?= 15
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := coordinator member simulation
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs bench venv lock clean distclean FORCE
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# The same commands a user would type; `make demo` only echoes them first.
+demo: venv
+	@rm -rf demo && mkdir demo
+	@export FENCEPOST_PROGRESS=lines; set -e; run() { echo; echo "$$ fencepost $$*"; $(BIN)/fencepost "$$@"; }; \
+	run simulate rolling-deploy --seed 7 --trace demo/trace.parquet; \
+	run campaign $(DEMO_SCENARIOS) --seeds $(DEMO_SEEDS) --out demo/campaign --report demo/report.html; \
+	echo; echo "The report is in demo/report.html: open it in a browser."
+
+test: venv
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(PACKAGES:%=-p fencepost.%)
+	$(BIN)/lint-imports
+
+docs: venv
+	@$(BIN)/python docs/generate.py --examples
+
+bench: venv
+	@set -e; for each in benchmarks/*.py; do echo "== $$each"; $(BIN)/python $$each $(ARGS); done
+
+venv: $(VENV)/.project
+
+$(VENV)/.dependencies: requirements.lock
+	@.ci/venv $(UV_VERSION) dependencies
+	@touch $@
+
+# An editable install links each source file, so it is made anew when a file comes or goes.
+$(VENV)/.files: FORCE $(VENV)/.dependencies
+	@find $(PACKAGES) -type f ! -path '*/__pycache__/*' | LC_ALL=C sort > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(VENV)/.project: $(VENV)/.dependencies $(VENV)/.files pyproject.toml
+	@.ci/venv $(UV_VERSION) project
+	@touch $@
+
+lock:
+	@.ci/venv $(UV_VERSION) lock
+
+clean:
+	rm -rf build dist demo out spark-warehouse metastore_db derby.log *.egg-info $(VENV)/.project
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d ! -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)
+
+FORCE:
