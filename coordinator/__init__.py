@@ -1,0 +1,1 @@
+"""The group coordinator: protocol vocabulary, groups, assignors, journal, and the Kafka endpoint."""

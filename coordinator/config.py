@@ -1,0 +1,321 @@
+"""Configuration under Kafka's names, with Kafka 4.3's defaults, ranges and rules between settings.
+
+A field's name is the property's with underscores: `group.consumer.session.timeout.ms` is
+`group_consumer_session_timeout_ms`. A field's annotation holds its allowed range. Some settings exist so
+that a file written for a broker is accepted: those of the `__consumer_offsets` log and of the broker's
+threads have no counterpart in a coordinator that does no I/O.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from fencepost.coordinator.protocol.errors import FencepostError
+
+INT32_MAX = 2**31 - 1
+
+CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""Session length of a classic member that still waits in its first join; Kafka has no setting for it."""
+
+Positive = Annotated[int, Meta(ge=1, le=INT32_MAX)]
+NotNegative = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Int32 = Annotated[int, Meta(ge=-INT32_MAX - 1, le=INT32_MAX)]
+
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+
+class ConsumerGroupMigrationPolicy(enum.StrEnum):
+    """Which online conversions between classic and consumer groups are allowed (KIP-848, Migration)."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+
+class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker's properties say about groups and offsets; milliseconds, minutes and bytes by name.
+
+    :raises FencepostError: on construction, if a value is out of its range or two contradict each other.
+    """
+
+    group_consumer_session_timeout_ms: Positive = 45_000
+    group_consumer_min_session_timeout_ms: Positive = 45_000
+    group_consumer_max_session_timeout_ms: Positive = 60_000
+    group_consumer_heartbeat_interval_ms: Positive = 5_000
+    group_consumer_min_heartbeat_interval_ms: Positive = 5_000
+    group_consumer_max_heartbeat_interval_ms: Positive = 15_000
+    group_consumer_max_size: Positive = INT32_MAX
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """Names of registered assignors; the first is used when no member asks for one."""
+    group_consumer_migration_policy: ConsumerGroupMigrationPolicy = ConsumerGroupMigrationPolicy.BIDIRECTIONAL
+    group_consumer_assignment_interval_ms: NotNegative = 1_000
+    """Least time between two targets of a group (KIP-1263); 0 computes one on each change."""
+    group_consumer_min_assignment_interval_ms: NotNegative = 0
+    group_consumer_max_assignment_interval_ms: NotNegative = 15_000
+    group_consumer_assignor_offload_enable: bool = True
+    group_consumer_regex_refresh_interval_ms: Annotated[int, Meta(ge=10_000, le=INT32_MAX)] = 600_000
+
+    group_coordinator_rebalance_protocols: tuple[str, ...] = ("classic", "consumer", "streams")
+    group_coordinator_threads: Positive = 4
+    group_coordinator_background_threads: Positive = 2
+    group_coordinator_append_linger_ms: Annotated[int, Meta(ge=-1, le=INT32_MAX)] = -1
+    """-1 writes as soon as no more work waits."""
+    group_coordinator_cached_buffer_max_bytes: Annotated[int, Meta(ge=512 * 1024, le=INT32_MAX)] = 1_048_588
+
+    group_min_session_timeout_ms: Int32 = 6_000
+    group_max_session_timeout_ms: Int32 = 1_800_000
+    group_initial_rebalance_delay_ms: Int32 = 3_000
+    group_max_size: Positive = INT32_MAX
+
+    offset_metadata_max_bytes: Int32 = 4_096
+    offsets_retention_minutes: Positive = 10_080
+    offsets_retention_check_interval_ms: Annotated[int, Meta(ge=1)] = 600_000
+    offsets_commit_timeout_ms: Positive = 5_000
+    offsets_load_buffer_size: Positive = 5_242_880
+    offsets_topic_num_partitions: Positive = 50
+    offsets_topic_replication_factor: Annotated[int, Meta(ge=1, le=2**15 - 1)] = 3
+    offsets_topic_segment_bytes: Positive = 104_857_600
+    offsets_topic_compression_codec: Annotated[int, Meta(ge=0, le=4)] = 0
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+        for middle in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
+            _check_between(self, middle)
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise FencepostError(
+                f"group.consumer.heartbeat.interval.ms {self.group_consumer_heartbeat_interval_ms} must be"
+                f" less than group.consumer.session.timeout.ms {self.group_consumer_session_timeout_ms}"
+            )
+        _check_names("group.consumer.assignors", self.group_consumer_assignors)
+        protocols = self.group_coordinator_rebalance_protocols
+        _check_names("group.coordinator.rebalance.protocols", protocols)
+        if unknown := [name for name in protocols if name not in _PROTOCOLS]:
+            raise FencepostError(
+                f"group.coordinator.rebalance.protocols: {unknown[0]!r} is none of {', '.join(_PROTOCOLS)}"
+            )
+        if "classic" not in protocols:
+            raise FencepostError("group.coordinator.rebalance.protocols must hold 'classic'")
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, object]) -> GroupCoordinatorConfig:
+        """The configuration that a broker's properties describe; values are text or already typed.
+
+        :raises FencepostError: for a name that does not exist, a value of the wrong type, one out of its
+            range, or values that contradict each other.
+        """
+        return _from_properties(cls, properties)
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        """How long a committed offset is kept, in milliseconds."""
+        return self.offsets_retention_minutes * 60_000
+
+
+_PROTOCOLS = ("classic", "consumer", "share", "streams")
+
+
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one group once its own configuration and the broker's are put together."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+    assignor_offload_enable: bool
+
+
+class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The dynamic configuration of one group (resource type GROUP); None leaves it to the broker.
+
+    :raises FencepostError: on construction, if a value is out of its range.
+    """
+
+    consumer_session_timeout_ms: Positive | None = None
+    consumer_heartbeat_interval_ms: Positive | None = None
+    consumer_assignment_interval_ms: NotNegative | None = None
+    consumer_assignor_offload_enable: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, object], broker: GroupCoordinatorConfig) -> GroupConfig:
+        """A group's configuration as AlterConfigs would take it: within the broker's bounds.
+
+        :raises FencepostError: for an unknown name, a wrong type, or a value the broker's bounds exclude.
+        """
+        config = _from_properties(cls, properties)
+        for field in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
+            value: int | None = getattr(config, f"consumer_{field}")
+            low, high = _bounds(broker, field)
+            if value is not None and not low <= value <= high:
+                raise FencepostError(
+                    f"consumer.{_dotted(field)}: {value} is out of range, the broker allows {low} to {high}"
+                )
+        settings = config.settings(broker)
+        if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
+            raise FencepostError(
+                f"consumer.heartbeat.interval.ms {settings.heartbeat_interval_ms} must be less than"
+                f" consumer.session.timeout.ms {settings.session_timeout_ms}"
+            )
+        return config
+
+    def settings(self, broker: GroupCoordinatorConfig) -> GroupSettings:
+        """What holds for the group. A value that the broker's bounds exclude by now is moved to the bound."""
+        offload = self.consumer_assignor_offload_enable
+        return GroupSettings(
+            session_timeout_ms=_clamped(self, broker, "session_timeout_ms"),
+            heartbeat_interval_ms=_clamped(self, broker, "heartbeat_interval_ms"),
+            assignment_interval_ms=_clamped(self, broker, "assignment_interval_ms"),
+            assignor_offload_enable=broker.group_consumer_assignor_offload_enable
+            if offload is None
+            else offload,
+        )
+
+
+def _bounds(broker: GroupCoordinatorConfig, field: str) -> tuple[int, int]:
+    return getattr(broker, f"group_consumer_min_{field}"), getattr(broker, f"group_consumer_max_{field}")
+
+
+def _clamped(group: GroupConfig, broker: GroupCoordinatorConfig, field: str) -> int:
+    value: int | None = getattr(group, f"consumer_{field}")
+    if value is None:
+        value = getattr(broker, f"group_consumer_{field}")
+    low, high = _bounds(broker, field)
+    return max(low, min(value, high))
+
+
+def _check_between(config: GroupCoordinatorConfig, field: str) -> None:
+    value: int = getattr(config, f"group_consumer_{field}")
+    low, high = _bounds(config, field)
+    name = _dotted(field)
+    if low > high:
+        raise FencepostError(
+            f"group.consumer.max.{name} {high} must be at least group.consumer.min.{name} {low}"
+        )
+    if not low <= value <= high:
+        raise FencepostError(
+            f"group.consumer.{name}: {value} is out of range, allowed are {low} to {high}"
+            f" (group.consumer.min.{name}, group.consumer.max.{name})"
+        )
+
+
+def _check_names(name: str, values: Sequence[str]) -> None:
+    if not values or not all(value.strip() for value in values):
+        raise FencepostError(f"{name} must name at least one, and no name may be blank")
+    if len(set(values)) != len(values):
+        raise FencepostError(f"{name} names one of {', '.join(values)} twice")
+
+
+class _Setting(msgspec.Struct, frozen=True):
+    name: str
+    type: Any
+    low: int | None
+    high: int | None
+
+    def check(self, value: int) -> None:
+        low, high = self.low, self.high
+        if (low is not None and value < low) or (high is not None and value > high):
+            allowed = f"at least {low}" if high is None or high == INT32_MAX else f"{low} to {high}"
+            raise FencepostError(f"{self.name}: {value} is out of range, allowed is {allowed}")
+
+    def parse(self, value: object) -> object:
+        """The value in its type; text is read as Kafka reads it, without spaces at its ends."""
+        text = value.strip() if isinstance(value, str) else value
+        found: object
+        if self.type is bool:
+            found = text if isinstance(text, bool) else _BOOLEANS.get(str(text).lower())
+        elif self.type is int:
+            found = _integer(text)
+        elif get_origin(self.type) is tuple:
+            found = _names(text)
+        else:
+            found = next((option for option in self.type if option == str(text).lower()), None)
+        if found is None:
+            raise FencepostError(f"{self.name}: {value!r} is not {self._expected()}")
+        if type(found) is int:
+            self.check(found)
+        return found
+
+    def _expected(self) -> str:
+        if self.type is bool:
+            return "true or false"
+        if self.type is int:
+            return "a whole number"
+        if get_origin(self.type) is tuple:
+            return "a list of names separated by commas"
+        return f"one of {', '.join(self.type)}"
+
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.removeprefix("-").removeprefix("+").isdecimal() and value.isascii():
+        return int(value)
+    return None
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",")) if value else ()
+    if isinstance(value, Sequence) and all(isinstance(part, str) for part in value):
+        return tuple(value)
+    return None
+
+
+@cache
+def _settings(cls: type[msgspec.Struct]) -> dict[str, _Setting]:
+    """The settings of a configuration by field, read off its annotations."""
+    found = {}
+    for field, annotation in get_type_hints(cls, include_extras=True).items():
+        options = [arg for arg in get_args(annotation) if arg is not type(None)]
+        optional = type(None) in get_args(annotation)
+        kind = options[0] if optional else annotation
+        meta: Meta | None = None
+        if get_origin(kind) is Annotated:
+            kind, meta = get_args(kind)
+        found[field] = _Setting(
+            _dotted(field),
+            kind,
+            None if meta is None else _whole(meta.ge),
+            None if meta is None else _whole(meta.le),
+        )
+    return found
+
+
+def _whole(bound: float | None) -> int | None:
+    return None if bound is None else int(bound)
+
+
+def _check_ranges(config: msgspec.Struct) -> None:
+    for field, setting in _settings(type(config)).items():
+        value = getattr(config, field)
+        if type(value) is int:
+            setting.check(value)
+
+
+def _from_properties(cls: type[Settings], properties: Mapping[str, object]) -> Settings:
+    settings = {setting.name: (field, setting) for field, setting in _settings(cls).items()}
+    values = {}
+    for name, value in properties.items():
+        if name not in settings:
+            near = difflib.get_close_matches(name, settings, n=1)
+            hint = f"the nearest known name is {near[0]}" if near else f"known are {', '.join(settings)}"
+            raise FencepostError(f"unknown configuration {name!r}; {hint}")
+        field, setting = settings[name]
+        values[field] = setting.parse(value)
+    return cls(**values)
+
+
+def _dotted(field: str) -> str:
+    return field.replace("_", ".")

@@ -1,0 +1,164 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DescribeConfigs without their wire form."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from fencepost.coordinator.protocol.cluster import TopicReference
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicId
+
+
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic to create. `partitions` -1 means the default, unless `assignments` tell."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Mapping[int, tuple[int, ...]] = {}
+    """Broker ids of each partition, where the request places replicas by hand."""
+    configs: Mapping[str, str | None] = {}
+
+
+class CreateTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks to create topics, or with `validate_only` whether that would work."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+class CreatedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one topic of CreateTopics."""
+
+    name: str
+    topic_id: TopicId | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class CreateTopicsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for each topic of the request, in its order."""
+
+    topics: tuple[CreatedTopic, ...]
+
+
+class DeleteTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks to delete topics and their records."""
+
+    topics: tuple[TopicReference, ...]
+
+
+class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one topic of DeleteTopics."""
+
+    name: str | None
+    topic_id: TopicId | None = None
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class DeleteTopicsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for each topic of the request, in its order."""
+
+    topics: tuple[DeletedTopic, ...]
+
+
+class GrownTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that shall have `count` partitions in all."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+    """Broker ids of each new partition, where the request places replicas by hand."""
+
+
+class CreatePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks to add partitions, or with `validate_only` whether that would work."""
+
+    topics: tuple[GrownTopic, ...]
+    validate_only: bool = False
+
+
+class CreatedPartitions(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one topic of CreatePartitions."""
+
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class CreatePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for each topic of the request, in its order."""
+
+    topics: tuple[CreatedPartitions, ...]
+
+
+class ResourceType(enum.IntEnum):
+    """What DescribeConfigs can be asked about."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a setting's value comes from."""
+
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigType(enum.IntEnum):
+    """The type of a setting's value."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource; `keys` None asks for all of its settings. `resource_type` may be an unknown number."""
+
+    resource_type: int
+    name: str
+    keys: tuple[str, ...] | None = None
+
+
+class DescribeConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for the settings of resources."""
+
+    resources: tuple[ConfigResource, ...]
+
+
+class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting."""
+
+    name: str
+    value: str | None
+    source: ConfigSource = ConfigSource.DEFAULT
+    config_type: ConfigType = ConfigType.UNKNOWN
+    read_only: bool = True
+
+
+class DescribedConfigs(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one resource."""
+
+    resource_type: int
+    name: str
+    entries: tuple[ConfigEntry, ...] = ()
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class DescribeConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A description for each resource of the request, in its order."""
+
+    resources: tuple[DescribedConfigs, ...]

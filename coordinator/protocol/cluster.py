@@ -1,0 +1,132 @@
+"""What clients ask about a cluster without their wire form: versions, brokers, topics, coordinators."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicId
+
+UNKNOWN_OPERATIONS = -2147483648
+"""The bit field of authorized operations when nobody asked for it."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker, as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class ApiVersionsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks which versions of which APIs a broker speaks; says who asks."""
+
+    client_software_name: str = ""
+    client_software_version: str = ""
+
+
+class ApiVersion(msgspec.Struct, frozen=True):
+    """One API and its versions, both ends included."""
+
+    api_key: int
+    min_version: int
+    max_version: int
+
+
+class ApiVersionsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker speaks. With UNSUPPORTED_VERSION the client asks again with a version of the list."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    api_versions: tuple[ApiVersion, ...] = ()
+
+
+class TopicReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic by its id where the request has one, by its name otherwise."""
+
+    name: str | None = None
+    topic_id: TopicId | None = None
+
+
+class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for brokers and topics; `topics` None means all of them."""
+
+    topics: tuple[TopicReference, ...] | None = None
+    allow_auto_topic_creation: bool = True
+
+
+class PartitionMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One partition and who leads it."""
+
+    partition: int
+    leader_id: int
+    leader_epoch: int = 0
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+class TopicMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic; with an error, what the request called it."""
+
+    name: str | None
+    topic_id: TopicId | None = None
+    partitions: tuple[PartitionMetadata, ...] = ()
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster as one broker sees it."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[Node, ...]
+    topics: tuple[TopicMetadata, ...]
+
+
+class KeyType(enum.IntEnum):
+    """What kind of coordinator FindCoordinator looks for."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+class FindCoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks who coordinates these keys. `key_type` is a `KeyType`, or a number that nobody knows."""
+
+    keys: tuple[str, ...]
+    key_type: int = KeyType.GROUP
+
+
+class FoundCoordinator(msgspec.Struct, frozen=True, kw_only=True):
+    """The coordinator of one key; with an error, none."""
+
+    key: str
+    node: Node | None = None
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class FindCoordinatorResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A coordinator for each key of the request, in its order."""
+
+    coordinators: tuple[FoundCoordinator, ...]
+
+
+class DescribeClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for the brokers alone. `endpoint_type` is 1 for brokers, 2 for controllers."""
+
+    endpoint_type: int = 1
+
+
+class DescribeClusterResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The brokers of the cluster."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[Node, ...] = ()
+    endpoint_type: int = 1
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None

@@ -1,0 +1,83 @@
+"""Names of things: topics, partitions, members, and the epochs with a special meaning."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+TopicId: TypeAlias = str
+"""A topic's UUID as Kafka prints it: 22 characters of unpadded base64url."""
+
+MemberId: TypeAlias = str
+
+Partitions: TypeAlias = Mapping[TopicId, tuple[int, ...]]
+"""A set of partitions: topic id to ascending partition numbers, no empty tuples. Never mutated."""
+
+NO_PARTITIONS: Partitions = {}
+
+JOIN_EPOCH = 0
+"""Member epoch of a member that asks to join (or to rejoin)."""
+LEAVE_EPOCH = -1
+"""Member epoch of a member that leaves for good."""
+STATIC_LEAVE_EPOCH = -2
+"""Member epoch of a static member that leaves and means to come back (KIP-848, Static Membership)."""
+NO_EPOCH = -1
+"""Epoch of a commit or fetch that belongs to no member, and of a leader that is not known."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition under its topic's name."""
+
+    topic: str
+    partition: int
+
+
+class _PartitionsOfTopic(dict[int, TopicPartition]):
+    """The partitions of one topic that were asked for, by number."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def __missing__(self, number: int) -> TopicPartition:
+        found = self[number] = TopicPartition(self._topic, number)
+        return found
+
+
+_partitions_of_topic = lru_cache(maxsize=256)(_PartitionsOfTopic)
+
+
+def topic_partitions(topic: str, numbers: Iterable[int]) -> Iterator[TopicPartition]:
+    """Partitions of one topic, in the order of the numbers.
+
+    As a rule the same objects each time: who owns a partition mentions it in a dozen places.
+    """
+    return map(_partitions_of_topic(topic).__getitem__, numbers)
+
+
+def partitions_of(pairs: Iterable[tuple[TopicId, int]]) -> dict[TopicId, tuple[int, ...]]:
+    """The canonical form of a collection of (topic id, partition): sorted, without duplicates."""
+    grouped: dict[TopicId, list[int]] = {}
+    for topic_id, partition in sorted(set(pairs)):
+        grouped.setdefault(topic_id, []).append(partition)
+    return {topic_id: tuple(numbers) for topic_id, numbers in grouped.items()}
+
+
+def partition_count(partitions: Partitions) -> int:
+    """How many partitions the set holds."""
+    return sum(map(len, partitions.values()))
+
+
+def topic_id_from_uuid(value: uuid.UUID) -> TopicId:
+    """A UUID in Kafka's printed form."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def uuid_from_topic_id(topic_id: TopicId) -> uuid.UUID:
+    """The UUID behind a printed topic id.
+
+    :raises ValueError: if the text is not 22 characters of base64url.
+    """
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))

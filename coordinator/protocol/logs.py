@@ -1,0 +1,178 @@
+"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and InitProducerId without their wire form.
+
+Records stay record batches in bytes: nothing between a producer and a consumer looks into them twice.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Generic, TypeVar
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
+
+P = TypeVar("P")
+
+
+class OfTopic(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
+    """Something about partitions of one topic, which has a name or an id, as the request's version has it."""
+
+    name: str | None = None
+    topic_id: TopicId | None = None
+    partitions: tuple[P, ...]
+
+
+class ProducedPartition(msgspec.Struct, frozen=True):
+    """Record batches to append to one partition."""
+
+    partition: int
+    records: bytes | memoryview | None
+
+
+class ProduceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Appends records. `acks` 0 wants no answer; 1 and -1 are the same where there is one replica."""
+
+    transactional_id: str | None = None
+    acks: int
+    timeout_ms: int = 0
+    topics: tuple[OfTopic[ProducedPartition], ...]
+
+
+class AppendedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the records of one partition went; offset -1 with an error."""
+
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    base_offset: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for each partition of the request, in its order."""
+
+    topics: tuple[OfTopic[AppendedPartition], ...]
+
+
+class FetchPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where to read one partition, and how much at most."""
+
+    partition: int
+    fetch_offset: int
+    partition_max_bytes: int
+    current_leader_epoch: int = NO_EPOCH
+
+
+class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Reads records: waits up to `max_wait_ms` for `min_bytes` of them (KIP-227 for sessions)."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    session_id: int = 0
+    session_epoch: int = -1
+    topics: tuple[OfTopic[FetchPartition], ...]
+
+
+class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What was read of one partition."""
+
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    batches: tuple[bytes, ...] = ()
+
+
+class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of each partition of the request. Session 0 means that there is no session."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    session_id: int = 0
+    topics: tuple[OfTopic[FetchedPartition], ...] = ()
+
+
+class OffsetSpec(enum.IntEnum):
+    """Timestamps of ListOffsets with a meaning of their own."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Which offset of one partition: an `OffsetSpec`, or the first record at or after a time in ms."""
+
+    partition: int
+    timestamp_ms: int
+    current_leader_epoch: int = NO_EPOCH
+
+
+class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks where records are."""
+
+    topics: tuple[OfTopic[ListOffsetsPartition], ...]
+
+
+class ListedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """An offset; -1 where no record is so late."""
+
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    timestamp_ms: int = -1
+    offset: int = -1
+    leader_epoch: int = NO_EPOCH
+
+
+class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An offset for each partition of the request, in its order."""
+
+    topics: tuple[OfTopic[ListedOffset], ...]
+
+
+class LeaderEpochPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks where the log of `leader_epoch` ended."""
+
+    partition: int
+    leader_epoch: int
+    current_leader_epoch: int = NO_EPOCH
+
+
+class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks whether what a consumer read is still in the log (KIP-320)."""
+
+    topics: tuple[OfTopic[LeaderEpochPartition], ...]
+
+
+class EpochEndOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an epoch's records; -1 where the epoch is not known."""
+
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    leader_epoch: int = NO_EPOCH
+    end_offset: int = -1
+
+
+class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer for each partition of the request, in its order."""
+
+    topics: tuple[OfTopic[EpochEndOffset], ...]
+
+
+class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for a producer id, so that retried batches are recognised (KIP-98)."""
+
+    transactional_id: str | None = None
+
+
+class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A producer id that nobody else has."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    producer_id: int = -1
+    producer_epoch: int = -1

@@ -1,0 +1,75 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete without their wire form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId, TopicPartition
+
+
+class OffsetAndMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """A position in a partition: the offset of the next record to read."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+
+
+NO_OFFSET = OffsetAndMetadata(offset=-1)
+
+
+class OffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Commits positions for a group. `member_epoch` is also the classic protocol's generation."""
+
+    group_id: str
+    member_id: MemberId = ""
+    member_epoch: int = NO_EPOCH
+    instance_id: str | None = None
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    topic_ids: Mapping[str, TopicId] = {}
+    """Ids by topic name, where the request has them (version 10)."""
+    retention_time_ms: int = -1
+    """Versions 2 to 4 only; -1 is the coordinator's default."""
+    api_version: int = 9
+
+
+class OffsetCommitResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A code for each partition of the request, in its order."""
+
+    errors: Mapping[TopicPartition, ErrorCode]
+
+
+class OffsetFetchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for committed positions of one group; `partitions` None asks for all of them."""
+
+    group_id: str
+    member_id: MemberId | None = None
+    member_epoch: int = NO_EPOCH
+    partitions: tuple[TopicPartition, ...] | None = None
+    require_stable: bool = False
+    api_version: int = 9
+
+
+class OffsetFetchResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The committed positions; offset -1 where there is none. With an error, no offsets."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.NONE
+    offsets: Mapping[TopicPartition, OffsetAndMetadata] = {}
+
+
+class OffsetDeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Deletes committed positions of a group."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class OffsetDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A code for the group, and one for each partition when that is NONE."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    errors: Mapping[TopicPartition, ErrorCode] = {}

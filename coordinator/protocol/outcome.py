@@ -1,0 +1,93 @@
+"""What a coordinator's step says to do: records to append, then a reply and effects.
+
+The order is fixed: append the records, apply them, then send the reply and carry out the effects.
+If the append fails nothing else happens, and the request gets the mapped error.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol import consumer, offsets
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+Request: TypeAlias = (
+    consumer.ConsumerGroupHeartbeatRequest
+    | consumer.ConsumerGroupDescribeRequest
+    | consumer.ListGroupsRequest
+    | consumer.DeleteGroupsRequest
+    | consumer.LeaveGroupRequest
+    | consumer.LeaveGroupBatchRequest
+    | offsets.OffsetCommitRequest
+    | offsets.OffsetFetchRequest
+    | offsets.OffsetDeleteRequest
+)
+
+Response: TypeAlias = (
+    consumer.ConsumerGroupHeartbeatResponse
+    | consumer.ConsumerGroupDescribeResponse
+    | consumer.ListGroupsResponse
+    | consumer.DeleteGroupsResponse
+    | consumer.LeaveGroupResponse
+    | consumer.LeaveGroupBatchResponse
+    | offsets.OffsetCommitResponse
+    | offsets.OffsetFetchResponse
+    | offsets.OffsetDeleteResponse
+)
+
+
+class TopicsChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster's topics are now these: created, deleted or grown since the last event."""
+
+    image: TopicsImage
+
+
+class RegularExpressionsResolved(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `ResolveRegularExpressions`."""
+
+    group_id: str
+    topics: dict[str, tuple[str, ...]]
+    """Names that match, sorted, by regular expression; empty if they could not be matched."""
+    image_version: int
+
+
+class DeadlineReached(msgspec.Struct, frozen=True):
+    """Time has reached `next_deadline()`: the most overdue timer runs."""
+
+
+Event: TypeAlias = Request | TopicsChanged | RegularExpressionsResolved | DeadlineReached
+
+
+class ResolveRegularExpressions(msgspec.Struct, frozen=True, kw_only=True):
+    """Match these expressions against all topic names, in the background, and feed the answer back."""
+
+    group_id: str
+    regular_expressions: tuple[str, ...]
+
+
+class MemberFenced(msgspec.Struct, frozen=True, kw_only=True):
+    """A timer removed a member; nobody has to act on it, but someone may want to know."""
+
+    group_id: str
+    member_id: MemberId
+    reason: str
+    """`session` or `rebalance`: the timer that ran out."""
+
+
+Effect: TypeAlias = ResolveRegularExpressions | MemberFenced
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """The value of one coordinator step."""
+
+    records: tuple[Record, ...] = ()
+    """One atomic batch; to be durable before anything below is seen by anyone."""
+    reply: Response | None = None
+    effects: tuple[Effect, ...] = ()
+
+
+NOTHING = Outcome()

@@ -1,0 +1,158 @@
+"""The facts a coordinator writes: key and value of each record type of `__consumer_offsets`.
+
+A value of None is a tombstone. The numbers are Kafka's record types (KIP-848, Records). Compaction keeps
+the newest record of a key, so a key names exactly one fact.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
+
+
+class OffsetCommitKey(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
+    """Type 1: the committed position of one partition."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class OffsetCommitValue(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
+    """A committed position, and when it was committed."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = -1
+    topic_id: TopicId | None = None
+
+
+class ConsumerGroupMetadataKey(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):
+    """Type 3: the group itself."""
+
+    group_id: str
+
+
+class ConsumerGroupMetadataValue(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):
+    """The group's epoch, and a digest of the topics it subscribes to."""
+
+    epoch: int
+    metadata_hash: int = 0
+
+
+class ConsumerGroupMemberMetadataKey(msgspec.Struct, frozen=True, tag=5, array_like=True, gc=False):
+    """Type 5: what a member said of itself."""
+
+    group_id: str
+    member_id: MemberId
+
+
+class ConsumerGroupMemberMetadataValue(msgspec.Struct, frozen=True, tag=5, array_like=True, gc=False):
+    """A member's identity and subscription."""
+
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    """Sorted, without duplicates."""
+    subscribed_topic_regex: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+
+
+class ConsumerGroupTargetAssignmentMetadataKey(msgspec.Struct, frozen=True, tag=6, array_like=True, gc=False):
+    """Type 6: the epoch of the target assignment."""
+
+    group_id: str
+
+
+class ConsumerGroupTargetAssignmentMetadataValue(
+    msgspec.Struct, frozen=True, tag=6, array_like=True, gc=False
+):
+    """The group epoch for which the target was computed, and when."""
+
+    assignment_epoch: int
+    assignment_timestamp_ms: int = 0
+
+
+class ConsumerGroupTargetAssignmentMemberKey(msgspec.Struct, frozen=True, tag=7, array_like=True, gc=False):
+    """Type 7: the target of one member."""
+
+    group_id: str
+    member_id: MemberId
+
+
+class ConsumerGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True, tag=7, array_like=True, gc=False):
+    """What the assignor wants the member to own."""
+
+    partitions: Partitions
+
+
+class ConsumerGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True, tag=8, array_like=True, gc=False):
+    """Type 8: where one member stands on its way to the target."""
+
+    group_id: str
+    member_id: MemberId
+
+
+class ConsumerGroupCurrentMemberAssignmentValue(
+    msgspec.Struct, frozen=True, tag=8, array_like=True, gc=False
+):
+    """A member's epochs, state, and what it holds."""
+
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    """A `MemberState` of coordinator.consumer.states."""
+    assigned: Partitions = NO_PARTITIONS
+    pending_revocation: Partitions = NO_PARTITIONS
+    assignment_epochs: dict[TopicId, dict[int, int]] = {}
+    """The member epoch at which each held partition became assigned (KIP-1251), by topic and partition."""
+
+
+class ConsumerGroupRegularExpressionKey(msgspec.Struct, frozen=True, tag=16, array_like=True, gc=False):
+    """Type 16: what one regular expression matches."""
+
+    group_id: str
+    regular_expression: str
+
+
+class ConsumerGroupRegularExpressionValue(msgspec.Struct, frozen=True, tag=16, array_like=True, gc=False):
+    """The topics that matched, in which image of the cluster, and when."""
+
+    topics: tuple[str, ...]
+    image_version: int
+    timestamp_ms: int
+
+
+RecordKey: TypeAlias = (
+    OffsetCommitKey
+    | ConsumerGroupMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+RecordValue: TypeAlias = (
+    OffsetCommitValue
+    | ConsumerGroupMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One fact, or with value None the end of one."""
+
+    key: RecordKey
+    value: RecordValue | None

@@ -1,0 +1,88 @@
+"""Deadlines under keys: data that a shell can look at, and that a test runs without sleeping."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Timers(Generic[K]):
+    """A queue of deadlines, one for each key. Equal deadlines run in the order in which they were set.
+
+    Setting a later deadline for a key costs O(1): the queue notices when the earlier one comes up.
+    """
+
+    __slots__ = ("_deadlines", "_heap", "_sequence")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, K]] = []
+        """May hold entries that are out of date: earlier than the key's deadline, or of another setting."""
+        self._deadlines: dict[K, tuple[int, int, int]] = {}
+        """By key: the deadline, its sequence number, and the time under which the heap has it."""
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._deadlines
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys of all armed timers."""
+        return iter(self._deadlines)
+
+    def set(self, key: K, deadline_ms: int) -> None:
+        """Arm the key's timer, or move it."""
+        self._sequence += 1
+        known = self._deadlines.get(key)
+        if known is not None and known[2] <= deadline_ms:
+            self._deadlines[key] = deadline_ms, self._sequence, known[2]
+        else:
+            self._push(key, deadline_ms, self._sequence)
+
+    def cancel(self, key: K) -> None:
+        """Disarm the key's timer, if it has one."""
+        if self._deadlines.pop(key, None) is not None and len(self._heap) > 2 * len(self._deadlines) + 64:
+            self._rebuild()
+
+    def deadline_of(self, key: K) -> int | None:
+        """When the key's timer runs out, or None if it is not armed."""
+        known = self._deadlines.get(key)
+        return None if known is None else known[0]
+
+    def next_deadline(self) -> int | None:
+        """The earliest deadline, or None if no timer is armed."""
+        self._settle()
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now_ms: int) -> K | None:
+        """Disarm the most overdue timer and answer its key; None if none is due."""
+        self._settle()
+        if not self._heap or self._heap[0][0] > now_ms:
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._deadlines[key]
+        return key
+
+    def _push(self, key: K, deadline_ms: int, sequence: int) -> None:
+        self._deadlines[key] = deadline_ms, sequence, deadline_ms
+        heapq.heappush(self._heap, (deadline_ms, sequence, key))
+
+    def _settle(self) -> None:
+        """Bring the heap's first entry up to date."""
+        while self._heap:
+            at, sequence, key = self._heap[0]
+            known = self._deadlines.get(key)
+            if known is not None and known[:2] == (at, sequence):
+                return
+            heapq.heappop(self._heap)
+            if known is not None and known[2] == at:
+                self._push(key, known[0], known[1])
+
+    def _rebuild(self) -> None:
+        self._heap = [(at, sequence, key) for key, (at, sequence, _) in self._deadlines.items()]
+        self._deadlines = {key: (at, sequence, at) for at, sequence, key in self._heap}
+        heapq.heapify(self._heap)
