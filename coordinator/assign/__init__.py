@@ -1,0 +1,1 @@
+"""Server-side assignors: plain functions from subscriptions and partitions to a target assignment."""

@@ -1,0 +1,35 @@
+"""What an assignor sees and what it answers. An assignor is a plain function from one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
+
+
+class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's subscriptions, the partitions there are, and the target of the epoch before.
+
+    `partitions` counts each existing topic that anyone subscribes to. Members come in the order of their
+    ids; an assignor's answer depends on nothing that is not in here.
+    """
+
+    subscriptions: Mapping[MemberId, tuple[TopicId, ...]]
+    """Existing topics of each member's effective subscription, ascending; equal ones are one object."""
+    partitions: Mapping[TopicId, int]
+    targets: Mapping[MemberId, Partitions] = {}
+    """The current target; members without one may be missing, members that left are not in it.
+
+    No partition is in two targets, and none is beyond its topic's count: a topic never shrinks.
+    """
+    instance_ids: Mapping[MemberId, str] = {}
+    """The static members among them."""
+    homogeneous: bool = True
+    """Whether all members have the same subscription."""
+
+
+Assignor: TypeAlias = Callable[[GroupSpec], Mapping[MemberId, Partitions]]
+"""Answers the target of each member; members that are missing in the answer get nothing."""
