@@ -1,0 +1,102 @@
+"""ConsumerGroupDescribe and the rows of ListGroups, read off the hard state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.target import preferred_assignor
+from fencepost.coordinator.protocol.consumer import (
+    DescribedGroup,
+    DescribedMember,
+    DescribedPartitions,
+    ListedGroup,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+CONSUMER_GROUP_TYPE = "consumer"
+CLASSIC_GROUP_TYPE = "classic"
+SIMPLE_GROUP_STATE = "Empty"
+
+
+def describe(group: ConsumerGroup, image: TopicsImage, assignors: Sequence[str]) -> DescribedGroup:
+    """The group with all its members, by member id."""
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=preferred_assignor(group.counts, assignors),
+        members=tuple(
+            _describe_member(member, group.targets.get(member_id, NO_PARTITIONS), image)
+            for member_id, member in sorted(group.members.items())
+        ),
+    )
+
+
+def missing(group_id: str, message: str) -> DescribedGroup:
+    """The answer for a group that is not there, or is none of this kind."""
+    code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
+    return DescribedGroup(group_id=group_id, error_code=code, error_message=message)
+
+
+def _describe_member(member: ConsumerGroupMember, target: Partitions, image: TopicsImage) -> DescribedMember:
+    return DescribedMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.subscribed_topic_names,
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        # What is being revoked is still the member's, until it confirms the release (KAFKA-20431).
+        assignment=_named((member.assigned, member.pending_revocation), image),
+        target_assignment=_named((target,), image),
+    )
+
+
+def _named(parts: Sequence[Partitions], image: TopicsImage) -> tuple[DescribedPartitions, ...]:
+    """The partitions under their topics' names; topics that were deleted are left out."""
+    held: dict[TopicId, set[int]] = {}
+    for part in parts:
+        for topic_id, partitions in part.items():
+            held.setdefault(topic_id, set()).update(partitions)
+    named = [(image.name_of(topic_id), topic_id, numbers) for topic_id, numbers in held.items()]
+    return tuple(
+        DescribedPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(sorted(numbers)))
+        for name, topic_id, numbers in sorted((n, t, p) for n, t, p in named if n is not None)
+    )
+
+
+def listed(group: ConsumerGroup) -> ListedGroup:
+    """The group's row in ListGroups."""
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        group_state=group.state,
+        group_type=CONSUMER_GROUP_TYPE,
+    )
+
+
+def listed_simple(group_id: str) -> ListedGroup:
+    """The row of a group that consists of committed offsets only."""
+    return ListedGroup(
+        group_id=group_id,
+        protocol_type="",
+        group_state=SIMPLE_GROUP_STATE,
+        group_type=CLASSIC_GROUP_TYPE,
+    )
+
+
+def matches(row: ListedGroup, states: Collection[str], types: Collection[str]) -> bool:
+    """Whether the row passes the filters; they ignore case, and an empty one lets everything pass."""
+    wanted_states = [state.strip().lower() for state in states]
+    wanted_types = [name.lower() for name in types]
+    return (not wanted_states or row.group_state.lower() in wanted_states) and (
+        not wanted_types or row.group_type.lower() in wanted_types
+    )

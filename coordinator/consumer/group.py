@@ -1,0 +1,270 @@
+"""The hard state of one consumer group. Records are the only way to change it, live and on load.
+
+Records may come from a compacted journal: the first ones seen of a member or a group may be any of
+theirs, so each record creates what it needs. Tombstones of what is not there are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.owners import PartitionEpochs
+from fencepost.coordinator.consumer.states import GroupState
+from fencepost.coordinator.consumer.subscription import SubscriptionCounts
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    RecordKey,
+)
+
+INITIAL_EPOCH = 1
+"""Group and assignment epoch of a new group; the first change of its inputs makes 2."""
+NO_REFRESH = -(2**63)
+"""Time of the last resolution in a group that never resolved a regular expression."""
+
+
+class InconsistentRecord(FencepostError):
+    """A record that cannot follow those before it: the journal is broken."""
+
+
+class ConsumerGroup:
+    """A consumer group: epochs, members, the target assignment, and what follows from them.
+
+    Everything is read-only outside `apply_*`. What is derived (state, counts, partition epochs) is kept
+    up to date as members change, so that reading it costs the same in a group of any size.
+    """
+
+    __slots__ = (
+        "_members",
+        "_reconciled",
+        "_resolved",
+        "_static_members",
+        "_targets",
+        "assignment_epoch",
+        "assignment_timestamp_ms",
+        "counts",
+        "group_epoch",
+        "group_id",
+        "members",
+        "metadata_hash",
+        "partition_epochs",
+        "resolved",
+        "static_members",
+        "targets",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.group_epoch = INITIAL_EPOCH
+        self.metadata_hash = 0
+        self.assignment_epoch = INITIAL_EPOCH
+        """The group epoch that the target was computed for; -1 once the group is being deleted."""
+        self.assignment_timestamp_ms = 0
+        self._members: dict[MemberId, ConsumerGroupMember] = {}
+        self._targets: dict[MemberId, Partitions] = {}
+        self._static_members: dict[str, MemberId] = {}
+        self._resolved: dict[str, ConsumerGroupRegularExpressionValue] = {}
+        self._reconciled = 0
+        self.members: Mapping[MemberId, ConsumerGroupMember] = MappingProxyType(self._members)
+        self.targets: Mapping[MemberId, Partitions] = MappingProxyType(self._targets)
+        self.static_members: Mapping[str, MemberId] = MappingProxyType(self._static_members)
+        """Member ids by instance id."""
+        self.resolved: Mapping[str, ConsumerGroupRegularExpressionValue] = MappingProxyType(self._resolved)
+        """What each resolved regular expression matches."""
+        self.counts = SubscriptionCounts()
+        self.partition_epochs = PartitionEpochs()
+
+    @property
+    def state(self) -> GroupState:
+        """The group's state, in the order of KIP-848's conditions."""
+        if not self._members:
+            return GroupState.EMPTY
+        if self.group_epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if self._reconciled < len(self._members):
+            return GroupState.RECONCILING
+        return GroupState.STABLE
+
+    def member(self, member_id: MemberId) -> ConsumerGroupMember:
+        """The member of that id.
+
+        :raises ProtocolError: UNKNOWN_MEMBER_ID if there is none.
+        """
+        member = self._members.get(member_id)
+        if member is None:
+            raise ProtocolError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
+        """The member that holds the instance id, if any."""
+        member_id = self._static_members.get(instance_id)
+        return None if member_id is None else self._members[member_id]
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether any member names the topic, or any resolved regular expression matches it."""
+        return topic in self.counts.by_name or topic in self.counts.by_regex
+
+    def settled_for(self, member_id: MemberId) -> bool:
+        """Whether the member has reached the group's newest target."""
+        member = self._members.get(member_id)
+        return member is not None and member.is_reconciled_to(self.group_epoch)
+
+    def last_resolution(self) -> tuple[int, int]:
+        """When regular expressions were resolved last, and in which image; NO_REFRESH and 0 if never.
+
+        All expressions of a group are resolved together, so any of them tells.
+        """
+        newest = max(self._resolved.values(), key=lambda value: value.timestamp_ms, default=None)
+        return (NO_REFRESH, 0) if newest is None else (newest.timestamp_ms, newest.image_version)
+
+    def hard_state(self) -> dict[str, Any]:
+        """Everything that records made, derived values included, to compare with another group."""
+        return {
+            "group_epoch": self.group_epoch,
+            "metadata_hash": self.metadata_hash,
+            "assignment": (self.assignment_epoch, self.assignment_timestamp_ms),
+            "members": dict(self._members),
+            "targets": dict(self._targets),
+            "static_members": dict(self._static_members),
+            "resolved": dict(self._resolved),
+            "partition_epochs": self.partition_epochs.as_dict(),
+            "by_name": dict(self.counts.by_name),
+            "by_regex": dict(self.counts.by_regex),
+            "regexes": dict(self.counts.regexes),
+            "assignors": dict(self.counts.assignors),
+            "reconciled": self._reconciled,
+        }
+
+    def apply_metadata(self, key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue) -> None:
+        """Type 3: the group's epoch, and the digest of its topics."""
+        self.group_epoch = value.epoch
+        self.metadata_hash = value.metadata_hash
+
+    def check_deletable(self, key: ConsumerGroupMetadataKey) -> None:
+        """Type 3, tombstone: nothing of the group may be left.
+
+        :raises InconsistentRecord: if something is.
+        """
+        if self._members:
+            _broken(key, f"the group still has {len(self._members)} members")
+        if self._targets:
+            _broken(key, f"the target assignment still has {len(self._targets)} members")
+        if self.assignment_epoch != LEAVE_EPOCH:
+            _broken(key, "the target assignment's own tombstone is missing")
+
+    def apply_member_metadata(
+        self, key: ConsumerGroupMemberMetadataKey, value: ConsumerGroupMemberMetadataValue | None
+    ) -> None:
+        """Type 5: what a member said of itself; its tombstone removes the member."""
+        old = self._members.get(key.member_id)
+        if value is not None:
+            new = ConsumerGroupMember(member_id=key.member_id) if old is None else old
+            self._replace(old, new.told(value), key)
+        elif old is not None:
+            if old.member_epoch != LEAVE_EPOCH:
+                _broken(key, "the tombstone of the member's assignment is missing")
+            if key.member_id in self._targets:
+                _broken(key, "the tombstone of the member's target is missing")
+            self._replace(old, None, key)
+
+    def apply_target_metadata(
+        self,
+        key: ConsumerGroupTargetAssignmentMetadataKey,
+        value: ConsumerGroupTargetAssignmentMetadataValue | None,
+    ) -> None:
+        """Type 6: the target's epoch and time; its tombstone is the first step of the group's deletion."""
+        if value is None and self._targets:
+            _broken(key, f"the assignment still has {len(self._targets)} members")
+        self.assignment_epoch = LEAVE_EPOCH if value is None else value.assignment_epoch
+        self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp_ms
+        epoch = self.assignment_epoch
+        self._reconciled = sum(member.is_reconciled_to(epoch) for member in self._members.values())
+
+    def apply_target(
+        self,
+        key: ConsumerGroupTargetAssignmentMemberKey,
+        value: ConsumerGroupTargetAssignmentMemberValue | None,
+    ) -> None:
+        """Type 7: the target of one member."""
+        if value is None:
+            self._targets.pop(key.member_id, None)
+        else:
+            self._targets[key.member_id] = value.partitions
+
+    def apply_current_assignment(
+        self,
+        key: ConsumerGroupCurrentMemberAssignmentKey,
+        value: ConsumerGroupCurrentMemberAssignmentValue | None,
+    ) -> None:
+        """Type 8: a member's epochs and what it holds; its tombstone takes everything from it."""
+        old = self._members.get(key.member_id)
+        if old is None:
+            if value is not None:
+                self._replace(None, ConsumerGroupMember(member_id=key.member_id).placed(value), key)
+        else:
+            target = self._targets.get(key.member_id, NO_PARTITIONS)
+            self._place(old, old.displaced() if value is None else old.placed(value, target), key)
+
+    def apply_regular_expression(
+        self, key: ConsumerGroupRegularExpressionKey, value: ConsumerGroupRegularExpressionValue | None
+    ) -> None:
+        """Type 16: what a regular expression matches."""
+        old = self._resolved.pop(key.regular_expression, None)
+        self.counts.replace_resolution(
+            () if old is None else old.topics, () if value is None else value.topics
+        )
+        if value is not None:
+            self._resolved[key.regular_expression] = value
+
+    def _replace(
+        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None, key: RecordKey
+    ) -> None:
+        self.counts.replace(old, new)
+        self._place(old, new, key)
+        if old is not None:
+            self._forget_instance(old)
+        if new is not None and new.instance_id is not None:
+            self._static_members[new.instance_id] = new.member_id
+
+    def _place(
+        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None, key: RecordKey
+    ) -> None:
+        """Replace a member that stays what it said of itself: epochs and partitions may differ."""
+        try:
+            self.partition_epochs.replace(old, new)
+        except ValueError as error:
+            _broken(key, str(error))
+        epoch = self.assignment_epoch
+        if new is not None:
+            self._members[new.member_id] = new
+            self._reconciled += new.is_reconciled_to(epoch)
+        elif old is not None:
+            del self._members[old.member_id]
+        if old is not None:
+            self._reconciled -= old.is_reconciled_to(epoch)
+
+    def _forget_instance(self, old: ConsumerGroupMember) -> None:
+        """Frees the instance id if it is still this member's (KAFKA-20747)."""
+        if old.instance_id is not None and self._static_members.get(old.instance_id) == old.member_id:
+            del self._static_members[old.instance_id]
+
+
+def _broken(key: RecordKey, why: str) -> NoReturn:
+    raise InconsistentRecord(f"journal record {key}: {why}")

@@ -1,0 +1,243 @@
+"""What one heartbeat does to its group: join, change, acknowledge, or nothing (KIP-848, Heartbeat).
+
+The order is Kafka's: find the member, update it, raise the group epoch if the assignment's inputs changed,
+compute a target if one is due, and bring this one member closer to it. Others notice with their own
+heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from fencepost.coordinator.assign.spec import Assignor
+from fencepost.coordinator.config import GroupSettings
+from fencepost.coordinator.consumer import regular_expressions, validation
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.leaving import member_tombstones
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.reconcile import Taken, reconcile
+from fencepost.coordinator.consumer.regular_expressions import RegexChange
+from fencepost.coordinator.consumer.soft import GroupSoftState
+from fencepost.coordinator.consumer.subscription import (
+    SubscriptionCounts,
+    effective_topics,
+    metadata_hash,
+    topic_ids,
+)
+from fencepost.coordinator.consumer.target import (
+    Target,
+    compute_target,
+    last_target,
+    may_compute,
+    preferred_assignor,
+    replaced_id,
+)
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, MemberId, TopicId
+from fencepost.coordinator.protocol.outcome import Effect, Outcome
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    Record,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a heartbeat depends on besides its group and itself."""
+
+    image: TopicsImage
+    newest_topics: int
+    """The version of the last image in which a topic was created."""
+    settings: GroupSettings
+    assignors: Mapping[str, Assignor]
+    """By name; the first is used when no member asks for one."""
+    max_size: int
+    regex_refresh_interval_ms: int
+    resolving: bool
+    """Whether an answer about the group's regular expressions is outstanding."""
+    now_ms: int
+
+
+def heartbeat(
+    group: ConsumerGroup,
+    soft: GroupSoftState,
+    request: ConsumerGroupHeartbeatRequest,
+    member_id: MemberId,
+    around: Surroundings,
+) -> Outcome:
+    """The outcome of a heartbeat with an epoch of 0 or more; `group` is a new one if there was none.
+
+    :raises ProtocolError: if the heartbeat breaks a rule; nothing changes then.
+    """
+    validation.check_not_full(group, member_id, request.instance_id, around.max_size)
+    old, records = _member(group, request, member_id)
+    new = old.heard(request)
+    if new is not old:
+        records += (new.metadata_record(group.group_id),)
+    names_changed = old.subscribed_topic_names != new.subscribed_topic_names
+    change = regular_expressions.change_of(group, old, new)
+    absorbed = _absorbed(group, new)
+    counts = group.counts
+    if new is not old or absorbed is not None:
+        counts = counts.copy()
+        counts.replace(absorbed, None)
+        counts.replace(old, new)
+        records += regular_expressions.end_unused(group, counts)
+    effects = _effects(group, new, counts, around)
+
+    epoch = group.group_epoch
+    bump = names_changed or change is RegexChange.RESOLVED or absorbed is not None
+    if bump or soft.metadata_expired(epoch, around.now_ms):
+        digest = metadata_hash(counts.topics(), around.image)
+        if bump or digest != group.metadata_hash:
+            epoch += 1
+            key = ConsumerGroupMetadataKey(group.group_id)
+            records += (Record(key, ConsumerGroupMetadataValue(epoch, digest)),)
+        soft.metadata_refreshed(epoch, around.now_ms)
+
+    target = _target(group, new, counts, epoch, around)
+    records += target.records
+    changed = names_changed or change is not RegexChange.NONE
+    reconciled = new
+    if changed or not new.is_reconciled_to(target.epoch):
+        topics = effective_topics(new, group.resolved)
+        reconciled = reconcile(
+            new,
+            target_epoch=target.epoch,
+            target=target.partitions,
+            subscribed=frozenset(topic_ids(topics, around.image)),
+            subscription_changed=changed,
+            owned=request.topic_partitions,
+            taken=_taken(group, absorbed),
+        )
+    if reconciled is not new:
+        records += (reconciled.assignment_record(group.group_id),)
+    return Outcome(
+        records=records,
+        reply=_reply(request, old, reconciled, around.settings.heartbeat_interval_ms),
+        effects=effects,
+    )
+
+
+def _member(
+    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: MemberId
+) -> tuple[ConsumerGroupMember, tuple[Record, ...]]:
+    """The member as it was, new or known, and the records by which it replaces a static one."""
+    joining = request.member_epoch == JOIN_EPOCH
+    instance_id = request.instance_id
+    if instance_id is None:
+        known = group.members.get(member_id) if joining else group.member(member_id)
+        if known is None:
+            return ConsumerGroupMember(member_id=member_id), ()
+        validation.check_epoch(known, request.member_epoch, request.topic_partitions)
+        return known, ()
+    holder = group.static_member(instance_id)
+    if not joining:
+        holder = validation.check_instance_known(holder, instance_id)
+        validation.check_instance_holder(holder, member_id, instance_id)
+        validation.check_epoch(holder, request.member_epoch, request.topic_partitions)
+        return holder, ()
+    if holder is None:
+        return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id), ()
+    validation.check_instance_released(holder, member_id, instance_id)
+    return _replacement(group, holder, member_id)
+
+
+def _replacement(
+    group: ConsumerGroup, holder: ConsumerGroupMember, member_id: MemberId
+) -> tuple[ConsumerGroupMember, tuple[Record, ...]]:
+    """A static member that came back: all that its predecessor had, under the id it has now."""
+    group_id = group.group_id
+    member = msgspec.structs.replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
+    target = ConsumerGroupTargetAssignmentMemberValue(group.targets.get(holder.member_id, NO_PARTITIONS))
+    return member, (
+        *member_tombstones(group_id, holder.member_id),
+        member.metadata_record(group_id),
+        Record(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), target),
+        member.assignment_record(group_id),
+    )
+
+
+def _absorbed(group: ConsumerGroup, member: ConsumerGroupMember) -> ConsumerGroupMember | None:
+    """A known member that now becomes another, static one, by joining under its instance id.
+
+    Two members become one: what this one was before counts no more, as if it had left.
+    """
+    return None if replaced_id(group, member) is None else group.members.get(member.member_id)
+
+
+def _taken(group: ConsumerGroup, absorbed: ConsumerGroupMember | None) -> Taken:
+    """Which partitions are held, without those of a member that counts no more."""
+    if absorbed is None:
+        return group.partition_epochs.taken
+    gone = absorbed.assignment_epochs
+
+    def taken(topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
+        return group.partition_epochs.taken(topic_id, partitions).difference(gone.get(topic_id, ()))
+
+    return taken
+
+
+def _effects(
+    group: ConsumerGroup,
+    new: ConsumerGroupMember,
+    counts: SubscriptionCounts,
+    around: Surroundings,
+) -> tuple[Effect, ...]:
+    if around.resolving:
+        return ()
+    return regular_expressions.to_resolve(
+        group,
+        counts,
+        brings_new=new.regex is not None and new.regex not in group.counts.regexes,
+        newest_topics=around.newest_topics,
+        refresh_interval_ms=around.regex_refresh_interval_ms,
+        now_ms=around.now_ms,
+    )
+
+
+def _target(
+    group: ConsumerGroup,
+    member: ConsumerGroupMember,
+    counts: SubscriptionCounts,
+    epoch: int,
+    around: Surroundings,
+) -> Target:
+    due = group.assignment_epoch < epoch and may_compute(
+        group, around.settings.assignment_interval_ms, around.now_ms
+    )
+    if not due:
+        return last_target(group, member)
+    assignor = around.assignors[preferred_assignor(counts, tuple(around.assignors), member)]
+    return compute_target(
+        group, member, counts, epoch=epoch, image=around.image, assignor=assignor, now_ms=around.now_ms
+    )
+
+
+def _reply(
+    request: ConsumerGroupHeartbeatRequest,
+    old: ConsumerGroupMember,
+    new: ConsumerGroupMember,
+    heartbeat_interval_ms: int,
+) -> ConsumerGroupHeartbeatResponse:
+    """The answer. It holds the whole assignment after a full request, or when the assignment changed."""
+    full = (
+        request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and request.topic_partitions is not None
+    )
+    shown = request.member_epoch == JOIN_EPOCH or full or old.assigned != new.assigned
+    return ConsumerGroupHeartbeatResponse(
+        member_id=new.member_id,
+        member_epoch=new.member_epoch,
+        heartbeat_interval_ms=heartbeat_interval_ms,
+        assignment=new.assigned if shown else None,
+    )

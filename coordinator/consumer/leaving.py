@@ -1,0 +1,108 @@
+"""How members go: on their own, for a while, by a timer, or removed by an administrator (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fencepost.coordinator.consumer import regular_expressions, validation
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.subscription import metadata_hash
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    LeaveGroupRequest,
+)
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, STATIC_LEAVE_EPOCH, MemberId
+from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    Record,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+
+def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, image: TopicsImage) -> Outcome:
+    """The outcome of a heartbeat with epoch -1 or -2.
+
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id.
+    """
+    reply = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
+    instance_id = request.instance_id
+    if instance_id is None:
+        member = group.member(request.member_id)
+    else:
+        member = validation.check_instance_known(group.static_member(instance_id), instance_id)
+        validation.check_instance_holder(member, request.member_id, instance_id)
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
+            return Outcome(records=(_away(member).assignment_record(group.group_id),), reply=reply)
+    return Outcome(records=removal_records(group, (member,), image), reply=reply)
+
+
+def _away(member: ConsumerGroupMember) -> ConsumerGroupMember:
+    """The static member while it is away: it keeps what is assigned to it, and nothing else."""
+    return msgspec.structs.replace(
+        member,
+        member_epoch=STATIC_LEAVE_EPOCH,
+        pending_revocation=NO_PARTITIONS,
+        assignment_epochs={topic: dict.fromkeys(numbers, 0) for topic, numbers in member.assigned.items()},
+    )
+
+
+def member_to_remove(group: ConsumerGroup, request: LeaveGroupRequest) -> ConsumerGroupMember:
+    """The member that an administrator means: by instance id if that is given, else by member id.
+
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if both are given and differ.
+    """
+    if request.instance_id is None:
+        return group.member(request.member_id)
+    member = validation.check_instance_known(group.static_member(request.instance_id), request.instance_id)
+    if request.member_id:
+        validation.check_instance_holder(member, request.member_id, request.instance_id)
+    return member
+
+
+def removal_records(
+    group: ConsumerGroup, members: Sequence[ConsumerGroupMember], image: TopicsImage
+) -> tuple[Record, ...]:
+    """The records that remove members for good and raise the group epoch, once for all of them."""
+    records = [record for member in members for record in member_tombstones(group.group_id, member.member_id)]
+    counts = group.counts.copy()
+    for member in members:
+        counts.replace(member, None)
+    records.extend(regular_expressions.end_unused(group, counts))
+    value = ConsumerGroupMetadataValue(group.group_epoch + 1, metadata_hash(counts.topics(), image))
+    records.append(Record(ConsumerGroupMetadataKey(group.group_id), value))
+    return tuple(records)
+
+
+def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:
+    """The end of one member. Replay relies on the order."""
+    return (
+        Record(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None),
+        Record(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None),
+        Record(ConsumerGroupMemberMetadataKey(group_id, member_id), None),
+    )
+
+
+def group_tombstones(group: ConsumerGroup) -> tuple[Record, ...]:
+    """The end of a group, whatever is left in it. Replay relies on the order."""
+    group_id = group.group_id
+    members = sorted(group.members)
+    # A target can outlive its member only in a journal that lost records; it must not keep the group alive.
+    targets = sorted({*group.members, *group.targets})
+    return (
+        *(Record(ConsumerGroupCurrentMemberAssignmentKey(group_id, m), None) for m in members),
+        *(Record(ConsumerGroupTargetAssignmentMemberKey(group_id, m), None) for m in targets),
+        Record(ConsumerGroupTargetAssignmentMetadataKey(group_id), None),
+        *(Record(ConsumerGroupMemberMetadataKey(group_id, m), None) for m in members),
+        *(regular_expressions.tombstone(group_id, regex) for regex in sorted(group.resolved)),
+        Record(ConsumerGroupMetadataKey(group_id), None),
+    )

@@ -1,0 +1,83 @@
+"""Who may commit and fetch offsets of a consumer group (KIP-848, OffsetCommit and OffsetFetch; KIP-1251)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+PartitionFence: TypeAlias = Callable[[TopicId, int], None]
+"""Raises ProtocolError if the member may not commit for this partition at its epoch."""
+
+MEMBER_EPOCH_VERSION = 9
+"""The first version of OffsetCommit that carries a member epoch."""
+
+
+def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> PartitionFence | None:
+    """Whether the request may commit: None for any partition, else a check to make for each.
+
+    The current epoch may commit for every partition, assigned or not. An older one may commit for a
+    partition that the member has held since then, or since before.
+
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION for a request from before member epochs,
+        or STALE_MEMBER_EPOCH for an epoch that the member has not reached.
+    """
+    epoch = request.member_epoch
+    if epoch < 0 and not group.members:
+        return None
+    member = group.member(request.member_id)
+    if request.api_version < MEMBER_EPOCH_VERSION:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"OffsetCommit version {MEMBER_EPOCH_VERSION} or above must be used by members using the "
+            "consumer group protocol",
+        )
+    if epoch == member.member_epoch:
+        return None
+    if epoch > member.member_epoch:
+        raise _stale(
+            f"Received member epoch {epoch} is newer than current member epoch {member.member_epoch}."
+        )
+    return _held_since(member, epoch)
+
+
+def _held_since(member: ConsumerGroupMember, epoch: int) -> PartitionFence:
+    """A check that the member holds the partition, and did so at that epoch of its own."""
+
+    def check(topic_id: TopicId, partition: int) -> None:
+        assigned_at = member.assignment_epochs.get(topic_id, {}).get(partition)
+        if assigned_at is None:
+            raise _stale(
+                f"Partition {topic_id}-{partition} is not assigned or pending revocation for member."
+            )
+        if epoch < assigned_at:
+            raise _stale(
+                f"Received member epoch {epoch} is older than assignment epoch {assigned_at} "
+                f"for partition {topic_id}-{partition}."
+            )
+
+    return check
+
+
+def check_fetch(group: ConsumerGroup, request: OffsetFetchRequest) -> None:
+    """Whether the request may fetch: without a member anyone may, a member at its current epoch only.
+
+    :raises ProtocolError: UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH.
+    """
+    if request.member_id is None and request.member_epoch < 0:
+        return
+    member = group.member("" if request.member_id is None else request.member_id)
+    if request.member_epoch != member.member_epoch:
+        raise _stale(
+            f"The received member epoch {request.member_epoch} does not match the expected member epoch "
+            f"{member.member_epoch}."
+        )
+
+
+def _stale(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.STALE_MEMBER_EPOCH, message)

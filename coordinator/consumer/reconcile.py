@@ -1,0 +1,176 @@
+"""One member's way to its target: a function of the member, its target, and what is free.
+
+A member lets go of what it must before anything new is given to it, and its epoch moves only once it has
+(KIP-848, Reconciliation). Only the partitions that a heartbeat lists confirm a release: a heartbeat that
+lists nothing (None) confirms nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+import msgspec
+
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.states import MEMBER_TABLE, MemberState, ReconciliationStep
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
+
+Taken = Callable[[TopicId, Iterable[int]], set[int]]
+"""Which of a topic's partitions anyone holds, this member included."""
+Epochs = dict[TopicId, dict[int, int]]
+
+
+def reconcile(
+    member: ConsumerGroupMember,
+    *,
+    target_epoch: int,
+    target: Partitions,
+    subscribed: frozenset[TopicId],
+    subscription_changed: bool,
+    owned: Partitions | None,
+    taken: Taken,
+) -> ConsumerGroupMember:
+    """The member after one evaluation; the same object if nothing changed.
+
+    `subscribed` are the ids of the existing topics of its subscription, `owned` is what its heartbeat lists.
+
+    :raises ProtocolError: FENCED_MEMBER_EPOCH if the member's state is one of a newer coordinator and it
+        still owns something, or does not say.
+    """
+    if not subscription_changed and member.is_reconciled_to(target_epoch):
+        return member
+    match member.state:
+        case MemberState.STABLE if member.member_epoch == target_epoch:
+            found = _shrink(member, subscribed, owned)
+        case MemberState.UNREVOKED_PARTITIONS if not releases(owned, member.pending_revocation):
+            found = _shrink(member, subscribed, owned) if subscription_changed else member
+        case MemberState.UNKNOWN if owned is None or owned:
+            raise ProtocolError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The consumer group member is in a unknown state. "
+                "The member must abandon all its partitions and rejoin.",
+            )
+        case _:
+            wanted = target
+            if not subscribed >= target.keys():
+                wanted = {t: numbers for t, numbers in target.items() if t in subscribed}
+            found = _next(member, target_epoch, wanted, owned, taken)
+    return member if found == member else found
+
+
+def releases(owned: Partitions | None, partitions: Partitions) -> bool:
+    """Whether the heartbeat says that the member owns none of these partitions."""
+    if owned is None:
+        return False
+    return all(
+        topic_id not in partitions or not set(numbers).intersection(partitions[topic_id])
+        for topic_id, numbers in owned.items()
+    )
+
+
+def _shrink(
+    member: ConsumerGroupMember, subscribed: Collection[TopicId], owned: Partitions | None
+) -> ConsumerGroupMember:
+    """Take away the topics that are no longer subscribed to, without waiting for a new target."""
+    dropped = {t: numbers for t, numbers in member.assigned.items() if t not in subscribed}
+    if not dropped:
+        return member
+    assigned = {t: numbers for t, numbers in member.assigned.items() if t not in dropped}
+    pending = _union(member.pending_revocation, dropped)
+    if releases(owned, pending):
+        return _moved(member, member.state, member.member_epoch, assigned, member.pending_revocation)
+    state = MEMBER_TABLE.next(member.state, ReconciliationStep.REVOKE)
+    return _moved(member, state, member.member_epoch, assigned, pending)
+
+
+def _next(
+    member: ConsumerGroupMember,
+    target_epoch: int,
+    target: Partitions,
+    owned: Partitions | None,
+    taken: Taken,
+) -> ConsumerGroupMember:
+    """Towards the target: first revoke what is outside of it, then take what is free.
+
+    `target` has no topics outside the subscription any more (KAFKA-19431).
+    """
+    if target == member.assigned:
+        state = MEMBER_TABLE.next(member.state, ReconciliationStep.SETTLE)
+        return _moved(member, state, target_epoch, member.assigned, NO_PARTITIONS)
+    keep: dict[TopicId, tuple[int, ...]] = {}
+    revoke: dict[TopicId, tuple[int, ...]] = {}
+    add: dict[TopicId, tuple[int, ...]] = {}
+    waits = False
+    for topic_id in sorted({*target, *member.assigned}):
+        wanted = target.get(topic_id, ())
+        assigned = member.assigned.get(topic_id, ())
+        if wanted == assigned:
+            keep[topic_id] = assigned
+            continue
+        missing = set(wanted).difference(assigned)
+        # The member's own pending revocation is free for itself: no one else can hold it (KAFKA-19449).
+        blocked = taken(topic_id, missing).difference(member.pending_revocation.get(topic_id, ()))
+        waits = waits or bool(blocked)
+        _put(keep, topic_id, set(assigned).intersection(wanted))
+        _put(revoke, topic_id, set(assigned).difference(wanted))
+        _put(add, topic_id, missing - blocked)
+    # The epoch stands still while a revocation is outstanding (KAFKA-19974).
+    if revoke and not releases(owned, revoke):
+        state = MEMBER_TABLE.next(member.state, ReconciliationStep.REVOKE)
+        return _moved(member, state, member.member_epoch, keep, revoke)
+    step = ReconciliationStep.WAIT if waits else ReconciliationStep.SETTLE
+    state = MEMBER_TABLE.next(member.state, step)
+    reached = _union(keep, add)
+    if reached == target and [*reached] == [*target]:
+        reached = target  # the same object: there are thousands of members
+    return _moved(member, state, target_epoch, reached, NO_PARTITIONS, added=add)
+
+
+def _moved(
+    member: ConsumerGroupMember,
+    state: MemberState,
+    epoch: int,
+    assigned: Partitions,
+    pending: Partitions,
+    *,
+    added: Partitions = NO_PARTITIONS,
+) -> ConsumerGroupMember:
+    """The evaluated member. What was held before keeps its assignment epoch; `added` gets this one."""
+    if assigned is member.assigned and not pending and not member.pending_revocation and not added:
+        held: Epochs = member.assignment_epochs
+    else:
+        held = _held_since(member, epoch, assigned, pending, added)
+    return msgspec.structs.replace(
+        member,
+        state=state,
+        member_epoch=epoch,
+        previous_member_epoch=member.member_epoch,
+        assigned=assigned,
+        pending_revocation=pending,
+        assignment_epochs=held,
+    )
+
+
+def _held_since(
+    member: ConsumerGroupMember, epoch: int, assigned: Partitions, pending: Partitions, added: Partitions
+) -> Epochs:
+    held: Epochs = {}
+    for part in (assigned, pending):
+        for topic_id, numbers in part.items():
+            known = member.assignment_epochs.get(topic_id, {})
+            fresh = frozenset(added.get(topic_id, ()))
+            of_topic = held.setdefault(topic_id, {})
+            for partition in numbers:
+                of_topic[partition] = epoch if partition in fresh else known[partition]
+    return held
+
+
+def _put(into: dict[TopicId, tuple[int, ...]], topic_id: TopicId, partitions: set[int]) -> None:
+    if partitions:
+        into[topic_id] = tuple(sorted(partitions))
+
+
+def _union(first: Partitions, second: Partitions) -> Partitions:
+    topics = sorted({*first, *second})
+    return {t: tuple(sorted({*first.get(t, ()), *second.get(t, ())})) for t in topics}

@@ -1,0 +1,196 @@
+"""Subscriptions by regular expression (KIP-848, Regular Expressions): validate, resolve, and when to.
+
+Expressions are RE2's and must match a topic's whole name; internal topics are matched like any other. A
+group's expressions are resolved together and outside of the heartbeat that asks for it: a coordinator's
+step only says that they should be, and the answer comes back as an event.
+"""
+
+from __future__ import annotations
+
+import enum
+from functools import lru_cache
+
+import re2
+
+from fencepost.coordinator.consumer.group import NO_REFRESH, ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.subscription import SubscriptionCounts, metadata_hash, topic_ids
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.outcome import RegularExpressionsResolved, ResolveRegularExpressions
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    Record,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+MIN_REFRESH_INTERVAL_MS = 10_000
+"""A group's expressions are not resolved again within this time, not even for a new one."""
+NEVER_MS = 2**63 - 1
+
+_options = re2.Options()
+_options.log_errors = False
+
+
+@lru_cache(maxsize=256)
+def _compiled(expression: str) -> re2._Regexp:
+    return re2.compile(expression, _options)
+
+
+def validate(expression: str) -> None:
+    """Check that RE2 understands the expression.
+
+    :raises ProtocolError: INVALID_REGULAR_EXPRESSION if it does not.
+    """
+    try:
+        _compiled(expression)
+    except (re2.error, UnicodeEncodeError) as error:
+        reason = error.args[0] if error.args else error
+        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        raise ProtocolError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {text}.",
+        ) from error
+
+
+def resolve(effect: ResolveRegularExpressions, image: TopicsImage) -> RegularExpressionsResolved:
+    """Carry the effect out on this image: the event to feed back to the coordinator."""
+    names = sorted(image.by_name)
+    topics = {}
+    for expression in effect.regular_expressions:
+        fullmatch = _compiled(expression).fullmatch
+        topics[expression] = tuple(name for name in names if fullmatch(name) is not None)
+    return RegularExpressionsResolved(group_id=effect.group_id, topics=topics, image_version=image.version)
+
+
+class RegexChange(enum.Enum):
+    """What a heartbeat does to the regular expressions of its group."""
+
+    NONE = enum.auto()
+    UNRESOLVED = enum.auto()
+    """The member has another expression, whose topics are not known yet."""
+    RESOLVED = enum.auto()
+    """The member has another one whose topics are known, or dropped its own: the target must follow."""
+
+
+def change_of(group: ConsumerGroup, old: ConsumerGroupMember, new: ConsumerGroupMember) -> RegexChange:
+    """How the member's new expression differs.
+
+    :raises ProtocolError: INVALID_REGULAR_EXPRESSION if the expression is new in the group and malformed.
+    """
+    if old.subscribed_topic_regex == new.subscribed_topic_regex:
+        return RegexChange.NONE
+    if new.regex is None:
+        return RegexChange.UNRESOLVED if old.regex is None else RegexChange.RESOLVED
+    if new.regex not in group.counts.regexes:
+        validate(new.regex)
+        return RegexChange.UNRESOLVED
+    return RegexChange.RESOLVED if new.regex in group.resolved else RegexChange.UNRESOLVED
+
+
+def tombstone(group_id: str, expression: str) -> Record:
+    """The record that ends an expression's resolution."""
+    return Record(ConsumerGroupRegularExpressionKey(group_id, expression), None)
+
+
+def to_resolve(
+    group: ConsumerGroup,
+    counts: SubscriptionCounts,
+    *,
+    brings_new: bool,
+    newest_topics: int,
+    refresh_interval_ms: int,
+    now_ms: int,
+) -> tuple[ResolveRegularExpressions, ...]:
+    """The effect to resolve the group's expressions, if it is due.
+
+    `counts` are the group's with the member that sent the heartbeat, `brings_new` says that its expression
+    is new in the group, and `newest_topics` is the version of the last image in which a topic was created.
+    """
+    if not counts.regexes:
+        return ()
+    refreshed_ms, version = group.last_resolution()
+    if now_ms <= refreshed_ms + MIN_REFRESH_INTERVAL_MS:
+        return ()
+    due = (
+        brings_new
+        or len(counts.regexes) != len(group.resolved)
+        or version < newest_topics
+        or now_ms > refreshed_ms + refresh_interval_ms
+    )
+    if not due:
+        return ()
+    return (
+        ResolveRegularExpressions(group_id=group.group_id, regular_expressions=tuple(sorted(counts.regexes))),
+    )
+
+
+def next_check_ms(group: ConsumerGroup, refresh_interval_ms: int, now_ms: int) -> int:
+    """When `to_resolve` may answer differently although nothing happened in between."""
+    if not group.counts.regexes:
+        return NEVER_MS
+    refreshed_ms, _ = group.last_resolution()
+    if refreshed_ms == NO_REFRESH:
+        return NEVER_MS
+    times = (refreshed_ms + MIN_REFRESH_INTERVAL_MS + 1, refreshed_ms + refresh_interval_ms + 1)
+    return next((time for time in times if time > now_ms), now_ms)
+
+
+def resolution_records(
+    group: ConsumerGroup, resolved: RegularExpressionsResolved, image: TopicsImage, now_ms: int
+) -> tuple[tuple[Record, ...], int]:
+    """The records of an answer, and the group epoch after it: raised if the target must follow.
+
+    Each expression that is still in use gets a record, whether it changed or not.
+    """
+    records = []
+    counts = group.counts.copy()
+    changed = False
+    for expression, topics in sorted(resolved.topics.items()):
+        if expression not in counts.regexes:
+            continue
+        old = group.resolved.get(expression)
+        old_topics = () if old is None else old.topics
+        if old_topics != topics:
+            changed = True
+            counts.replace_resolution(old_topics, topics)
+        elif old is None and _strands(group, expression, image):
+            changed = True
+        value = ConsumerGroupRegularExpressionValue(topics, resolved.image_version, now_ms)
+        records.append(Record(ConsumerGroupRegularExpressionKey(group.group_id, expression), value))
+    digest = metadata_hash(counts.topics(), image)
+    if not changed and digest == group.metadata_hash:
+        return tuple(records), group.group_epoch
+    epoch = group.group_epoch + 1
+    raised = ConsumerGroupMetadataValue(epoch, digest)
+    records.append(Record(ConsumerGroupMetadataKey(group.group_id), raised))
+    return tuple(records), epoch
+
+
+def _strands(group: ConsumerGroup, expression: str, image: TopicsImage) -> bool:
+    """Whether an expression that turns out to match nothing leaves partitions in targets of its users.
+
+    They came from an earlier expression. The group's topics may be the same as before, so nothing else
+    would tell that the target must follow, and nobody would read those partitions. While a new target is
+    due anyway, it will follow without being told.
+    """
+    return group.assignment_epoch >= group.group_epoch and any(
+        not set(topic_ids(member.subscribed_topic_names, image)).issuperset(group.targets.get(member_id, ()))
+        for member_id, member in group.members.items()
+        if member.regex == expression
+    )
+
+
+def end_unused(group: ConsumerGroup, counts: SubscriptionCounts) -> tuple[Record, ...]:
+    """The tombstones of expressions that nobody uses any more; their topics go out of the counts.
+
+    `counts` are what the group's will be once its members have changed.
+    """
+    unused = sorted(regex for regex in group.counts.regexes if regex not in counts.regexes)
+    for expression in unused:
+        resolution = group.resolved.get(expression)
+        if resolution is not None:
+            counts.replace_resolution(resolution.topics, ())
+    return tuple(tombstone(group.group_id, expression) for expression in unused)

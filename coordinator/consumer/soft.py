@@ -1,0 +1,214 @@
+"""What a coordinator knows of groups that is in no record: who was heard when, timers, answers to repeat.
+
+It follows the records: a member's timers start when the record that makes the member is applied, and end
+with its tombstone, so that nothing is left of members that went, and a failed append changes nothing. It is
+rebuilt, with full session lengths, when a journal is loaded.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.outcome import NOTHING, Outcome
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    Record,
+)
+from fencepost.coordinator.timers import Timers
+
+METADATA_REFRESH_INTERVAL_MS = 2**31 - 1
+WRITE_RETRY_MS = 500
+"""A timer whose records could not be appended runs again after this time."""
+_EXPIRED_MS = -(2**63)
+
+
+class TimerKind(enum.StrEnum):
+    """What a deadline is for."""
+
+    SESSION = "session"
+    """The member was not heard for the group's session length."""
+    REBALANCE = "rebalance"
+    """The member did not confirm a revocation within its rebalance time-out."""
+    SWEEP = "sweep"
+    """Offsets expire, and empty groups without offsets go."""
+
+
+class TimerKey(NamedTuple):
+    """One deadline."""
+
+    kind: TimerKind
+    group_id: str = ""
+    member_id: MemberId = ""
+
+
+_SWEEP = TimerKey(TimerKind.SWEEP)
+
+
+class MemberContact:
+    """When a member was heard last, and its last heartbeat that changed nothing, with the answer.
+
+    The answer may be given again to an equal heartbeat as long as no record was applied that it depends on
+    (`version` is the group's) and time has not reached `until_ms`.
+    """
+
+    __slots__ = ("answer", "last_ms", "request", "revoking", "until_ms", "version")
+
+    def __init__(self, last_ms: int) -> None:
+        self.last_ms = last_ms
+        self.request: ConsumerGroupHeartbeatRequest | None = None
+        self.answer: Outcome = NOTHING
+        self.version = -1
+        self.until_ms = 0
+        self.revoking = False
+        """Whether its rebalance timer runs."""
+
+
+class GroupSoftState:
+    """The soft state of one group."""
+
+    __slots__ = ("contacts", "refresh_deadline_ms", "refresh_epoch", "version")
+
+    def __init__(self) -> None:
+        self.contacts: dict[MemberId, MemberContact] = {}
+        self.version = 0
+        """Counts what may change the answer to a heartbeat."""
+        self.refresh_deadline_ms = _EXPIRED_MS
+        self.refresh_epoch = 0
+
+    def metadata_expired(self, group_epoch: int, now_ms: int) -> bool:
+        """Whether the group must look at its topics again.
+
+        That is so for a group that was just made or loaded, after a change of its topics, and when the
+        epoch of the last look was never written.
+        """
+        return now_ms >= self.refresh_deadline_ms or group_epoch < self.refresh_epoch
+
+    def metadata_refreshed(self, group_epoch: int, now_ms: int) -> None:
+        """The group's topics were looked at, for that epoch."""
+        self.refresh_deadline_ms = now_ms + METADATA_REFRESH_INTERVAL_MS
+        self.refresh_epoch = group_epoch
+
+    def request_metadata_refresh(self) -> None:
+        """Topics changed: the next heartbeat of any member looks at them."""
+        self.refresh_deadline_ms = _EXPIRED_MS
+        self.refresh_epoch = 0
+        self.version += 1
+
+
+class SoftState:
+    """The soft state of all groups of a coordinator, and its timers."""
+
+    __slots__ = ("_session_timeout_ms", "_sweep_interval_ms", "groups", "now_ms", "resolving", "timers")
+
+    def __init__(self, session_timeout_ms: Callable[[str], int], sweep_interval_ms: int) -> None:
+        self._session_timeout_ms = session_timeout_ms
+        """The session length of a group, by its id."""
+        self._sweep_interval_ms = sweep_interval_ms
+        self.groups: dict[str, GroupSoftState] = {}
+        self.timers: Timers[TimerKey] = Timers()
+        self.resolving: dict[str, None] = {}
+        """Groups that wait for an answer about their regular expressions."""
+        self.now_ms = 0
+        """The time of the last event that was not just answered again; what is applied happens then."""
+
+    def of(self, group_id: str) -> GroupSoftState:
+        """The group's soft state; for a group that no record has made yet, one that is not kept."""
+        return self.groups.get(group_id) or GroupSoftState()
+
+    def follow(self, record: Record, group: ConsumerGroup | None) -> None:
+        """Adapt to a record of a group that was just applied; None if it ended the group."""
+        key = record.key
+        group_id = key.group_id
+        if group is None:
+            self.groups.pop(group_id, None)
+            return
+        soft = self.groups.get(group_id)
+        if soft is None:
+            soft = self.groups[group_id] = GroupSoftState()
+        if type(key) is ConsumerGroupCurrentMemberAssignmentKey and record.value is not None:
+            member = group.members[key.member_id]
+            contact = soft.contacts.get(key.member_id)
+            if contact is not None:
+                contact.version = -1
+                self._arm_rebalance(group_id, member, contact)
+        else:
+            soft.version += 1
+            if type(key) is ConsumerGroupMemberMetadataKey:
+                if record.value is None:
+                    self._forget(group_id, key.member_id)
+                elif key.member_id not in soft.contacts:
+                    self._meet(group_id, group.members[key.member_id])
+        self.arm_sweep()
+
+    def rebuild(self, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
+        """Start over after a load: every member was heard just now."""
+        self.groups = {group_id: GroupSoftState() for group_id in groups}
+        self.timers = Timers()
+        self.resolving = {}
+        self.now_ms = now_ms
+        for group_id, group in groups.items():
+            for member_id in sorted(group.members):
+                self._meet(group_id, group.members[member_id])
+
+    def arm_sweep(self) -> None:
+        """Start the timer of the periodic sweep if it does not run."""
+        if _SWEEP not in self.timers:
+            self.timers.set(_SWEEP, self.now_ms + self._sweep_interval_ms)
+
+    def session_is_over(self, key: TimerKey, now_ms: int) -> bool:
+        """Whether the session that just came up has ended; if the member was heard since, it goes on."""
+        contact = self.groups[key.group_id].contacts[key.member_id]
+        deadline_ms = contact.last_ms + self._session_timeout_ms(key.group_id)
+        if deadline_ms > now_ms:
+            self.timers.set(key, deadline_ms)
+            return False
+        self.retry_later(key, now_ms)
+        return True
+
+    def retry_later(self, key: TimerKey, now_ms: int) -> None:
+        """Run the timer again soon, unless what it writes ends the member before."""
+        self.timers.set(key, now_ms + WRITE_RETRY_MS)
+
+    def restart_sessions(self, group_ids: Iterable[str]) -> None:
+        """Session lengths changed: bring the timers in line, and forget answers."""
+        for group_id in group_ids:
+            soft = self.groups.get(group_id)
+            if soft is None:
+                continue
+            soft.version += 1
+            length_ms = self._session_timeout_ms(group_id)
+            for member_id, contact in soft.contacts.items():
+                key = TimerKey(TimerKind.SESSION, group_id, member_id)
+                self.timers.set(key, contact.last_ms + length_ms)
+
+    def _meet(self, group_id: str, member: ConsumerGroupMember) -> None:
+        contact = self.groups[group_id].contacts[member.member_id] = MemberContact(self.now_ms)
+        key = TimerKey(TimerKind.SESSION, group_id, member.member_id)
+        self.timers.set(key, self.now_ms + self._session_timeout_ms(group_id))
+        self._arm_rebalance(group_id, member, contact)
+
+    def _forget(self, group_id: str, member_id: MemberId) -> None:
+        self.groups[group_id].contacts.pop(member_id, None)
+        self.timers.cancel(TimerKey(TimerKind.SESSION, group_id, member_id))
+        self.timers.cancel(TimerKey(TimerKind.REBALANCE, group_id, member_id))
+
+    def _arm_rebalance(self, group_id: str, member: ConsumerGroupMember, contact: MemberContact) -> None:
+        """Each record that leaves a revocation outstanding starts its timer anew; any other stops it.
+
+        A member's epoch stands still while it is in that state, so the timer is about that epoch.
+        """
+        revoking = member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch >= 0
+        if revoking:
+            key = TimerKey(TimerKind.REBALANCE, group_id, member.member_id)
+            self.timers.set(key, self.now_ms + member.rebalance_timeout_ms)
+        elif contact.revoking:
+            self.timers.cancel(TimerKey(TimerKind.REBALANCE, group_id, member.member_id))
+        contact.revoking = revoking

@@ -1,0 +1,139 @@
+"""The states of a consumer group and of its members, and the arrows between them.
+
+A group's state is computed from its epochs and members, in the order of the checks below; nobody sets it.
+The table lists what one batch of records may do to it::
+
+    Empty -> Assigning -> Reconciling -> Stable      and from each of them back to Empty
+
+A member's state is where it stands on the way to its target (KIP-848, Reconciliation). Here each step of
+the reconciliation has one arrow, so the table itself moves the member.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from fencepost.coordinator.protocol.machine import StateTable
+
+
+class GroupState(enum.StrEnum):
+    """A consumer group's state, under the name that ListGroups and ConsumerGroupDescribe show."""
+
+    EMPTY = "Empty"
+    """No members."""
+    ASSIGNING = "Assigning"
+    """The group epoch is ahead of the target assignment's."""
+    RECONCILING = "Reconciling"
+    """Some member is not STABLE at the target's epoch; a static member that is away is none either."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """The group was deleted."""
+
+
+class GroupEvent(enum.StrEnum):
+    """What one batch of records did to a group."""
+
+    MEMBER_JOINED = "member joined"
+    GROUP_EPOCH_RAISED = "group epoch raised"
+    TARGET_COMPUTED = "target computed"
+    MEMBER_RECONCILED = "member reconciled"
+    MEMBER_FELL_BEHIND = "member fell behind"
+    """A static member left for a while, or a member dropped topics it still holds."""
+    LAST_MEMBER_LEFT = "last member left"
+    GROUP_DELETED = "group deleted"
+
+
+_G, _E = GroupState, GroupEvent
+
+GROUP_TABLE: StateTable[GroupState, GroupEvent] = StateTable(
+    "consumer-group",
+    source="KIP-848, Group Epoch and Target Assignment; ConsumerGroup.maybeUpdateGroupState in Kafka 4.3",
+    states=GroupState,
+    initial=_G.EMPTY,
+    terminal=(_G.DEAD,),
+    transitions=(
+        (_G.EMPTY, _E.MEMBER_JOINED, _G.ASSIGNING),
+        (_G.EMPTY, _E.MEMBER_JOINED, _G.STABLE),
+        (_G.EMPTY, _E.GROUP_DELETED, _G.DEAD),
+        (_G.ASSIGNING, _E.TARGET_COMPUTED, _G.RECONCILING),
+        (_G.ASSIGNING, _E.TARGET_COMPUTED, _G.STABLE),
+        (_G.ASSIGNING, _E.LAST_MEMBER_LEFT, _G.EMPTY),
+        (_G.RECONCILING, _E.MEMBER_RECONCILED, _G.STABLE),
+        (_G.RECONCILING, _E.GROUP_EPOCH_RAISED, _G.ASSIGNING),
+        (_G.RECONCILING, _E.LAST_MEMBER_LEFT, _G.EMPTY),
+        (_G.STABLE, _E.GROUP_EPOCH_RAISED, _G.ASSIGNING),
+        (_G.STABLE, _E.TARGET_COMPUTED, _G.RECONCILING),
+        (_G.STABLE, _E.MEMBER_FELL_BEHIND, _G.RECONCILING),
+        (_G.STABLE, _E.LAST_MEMBER_LEFT, _G.EMPTY),
+    ),
+)
+
+
+class MemberState(enum.StrEnum):
+    """Where a member stands on its way to the target. `code` is its number in records."""
+
+    STABLE = "STABLE"
+    """It owns all of its target, as of its epoch."""
+    UNREVOKED_PARTITIONS = "UNREVOKED_PARTITIONS"
+    """It has yet to confirm that it let go of partitions; its epoch stands still."""
+    UNRELEASED_PARTITIONS = "UNRELEASED_PARTITIONS"
+    """Its epoch is the target's, but others still hold a part of its target."""
+    UNKNOWN = "UNKNOWN"
+    """Written by a newer coordinator; the member must join again."""
+
+    @property
+    def code(self) -> int:
+        """The state's number in CurrentMemberAssignment records."""
+        return _CODES[self]
+
+    @classmethod
+    def of_code(cls, code: int) -> MemberState:
+        """The state behind a record's number; UNKNOWN for a number of a newer coordinator."""
+        return _STATES.get(code, MemberState.UNKNOWN)
+
+
+_CODES = {
+    MemberState.STABLE: 0,
+    MemberState.UNREVOKED_PARTITIONS: 1,
+    MemberState.UNRELEASED_PARTITIONS: 2,
+    MemberState.UNKNOWN: 127,
+}
+_STATES = {code: state for state, code in _CODES.items()}
+
+
+class ReconciliationStep(enum.StrEnum):
+    """What a reconciliation decided."""
+
+    REVOKE = "partitions to revoke"
+    """The member holds partitions outside its target, or outside its subscription."""
+    WAIT = "partitions held by others"
+    SETTLE = "target reached"
+    UNREADABLE = "state of a newer coordinator"
+    """A record was read whose state this version does not know."""
+
+
+_M, _S = MemberState, ReconciliationStep
+
+MEMBER_TABLE: StateTable[MemberState, ReconciliationStep] = StateTable(
+    "consumer-group-member",
+    source="KIP-848, Member Assignment; CurrentAssignmentBuilder in Kafka 4.3",
+    states=MemberState,
+    initial=_M.STABLE,
+    transitions=(
+        (_M.STABLE, _S.SETTLE, _M.STABLE),
+        (_M.STABLE, _S.REVOKE, _M.UNREVOKED_PARTITIONS),
+        (_M.STABLE, _S.WAIT, _M.UNRELEASED_PARTITIONS),
+        (_M.STABLE, _S.UNREADABLE, _M.UNKNOWN),
+        (_M.UNREVOKED_PARTITIONS, _S.SETTLE, _M.STABLE),
+        (_M.UNREVOKED_PARTITIONS, _S.REVOKE, _M.UNREVOKED_PARTITIONS),
+        (_M.UNREVOKED_PARTITIONS, _S.WAIT, _M.UNRELEASED_PARTITIONS),
+        (_M.UNREVOKED_PARTITIONS, _S.UNREADABLE, _M.UNKNOWN),
+        (_M.UNRELEASED_PARTITIONS, _S.SETTLE, _M.STABLE),
+        (_M.UNRELEASED_PARTITIONS, _S.REVOKE, _M.UNREVOKED_PARTITIONS),
+        (_M.UNRELEASED_PARTITIONS, _S.WAIT, _M.UNRELEASED_PARTITIONS),
+        (_M.UNRELEASED_PARTITIONS, _S.UNREADABLE, _M.UNKNOWN),
+        (_M.UNKNOWN, _S.SETTLE, _M.STABLE),
+        (_M.UNKNOWN, _S.WAIT, _M.UNRELEASED_PARTITIONS),
+        (_M.UNKNOWN, _S.UNREADABLE, _M.UNKNOWN),
+    ),
+)

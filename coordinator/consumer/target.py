@@ -1,0 +1,153 @@
+"""The target assignment of a group: what the assignor is shown, and the records of what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from fencepost.coordinator.assign.spec import Assignor, GroupSpec
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.subscription import SubscriptionCounts, effective_topics, topic_ids
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    Record,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The target that a member is reconciled to, and the records that a new one needs."""
+
+    epoch: int
+    partitions: Partitions
+    records: tuple[Record, ...] = ()
+
+
+def may_compute(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
+    """Whether the interval since the last target has passed (KIP-1263)."""
+    computed_ms = group.assignment_timestamp_ms
+    return computed_ms == 0 or interval_ms == 0 or now_ms >= computed_ms + interval_ms
+
+
+def last_target(group: ConsumerGroup, member: ConsumerGroupMember) -> Target:
+    """The target that stands, for a member that may just be replacing another static one."""
+    return Target(group.assignment_epoch, _target_of(group, member))
+
+
+def preferred_assignor(
+    counts: SubscriptionCounts, assignors: Sequence[str], member: ConsumerGroupMember | None = None
+) -> str:
+    """The assignor that most members ask for; the first one if nobody asks.
+
+    Ties are decided as the order of Kafka's hash map happens to decide them: of one vote each, for the one
+    that `member` asks for, whose heartbeat needs the target; else for `uniform` before `range`.
+    """
+    votes = {name: counts.assignors[name] for name in assignors if counts.assignors.get(name)}
+    if not votes:
+        return assignors[0]
+    most = max(votes.values())
+    if most == 1 and member is not None and member.server_assignor in votes:
+        return member.server_assignor
+    tied = [name for name in votes if votes[name] == most]
+    return min(tied, key=lambda name: _ORDER_OF_TIES.get(name, len(_ORDER_OF_TIES)))
+
+
+_ORDER_OF_TIES = {"uniform": 0, "range": 1}
+
+
+def compute_target(
+    group: ConsumerGroup,
+    member: ConsumerGroupMember,
+    counts: SubscriptionCounts,
+    *,
+    epoch: int,
+    image: TopicsImage,
+    assignor: Assignor,
+    now_ms: int,
+) -> Target:
+    """A new target for the group, in which `member` takes the place of what the group knows of it.
+
+    `counts` are the group's with that member. The records hold each target that changed, by member id,
+    then the epoch.
+
+    :raises ProtocolError: UNKNOWN_SERVER_ERROR if the assignor fails.
+    """
+    spec = _group_spec(group, member, counts, image)
+    try:
+        answer = assignor(spec)
+    except Exception as error:
+        raise ProtocolError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"Failed to compute a new target assignment for epoch {epoch}: {error}",
+        ) from error
+    records = []
+    for member_id in spec.subscriptions:
+        partitions = answer.get(member_id, NO_PARTITIONS)
+        if spec.targets.get(member_id) != partitions:
+            key = ConsumerGroupTargetAssignmentMemberKey(group.group_id, member_id)
+            records.append(Record(key, ConsumerGroupTargetAssignmentMemberValue(partitions)))
+    records.append(
+        Record(
+            ConsumerGroupTargetAssignmentMetadataKey(group.group_id),
+            ConsumerGroupTargetAssignmentMetadataValue(epoch, now_ms),
+        )
+    )
+    return Target(epoch, answer.get(member.member_id, NO_PARTITIONS), tuple(records))
+
+
+def _group_spec(
+    group: ConsumerGroup, member: ConsumerGroupMember, counts: SubscriptionCounts, image: TopicsImage
+) -> GroupSpec:
+    members = _members(group, member)
+    subscriptions: dict[MemberId, tuple[TopicId, ...]] = {}
+    shared: dict[tuple[tuple[str, ...], str | None], tuple[TopicId, ...]] = {}
+    instances: dict[MemberId, str] = {}
+    for member_id, each in members.items():
+        key = each.subscribed_topic_names, each.regex
+        ids = shared.get(key)
+        if ids is None:
+            ids = shared[key] = topic_ids(effective_topics(each, group.resolved), image)
+        subscriptions[member_id] = ids
+        if each.instance_id is not None:
+            instances[member_id] = each.instance_id
+    topics = sorted({topic_id for ids in shared.values() for topic_id in ids})
+    targets = {m: group.targets[m] for m in members if m in group.targets}
+    if replaced_id(group, member) is not None:
+        targets[member.member_id] = _target_of(group, member)
+    return GroupSpec(
+        subscriptions=subscriptions,
+        partitions={topic_id: image.by_id[topic_id].partitions for topic_id in topics},
+        targets=targets,
+        instance_ids=instances,
+        homogeneous=counts.homogeneous(len(members)),
+    )
+
+
+def _members(group: ConsumerGroup, member: ConsumerGroupMember) -> Mapping[MemberId, ConsumerGroupMember]:
+    """The group's members with this one, without the one it replaces, by member id.
+
+    The order depends on the ids alone, so that a target does not depend on how the journal was compacted.
+    """
+    members = {**group.members, member.member_id: member}
+    replaced = replaced_id(group, member)
+    if replaced is not None:
+        del members[replaced]
+    return {member_id: members[member_id] for member_id in sorted(members)}
+
+
+def replaced_id(group: ConsumerGroup, member: ConsumerGroupMember) -> MemberId | None:
+    """The id under which the group still knows a static member that came back with another one."""
+    holder = None if member.instance_id is None else group.static_members.get(member.instance_id)
+    return None if holder == member.member_id else holder
+
+
+def _target_of(group: ConsumerGroup, member: ConsumerGroupMember) -> Partitions:
+    holder = replaced_id(group, member) or member.member_id
+    return group.targets.get(holder, NO_PARTITIONS)
