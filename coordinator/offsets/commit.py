@@ -1,0 +1,118 @@
+"""OffsetCommit: what is checked, in which order, and what is written.
+
+First the partitions on their own: a topic or partition that does not exist fails alone. Then the group:
+whether this member may commit at its epoch. Then each partition: its metadata may be too large, and it
+fails alone; with KIP-1251 the epoch may be too old for it, and that refuses the whole request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue, Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+PartitionFence: TypeAlias = Callable[[TopicId, int], None]
+"""Raises ProtocolError if the member may not commit for this partition at its epoch (KIP-1251)."""
+
+CommitFence: TypeAlias = Callable[[OffsetCommitRequest], PartitionFence | None]
+"""Raises ProtocolError if the member may not commit at all; answers None if it may for any partition."""
+
+CONSUMER_GROUP_SEMANTICS = 9
+"""The first version whose epoch may be a member epoch (KIP-848, OffsetCommit)."""
+
+
+def commit(
+    request: OffsetCommitRequest,
+    *,
+    image: TopicsImage,
+    fence: CommitFence,
+    metadata_max_bytes: int,
+    now_ms: int,
+) -> Outcome:
+    """The records of a commit and its reply, with a code for each partition in the request's order."""
+    errors = {partition: _existence(request, partition, image) for partition in request.offsets}
+    existing = [partition for partition, code in errors.items() if code is ErrorCode.NONE]
+    if not existing:
+        return Outcome(reply=OffsetCommitResponse(errors=errors))
+    records = []
+    try:
+        partition_fence = fence(request)
+        for partition in existing:
+            topic_id = image.by_name[partition.topic].topic_id
+            position = request.offsets[partition]
+            if _java_length(position.metadata) > metadata_max_bytes:
+                errors[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            if partition_fence is not None:
+                partition_fence(topic_id, partition.partition)
+            records.append(_record(request, partition, position, topic_id, now_ms))
+    except ProtocolError as refused:
+        errors.update(dict.fromkeys(existing, refused.code))
+        return Outcome(reply=OffsetCommitResponse(errors=errors))
+    return Outcome(records=tuple(records), reply=OffsetCommitResponse(errors=errors))
+
+
+def rejected(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    """The reply to a request that failed as a whole, such as one whose records could not be appended."""
+    return OffsetCommitResponse(errors=dict.fromkeys(request.offsets, code))
+
+
+def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -> PartitionFence | None:
+    """The fence of a group that is missing, or that consists of committed offsets only.
+
+    A commit without an epoch comes from an administrator or from a consumer that assigns partitions to
+    itself; it creates the group where there is none. An epoch belongs to a member, and there is none.
+
+    :raises ProtocolError: for a request with an epoch.
+    """
+    if request.member_epoch < 0:
+        return None
+    if group_exists:
+        raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {request.group_id} has no members")
+    if request.api_version >= CONSUMER_GROUP_SEMANTICS:
+        raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {request.group_id} not found")
+    raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, f"group {request.group_id} has no generation")
+
+
+def _existence(request: OffsetCommitRequest, partition: TopicPartition, image: TopicsImage) -> ErrorCode:
+    topic = image.by_name.get(partition.topic)
+    stated = request.topic_ids.get(partition.topic)
+    if stated is not None and (topic is None or topic.topic_id != stated):
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if topic is None or not 0 <= partition.partition < topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
+
+
+def _java_length(text: str) -> int:
+    """What Kafka compares with offset.metadata.max.bytes: UTF-16 units, whatever the setting is called."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _record(
+    request: OffsetCommitRequest,
+    partition: TopicPartition,
+    position: OffsetAndMetadata,
+    topic_id: TopicId,
+    now_ms: int,
+) -> Record:
+    retention_ms = request.retention_time_ms
+    value = OffsetCommitValue(
+        offset=position.offset,
+        leader_epoch=position.leader_epoch,
+        metadata=position.metadata,
+        commit_timestamp_ms=now_ms,
+        expire_timestamp_ms=-1 if retention_ms < 0 else now_ms + retention_ms,
+        topic_id=topic_id,
+    )
+    return Record(OffsetCommitKey(request.group_id, partition.topic, partition.partition), value)

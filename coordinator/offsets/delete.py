@@ -1,0 +1,40 @@
+"""OffsetDelete: forgets committed offsets, but none of a topic that members still subscribe to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from fencepost.coordinator.offsets.store import OffsetStore, tombstone
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest, OffsetDeleteResponse
+from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+IsSubscribed: TypeAlias = Callable[[str], bool]
+"""Whether any member of the group subscribes to the topic of that name, by name or by expression."""
+
+
+def delete(
+    request: OffsetDeleteRequest,
+    store: OffsetStore,
+    *,
+    image: TopicsImage,
+    group_exists: bool,
+    is_subscribed: IsSubscribed,
+) -> Outcome:
+    """The tombstones and the reply. A partition that exists and has no offset is deleted all the same."""
+    if not group_exists and request.group_id not in store:
+        return Outcome(reply=OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+    errors = {}
+    records = []
+    for partition in dict.fromkeys(request.partitions):
+        topic = image.by_name.get(partition.topic)
+        errors[partition] = ErrorCode.NONE
+        if topic is None or not 0 <= partition.partition < topic.partitions:
+            errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif is_subscribed(partition.topic):
+            errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        elif store.get(request.group_id, partition) is not None:
+            records.append(tombstone(request.group_id, partition))
+    return Outcome(records=tuple(records), reply=OffsetDeleteResponse(errors=errors))

@@ -1,0 +1,51 @@
+"""What time and deleted topics do to committed offsets."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.offsets.delete import IsSubscribed
+from fencepost.coordinator.offsets.store import OffsetStore, tombstone
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.records import OffsetCommitValue, Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+
+def expired(
+    store: OffsetStore, group_id: str, *, is_subscribed: IsSubscribed, retention_ms: int, now_ms: int
+) -> tuple[Record, ...]:
+    """The tombstones of one group's offsets that are due.
+
+    That is an offset whose topic no member subscribes to, once it is older than the retention; in a group
+    without members that is every topic. Nothing is counted from when the group became empty. An offset
+    that came with a time of its own expires at that time.
+    """
+    return tuple(
+        tombstone(group_id, TopicPartition(topic, partition))
+        for topic, partitions in sorted(store.topics(group_id).items())
+        if not is_subscribed(topic)
+        for partition, value in sorted(partitions.items())
+        if _due(value, retention_ms, now_ms)
+    )
+
+
+def of_deleted_topics(store: OffsetStore, before: TopicsImage, after: TopicsImage) -> tuple[Record, ...]:
+    """The tombstones, over all groups, of offsets whose topics are in the older image only.
+
+    A topic that was created again has another id. Offsets without an id go with the topic of their name.
+    """
+    deleted = {
+        topic.name: topic.topic_id for topic in before.by_id.values() if topic.topic_id not in after.by_id
+    }
+    if not deleted:
+        return ()
+    return tuple(
+        tombstone(group_id, partition)
+        for group_id in store.group_ids
+        for partition, value in store.committed(group_id)
+        if partition.topic in deleted and value.topic_id in {None, deleted[partition.topic]}
+    )
+
+
+def _due(value: OffsetCommitValue, retention_ms: int, now_ms: int) -> bool:
+    if value.expire_timestamp_ms >= 0:
+        return now_ms >= value.expire_timestamp_ms
+    return now_ms - value.commit_timestamp_ms >= retention_ms

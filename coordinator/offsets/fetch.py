@@ -1,0 +1,59 @@
+"""OffsetFetch: reads committed offsets, for a member that proves its epoch or for anyone without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from fencepost.coordinator.offsets.store import OffsetStore
+from fencepost.coordinator.protocol.errors import ProtocolError
+from fencepost.coordinator.protocol.offsets import (
+    NO_OFFSET,
+    OffsetAndMetadata,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.records import OffsetCommitValue
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+FetchFence: TypeAlias = Callable[[OffsetFetchRequest], None]
+"""Raises ProtocolError if the request's member is unknown, or its epoch is not the member's."""
+
+
+def fetch(
+    request: OffsetFetchRequest, store: OffsetStore, *, image: TopicsImage, fence: FetchFence | None
+) -> Outcome:
+    """The reply with the group's offsets; `fence` is None for a group that is missing or never had members.
+
+    A partition that has none gets offset -1, as has one whose topic was deleted and created again since.
+    `require_stable` makes no difference: without transactions every committed offset is stable.
+    """
+    if fence is not None:
+        try:
+            fence(request)
+        except ProtocolError as refused:
+            return Outcome(reply=OffsetFetchResponse(group_id=request.group_id, error_code=refused.code))
+    if request.partitions is None:
+        offsets = {
+            partition: _position(value)
+            for partition, value in store.committed(request.group_id)
+            if _current(value, partition.topic, image)
+        }
+    else:
+        offsets = {}
+        for partition in request.partitions:
+            value = store.get(request.group_id, partition)
+            found = value is not None and _current(value, partition.topic, image)
+            offsets[partition] = _position(value) if value is not None and found else NO_OFFSET
+    return Outcome(reply=OffsetFetchResponse(group_id=request.group_id, offsets=offsets))
+
+
+def _current(value: OffsetCommitValue, topic: str, image: TopicsImage) -> bool:
+    """Whether the offset is one of the topic that has this name now; without an id it is taken to be."""
+    now = image.by_name.get(topic)
+    return now is None or value.topic_id is None or now.topic_id == value.topic_id
+
+
+def _position(value: OffsetCommitValue) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset=value.offset, leader_epoch=value.leader_epoch, metadata=value.metadata)
