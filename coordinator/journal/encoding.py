@@ -1,0 +1,62 @@
+"""A record as bytes: four bytes of CRC-32, a version byte, then msgpack.
+
+The checksum covers the version and the body. Keys and values carry Kafka's record type as their tag, so
+the bytes name what they hold.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, get_args
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.records import Record, RecordKey, RecordValue
+
+VERSION: Final = 1
+_VERSION_BYTE: Final = bytes([VERSION])
+_HEADER: Final = 5
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+_TAGS = {struct: struct.__struct_config__.tag for struct in (*get_args(RecordKey), *get_args(RecordValue))}
+
+
+class BrokenRecord(FencepostError):
+    """Bytes that are no record: cut short, altered, or written by another version."""
+
+
+def encode(record: Record) -> bytes:
+    """The record's bytes; equal records that were built in the same order give equal bytes."""
+    body = _VERSION_BYTE + _encoder.encode(record)
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def decode(data: bytes) -> Record:
+    """The record behind the bytes.
+
+    :raises BrokenRecord: if they are too short, fail their checksum, or do not hold a record that this
+        version knows; the text says which.
+    """
+    if len(data) <= _HEADER:
+        raise BrokenRecord(f"a record has more than {_HEADER} bytes, these are {len(data)}: {data.hex()!r}")
+    body = data[4:]
+    stated, found = int.from_bytes(data[:4], "big"), zlib.crc32(body)
+    if stated != found:
+        raise BrokenRecord(f"checksum {found:08x} of a record of {len(data)} bytes should be {stated:08x}")
+    if body[0] != VERSION:
+        raise BrokenRecord(f"record version {body[0]} is unknown, version {VERSION} was expected")
+    try:
+        record = _decoder.decode(body[1:])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BrokenRecord(f"the record's body is malformed: {error}") from error
+    _check_pair(record)
+    return record
+
+
+def _check_pair(record: Record) -> None:
+    """A key of one type with a value of another has a valid checksum only if it was written so."""
+    key, value = _TAGS[type(record.key)], None if record.value is None else _TAGS[type(record.value)]
+    if value is not None and key != value:
+        raise BrokenRecord(f"a key of type {key} came with a value of type {value}")

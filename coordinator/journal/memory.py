@@ -1,0 +1,63 @@
+"""The journal in memory: what a coordinator acknowledged, as long as the process lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fencepost.coordinator.protocol.records import Record, RecordKey
+
+
+class MemoryJournal:
+    """An append-only list of record batches. Each batch is one outcome: all of it is there, or none."""
+
+    __slots__ = ("_batches", "_length")
+
+    def __init__(self, batches: Iterable[tuple[Record, ...]] = ()) -> None:
+        self._batches: list[tuple[Record, ...]] = []
+        self._length = 0
+        for batch in batches:
+            self.append(batch)
+
+    def append(self, records: tuple[Record, ...]) -> None:
+        """Keeps one batch; one without records leaves nothing behind."""
+        if records:
+            self._batches.append(records)
+            self._length += len(records)
+
+    def __iter__(self) -> Iterator[Record]:
+        for batch in self._batches:
+            yield from batch
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batches(self) -> Iterator[tuple[Record, ...]]:
+        """The batches in order; a replay may stop after any of them."""
+        return iter(self._batches)
+
+    def truncate(self, batches: int) -> None:
+        """Forgets all but the first so many batches: what a failover loses that was not replicated."""
+        del self._batches[batches:]
+        self._length = sum(map(len, self._batches))
+
+    def compact(self, *, keep_tombstones: bool = False) -> None:
+        """Keeps the newest record of each key, in order, and batches in their bounds.
+
+        Tombstones go too unless they are kept, as Kafka's cleaner keeps them for delete.retention.ms.
+        """
+        newest: dict[RecordKey, int] = {}
+        for position, record in enumerate(self):
+            newest[record.key] = position
+        position = 0
+        survivors = []
+        for batch in self._batches:
+            kept = tuple(
+                record
+                for at, record in enumerate(batch, position)
+                if newest[record.key] == at and (keep_tombstones or record.value is not None)
+            )
+            position += len(batch)
+            if kept:
+                survivors.append(kept)
+        self._batches = survivors
+        self._length = sum(map(len, survivors))

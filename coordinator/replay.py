@@ -1,0 +1,44 @@
+"""From a record to the group it is about: groups come and go with their records, live and on load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    Record,
+)
+
+_APPLY: Mapping[type, Callable[[ConsumerGroup, Any, Any], None]] = {
+    ConsumerGroupMetadataKey: ConsumerGroup.apply_metadata,
+    ConsumerGroupMemberMetadataKey: ConsumerGroup.apply_member_metadata,
+    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroup.apply_target_metadata,
+    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroup.apply_target,
+    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroup.apply_current_assignment,
+    ConsumerGroupRegularExpressionKey: ConsumerGroup.apply_regular_expression,
+}
+
+
+def apply_to_groups(groups: dict[str, ConsumerGroup], record: Record) -> None:
+    """Apply a record of a consumer group. Any value makes the group; a tombstone of what is gone is nothing.
+
+    :raises InconsistentRecord: if the record cannot follow those before it.
+    """
+    key, value = record.key, record.value
+    group = groups.get(key.group_id)
+    if group is None:
+        if value is None:
+            return
+        group = groups[key.group_id] = ConsumerGroup(key.group_id)
+    if value is None and type(key) is ConsumerGroupMetadataKey:
+        group.check_deletable(key)
+        del groups[key.group_id]
+        return
+    _APPLY[type(key)](group, key, value)
