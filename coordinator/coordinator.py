@@ -1,0 +1,360 @@
+"""The group coordinator: one pure object that takes events and answers what to write, say and do.
+
+`handle` reads the hard state and changes only what is in no record: who was heard when, timers, the
+cluster's topics. `apply` is the only writer of the hard state, live and on load. A shell appends the
+records of an outcome, applies them, and then sends the reply; `CoordinatorRuntime` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from fencepost.coordinator import administration
+from fencepost.coordinator.assign.registry import configured_assignors
+from fencepost.coordinator.assign.spec import Assignor
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings
+from fencepost.coordinator.consumer import leaving, offset_fencing, regular_expressions
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.heartbeat import Surroundings, heartbeat
+from fencepost.coordinator.consumer.soft import SoftState, TimerKey, TimerKind
+from fencepost.coordinator.consumer.validation import check_request
+from fencepost.coordinator.offsets import commit, delete, expiry, fetch
+from fencepost.coordinator.offsets.store import OffsetStore
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DeleteGroupsRequest,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH
+from fencepost.coordinator.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
+from fencepost.coordinator.protocol.outcome import (
+    NOTHING,
+    DeadlineReached,
+    Event,
+    MemberFenced,
+    Outcome,
+    RegularExpressionsResolved,
+    ResolveRegularExpressions,
+    TopicsChanged,
+)
+from fencepost.coordinator.protocol.records import OffsetCommitKey, Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.replay import apply_to_groups
+
+_CONSUMER_PROTOCOL = "consumer"
+_NO_CONFIG = GroupConfig()
+
+
+class GroupCoordinator:
+    """The coordinator of all groups whose records are in one journal.
+
+    `assignors` are a user's own, by name; `config.group_consumer_assignors` says which ones are offered.
+
+    :raises FencepostError: on construction, if the configuration names an assignor that does not exist.
+    """
+
+    __slots__ = (
+        "_assignors",
+        "_group_configs",
+        "_groups",
+        "_handlers",
+        "_image",
+        "_newest_topics",
+        "_settings",
+        "config",
+        "groups",
+        "offsets",
+        "soft",
+    )
+
+    def __init__(
+        self, config: GroupCoordinatorConfig, assignors: Mapping[str, Assignor] | None = None
+    ) -> None:
+        self.config = config
+        self._assignors = configured_assignors(config.group_consumer_assignors, assignors)
+        self._groups: dict[str, ConsumerGroup] = {}
+        self.groups: Mapping[str, ConsumerGroup] = MappingProxyType(self._groups)
+        """Consumer groups by id. Groups that are no more than committed offsets are in `offsets` only."""
+        self.offsets = OffsetStore()
+        self.soft = SoftState(self._session_timeout_ms, config.offsets_retention_check_interval_ms)
+        """What is in no record; for this coordinator and those who check it."""
+        self._image = TopicsImage()
+        self._newest_topics = -1
+        self._group_configs: dict[str, GroupConfig] = {}
+        self._settings: dict[str, GroupSettings] = {}
+        self._handlers: Mapping[type, Callable[[Any, int], Outcome]] = {
+            ConsumerGroupHeartbeatRequest: self._heartbeat,
+            OffsetCommitRequest: self._commit,
+            OffsetFetchRequest: self._fetch,
+            OffsetDeleteRequest: self._delete_offsets,
+            ConsumerGroupDescribeRequest: self._describe,
+            ListGroupsRequest: self._list,
+            DeleteGroupsRequest: self._delete_group,
+            LeaveGroupRequest: self._remove_member,
+            LeaveGroupBatchRequest: self._remove_members,
+            TopicsChanged: self._topics_changed,
+            RegularExpressionsResolved: self._regular_expressions_resolved,
+            DeadlineReached: self._deadline_reached,
+        }
+
+    def handle(self, event: Event, now_ms: int) -> Outcome:
+        """What an event leads to. A request that breaks a rule is answered with Kafka's error."""
+        if type(event) is ConsumerGroupHeartbeatRequest:
+            soft = self.soft.groups.get(event.group_id)
+            if soft is not None:
+                contact = soft.contacts.get(event.member_id)
+                if (
+                    contact is not None
+                    and contact.version == soft.version
+                    and now_ms < contact.until_ms
+                    and contact.request == event
+                ):
+                    contact.last_ms = now_ms
+                    return contact.answer
+        self.soft.now_ms = now_ms
+        return self._handlers[type(event)](event, now_ms)
+
+    def apply(self, record: Record) -> None:
+        """Make a record true. It happens at the time of the event that was handled last.
+
+        :raises InconsistentRecord: if it cannot follow the records before it.
+        """
+        key = record.key
+        if type(key) is OffsetCommitKey:
+            self.offsets.apply(key, record.value)  # type: ignore[arg-type]  # a record's value is its key's
+            self.soft.arm_sweep()
+            return
+        apply_to_groups(self._groups, record)
+        self.soft.follow(record, self._groups.get(key.group_id))
+
+    def replay(self, records: Iterable[Record], now_ms: int) -> None:
+        """Load a journal: apply its records, then start all timers with their full length.
+
+        :raises InconsistentRecord: if the journal is broken; the message names the record.
+        """
+        groups, offsets = self._groups, self.offsets
+        for record in records:
+            key = record.key
+            if type(key) is OffsetCommitKey:
+                offsets.apply(key, record.value)  # type: ignore[arg-type]
+            else:
+                apply_to_groups(groups, record)
+        self.soft.rebuild(self._groups, now_ms)
+        if self._groups or self.offsets.group_ids:
+            self.soft.arm_sweep()
+
+    def discard(self, outcome: Outcome) -> None:
+        """Tell that an outcome was not written, and its effects were not carried out."""
+        for effect in outcome.effects:
+            if isinstance(effect, ResolveRegularExpressions):
+                self._resolution_ended(effect.group_id)
+
+    def next_deadline(self) -> int | None:
+        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed.
+
+        It may turn out too early, for a member that was heard meanwhile: then that event does nothing.
+        """
+        return self.soft.timers.next_deadline()
+
+    @property
+    def image(self) -> TopicsImage:
+        """The cluster's topics, as of the last TopicsChanged."""
+        return self._image
+
+    def hard_state(self) -> dict[str, Any]:
+        """All that records made, to compare with another coordinator's."""
+        return {
+            "groups": {group_id: group.hard_state() for group_id, group in self._groups.items()},
+            "offsets": {
+                group_id: list(self.offsets.committed(group_id)) for group_id in self.offsets.group_ids
+            },
+        }
+
+    def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
+        """Give a group a configuration of its own, or take it away. Configuration is in no record."""
+        if config is None:
+            self._group_configs.pop(group_id, None)
+        else:
+            self._group_configs[group_id] = config
+        self._settings.pop(group_id, None)
+        self.soft.restart_sessions((group_id,))
+
+    def settings(self, group_id: str) -> GroupSettings:
+        """The session length, heartbeat interval and assignment interval that hold for a group."""
+        key = group_id if group_id in self._group_configs else ""
+        found = self._settings.get(key)
+        if found is None:
+            found = self._settings[key] = self._group_configs.get(key, _NO_CONFIG).settings(self.config)
+        return found
+
+    def _session_timeout_ms(self, group_id: str) -> int:
+        return self.settings(group_id).session_timeout_ms
+
+    # Heartbeats
+
+    def _heartbeat(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
+        try:
+            return self._checked_heartbeat(request, now_ms)
+        except ProtocolError as error:
+            reply = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+            return Outcome(reply=reply)
+
+    def _checked_heartbeat(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
+        if _CONSUMER_PROTOCOL not in self.config.group_coordinator_rebalance_protocols:
+            raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is disabled.")
+        check_request(request, self._assignors)
+        group_id = request.group_id
+        group = self._groups.get(group_id)
+        if group is None:
+            if request.member_epoch != JOIN_EPOCH:
+                raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+            group = ConsumerGroup(group_id)
+        if request.member_epoch < JOIN_EPOCH:
+            return leaving.leave(group, request, self._image)
+        member_id = request.member_id or request.generated_member_id
+        if not member_id:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+        soft = self.soft.of(group_id)
+        outcome = heartbeat(group, soft, request, member_id, self._surroundings(group_id, now_ms))
+        if outcome.effects:
+            self.soft.resolving[group_id] = None
+        contact = soft.contacts.get(member_id)
+        if contact is not None:
+            contact.last_ms = now_ms
+            steady = not outcome.records and not outcome.effects and member_id == request.member_id
+            # A member that waits for partitions is looked at each time: others' records decide for it.
+            if steady and group.settled_for(member_id):
+                refresh_ms = self.config.group_consumer_regex_refresh_interval_ms
+                until_ms = regular_expressions.next_check_ms(group, refresh_ms, now_ms)
+                contact.request, contact.answer, contact.version = request, outcome, soft.version
+                contact.until_ms = min(until_ms, soft.refresh_deadline_ms)
+        return outcome
+
+    def _surroundings(self, group_id: str, now_ms: int) -> Surroundings:
+        return Surroundings(
+            image=self._image,
+            newest_topics=self._newest_topics,
+            settings=self.settings(group_id),
+            assignors=self._assignors,
+            max_size=self.config.group_consumer_max_size,
+            regex_refresh_interval_ms=self.config.group_consumer_regex_refresh_interval_ms,
+            resolving=group_id in self.soft.resolving,
+            now_ms=now_ms,
+        )
+
+    # Offsets
+
+    def _commit(self, request: OffsetCommitRequest, now_ms: int) -> Outcome:
+        group = self._groups.get(request.group_id)
+        fence: commit.CommitFence
+        if group is None:
+            exists = request.group_id in self.offsets
+            fence = partial(commit.fence_without_members, group_exists=exists)
+        else:
+            fence = partial(offset_fencing.check_commit, group)
+        return commit.commit(
+            request,
+            image=self._image,
+            fence=fence,
+            metadata_max_bytes=self.config.offset_metadata_max_bytes,
+            now_ms=now_ms,
+        )
+
+    def _fetch(self, request: OffsetFetchRequest, now_ms: int) -> Outcome:
+        group = self._groups.get(request.group_id)
+        fence = None if group is None else partial(offset_fencing.check_fetch, group)
+        return fetch.fetch(request, self.offsets, image=self._image, fence=fence)
+
+    def _delete_offsets(self, request: OffsetDeleteRequest, now_ms: int) -> Outcome:
+        group = self._groups.get(request.group_id)
+        return delete.delete(
+            request,
+            self.offsets,
+            image=self._image,
+            group_exists=group is not None,
+            is_subscribed=administration.subscribed_in(group),
+        )
+
+    # Administration
+
+    def _describe(self, request: ConsumerGroupDescribeRequest, now_ms: int) -> Outcome:
+        return administration.describe_groups(request, self._groups, self._image, tuple(self._assignors))
+
+    def _list(self, request: ListGroupsRequest, now_ms: int) -> Outcome:
+        return administration.list_groups(request, self._groups, self.offsets)
+
+    def _delete_group(self, request: DeleteGroupsRequest, now_ms: int) -> Outcome:
+        return administration.delete_group(request, self._groups, self.offsets)
+
+    def _remove_member(self, request: LeaveGroupRequest, now_ms: int) -> Outcome:
+        return administration.remove_member(request, self._groups, self._image)
+
+    def _remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+        return administration.remove_members(request, self._groups, self._image)
+
+    # What happens without a request
+
+    def _topics_changed(self, event: TopicsChanged, now_ms: int) -> Outcome:
+        before, after = self._image, event.image
+        self._image = after
+        if self._newest_topics < 0 or any(topic_id not in before.by_id for topic_id in after.by_id):
+            self._newest_topics = after.version
+        names = sorted({*before.by_name, *after.by_name})
+        changed = [name for name in names if before.by_name.get(name) != after.by_name.get(name)]
+        for group_id, group in self._groups.items():
+            soft = self.soft.groups[group_id]
+            soft.version += 1
+            if any(group.is_subscribed_to(name) for name in changed):
+                soft.request_metadata_refresh()
+        return Outcome(records=expiry.of_deleted_topics(self.offsets, before, after))
+
+    def _regular_expressions_resolved(self, event: RegularExpressionsResolved, now_ms: int) -> Outcome:
+        self._resolution_ended(event.group_id)
+        group = self._groups.get(event.group_id)
+        if group is None or not event.topics:
+            return NOTHING
+        records, epoch = regular_expressions.resolution_records(group, event, self._image, now_ms)
+        if epoch > group.group_epoch:
+            self.soft.of(event.group_id).metadata_refreshed(epoch, now_ms)
+        return Outcome(records=records)
+
+    def _resolution_ended(self, group_id: str) -> None:
+        self.soft.resolving.pop(group_id, None)
+        self.soft.of(group_id).version += 1
+
+    def _deadline_reached(self, event: DeadlineReached, now_ms: int) -> Outcome:
+        while (key := self.soft.timers.pop_due(now_ms)) is not None:
+            if key.kind is TimerKind.SWEEP:
+                return self._sweep(now_ms)
+            if key.kind is TimerKind.REBALANCE:
+                self.soft.retry_later(key, now_ms)
+                return self._fence(key)
+            if self.soft.session_is_over(key, now_ms):
+                return self._fence(key)
+        return NOTHING
+
+    def _fence(self, key: TimerKey) -> Outcome:
+        group = self._groups[key.group_id]
+        records = leaving.removal_records(group, (group.members[key.member_id],), self._image)
+        fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
+        return Outcome(records=records, effects=(fenced,))
+
+    def _sweep(self, now_ms: int) -> Outcome:
+        """Expired offsets go, and empty groups that have none left."""
+        if self._groups or self.offsets.group_ids:
+            self.soft.arm_sweep()
+        retention_ms = self.config.offsets_retention_ms
+        records = administration.sweep(self._groups, self.offsets, retention_ms, now_ms)
+        return Outcome(records=records) if records else NOTHING

@@ -1,0 +1,139 @@
+"""The one way in which shells run a coordinator: handle, append, apply, and only then reply."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fencepost.coordinator.consumer.states import GROUP_TABLE, GroupState
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.offsets.commit import rejected
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    LeaveGroupBatchRequest,
+    LeaveGroupBatchResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.machine import IllegalTransition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+from fencepost.coordinator.protocol.outcome import DeadlineReached, Event, Outcome, Response
+from fencepost.coordinator.protocol.records import Record
+
+
+class AppendFailed(Exception):
+    """A journal could not take a batch, and has none of it. `code` is the log's own error."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Journal(Protocol):
+    """Where a coordinator's records go: all of a batch, or none of it."""
+
+    def append(self, records: tuple[Record, ...]) -> None:
+        """Keep one batch.
+
+        :raises AppendFailed: if it is not kept.
+        """
+
+
+_CLIENT_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+def client_error(code: ErrorCode) -> ErrorCode:
+    """What a member is told when the log failed with that error: whether and where to try again."""
+    return _CLIENT_ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class CoordinatorRuntime:
+    """A coordinator with its journal. What `process` answers is written: it may be sent as it is."""
+
+    __slots__ = ("coordinator", "journal")
+
+    def __init__(self, coordinator: GroupCoordinator, journal: Journal) -> None:
+        self.coordinator = coordinator
+        self.journal = journal
+
+    def process(self, event: Event, now_ms: int) -> Outcome:
+        """One step. If the journal fails, nothing changed and the reply says so to the client."""
+        outcome = self.coordinator.handle(event, now_ms)
+        if not outcome.records:
+            return outcome
+        try:
+            self.journal.append(outcome.records)
+        except AppendFailed as failure:
+            self.coordinator.discard(outcome)
+            return Outcome(reply=_refusal(event, client_error(failure.code)))
+        before = self._states(outcome.records)
+        for record in outcome.records:
+            self.coordinator.apply(record)
+        self._check_states(before)
+        return outcome
+
+    def run_due(self, now_ms: int) -> list[Outcome]:
+        """Run all timers that are due; only the outcomes that wrote something are answered."""
+        outcomes = []
+        while (deadline := self.coordinator.next_deadline()) is not None and deadline <= now_ms:
+            outcome = self.process(DeadlineReached(), now_ms)
+            if outcome.records:
+                outcomes.append(outcome)
+        return outcomes
+
+    def _states(self, records: tuple[Record, ...]) -> dict[str, GroupState]:
+        groups = self.coordinator.groups
+        ids = dict.fromkeys(record.key.group_id for record in records)
+        return {
+            group_id: groups[group_id].state if group_id in groups else GroupState.EMPTY for group_id in ids
+        }
+
+    def _check_states(self, before: dict[str, GroupState]) -> None:
+        """Each group moved along an arrow of its table, or not at all."""
+        groups = self.coordinator.groups
+        for group_id, source in before.items():
+            group = groups.get(group_id)
+            if (
+                group is not None
+                and group.state is not source
+                and not GROUP_TABLE.allows(source, group.state)
+            ):
+                raise IllegalTransition(
+                    f"{GROUP_TABLE.name}: {group_id} moved from {source} to {group.state}"
+                )
+
+
+def _refusal(event: Event, code: ErrorCode) -> Response | None:
+    """The reply to a request whose records could not be appended; None for an event nobody waits for."""
+    match event:
+        case ConsumerGroupHeartbeatRequest():
+            return ConsumerGroupHeartbeatResponse(error_code=code)
+        case OffsetCommitRequest():
+            return rejected(event, code)
+        case OffsetDeleteRequest():
+            return OffsetDeleteResponse(error_code=code)
+        case DeleteGroupsRequest():
+            return DeleteGroupsResponse(group_id=event.group_id, error_code=code)
+        case LeaveGroupBatchRequest():
+            return LeaveGroupBatchResponse(error_code=code)
+        case LeaveGroupRequest():
+            return LeaveGroupResponse(
+                member_id=event.member_id, instance_id=event.instance_id, error_code=code
+            )
+        case _:
+            return None
