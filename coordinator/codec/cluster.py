@@ -1,0 +1,163 @@
+"""Metadata (3), FindCoordinator (10), ApiVersions (18), DescribeCluster (60).
+
+Metadata: 0 asks for all topics with an empty list, 1 and later with null; 4 brings automatic creation, 7
+leader epochs, 10 topic ids, 12 topics asked for by id, 13 an error for the whole answer.
+FindCoordinator: 1 brings the key's type, 4 several keys. ApiVersions: 3 brings features and who asks;
+its answer has header version 0 in every version (KIP-511).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.schema import ZERO, Shape, topic_uuid
+from fencepost.coordinator.protocol import cluster
+from fencepost.coordinator.protocol.errors import ErrorCode
+
+_FIRST_VERSION_BY_ID = 12
+GROUP_VERSION = 1
+"""The feature level that tells clients of KIP-848."""
+
+
+def decode_api_versions(values: dict[str, Any], context: RequestContext) -> cluster.ApiVersionsRequest:
+    """ApiVersions, versions 0 to 4."""
+    return cluster.ApiVersionsRequest(
+        client_software_name=values.get("client_software_name", ""),
+        client_software_version=values.get("client_software_version", ""),
+    )
+
+
+def encode_api_versions(reply: cluster.ApiVersionsResponse, shape: Shape) -> Any:
+    """A supported feature that starts at 0 stays out below version 4: older clients refuse it."""
+    supported: tuple[Any, ...] = ()
+    if shape.version >= 4:
+        supported = (
+            shape.SupportedFeatureKey(name="group.version", min_version=0, max_version=GROUP_VERSION),
+        )
+    finalized: tuple[Any, ...] = ()
+    if shape.version >= 3:
+        finalized = (
+            shape.FinalizedFeatureKey(
+                name="group.version", max_version_level=GROUP_VERSION, min_version_level=GROUP_VERSION
+            ),
+        )
+    return shape.ApiVersionsResponse(
+        error_code=shape.error(reply.error_code),
+        api_keys=tuple(
+            shape.ApiVersion(api_key=api.api_key, min_version=api.min_version, max_version=api.max_version)
+            for api in reply.api_versions
+        ),
+        throttle_time=ZERO,
+        supported_features=supported,
+        finalized_features_epoch=0,
+        finalized_features=finalized,
+    )
+
+
+def decode_metadata(values: dict[str, Any], context: RequestContext) -> cluster.MetadataRequest:
+    """Metadata, versions 0 to 13."""
+    topics = values["topics"]
+    if topics is None or (context.api_version == 0 and not topics):
+        return cluster.MetadataRequest(
+            allow_auto_topic_creation=values.get("allow_auto_topic_creation", True)
+        )
+    return cluster.MetadataRequest(
+        topics=tuple(_reference(topic, context.api_version) for topic in topics),
+        allow_auto_topic_creation=values.get("allow_auto_topic_creation", True),
+    )
+
+
+def _reference(topic: dict[str, Any], version: int) -> cluster.TopicReference:
+    """An id goes before a name: the Java client leaves an empty name beside it."""
+    topic_id = topic["topic_id"] if version >= _FIRST_VERSION_BY_ID else None
+    if topic_id is not None:
+        return cluster.TopicReference(topic_id=topic_id)
+    return cluster.TopicReference(name=topic["name"])
+
+
+def _brokers(nodes: tuple[cluster.Node, ...], make: Any, id_name: str) -> tuple[Any, ...]:
+    return tuple(
+        make(**{id_name: node.node_id}, host=node.host, port=node.port, rack=node.rack, is_fenced=False)
+        for node in nodes
+    )
+
+
+def encode_metadata(reply: cluster.MetadataResponse, shape: Shape) -> Any:
+    """One replica a partition: the leader."""
+    return shape.MetadataResponse(
+        throttle_time=ZERO,
+        brokers=_brokers(reply.brokers, shape.MetadataResponseBroker, "node_id"),
+        cluster_id=reply.cluster_id,
+        controller_id=reply.controller_id,
+        topics=tuple(_topic_metadata(topic, shape) for topic in reply.topics),
+        error_code=shape.error(ErrorCode.NONE),
+    )
+
+
+def _topic_metadata(topic: cluster.TopicMetadata, shape: Shape) -> Any:
+    return shape.MetadataResponseTopic(
+        error_code=shape.error(topic.error_code),
+        name=topic.name if shape.version >= 12 else topic.name or "",
+        topic_id=topic_uuid(topic.topic_id),
+        is_internal=False,
+        partitions=tuple(
+            shape.MetadataResponsePartition(
+                error_code=shape.error(partition.error_code),
+                partition_index=partition.partition,
+                leader_id=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=(partition.leader_id,),
+                isr_nodes=(partition.leader_id,),
+            )
+            for partition in topic.partitions
+        ),
+    )
+
+
+def decode_find_coordinator(
+    values: dict[str, Any], context: RequestContext
+) -> cluster.FindCoordinatorRequest:
+    """FindCoordinator, versions 0 to 6."""
+    keys = tuple(values["coordinator_keys"]) if context.api_version >= 4 else (values["key"],)
+    return cluster.FindCoordinatorRequest(keys=keys, key_type=values.get("key_type", 0))
+
+
+def encode_find_coordinator(reply: cluster.FindCoordinatorResponse, shape: Shape) -> Any:
+    """Versions below 4 answer the only key at the top."""
+    found = tuple(
+        {
+            "key": one.key,
+            "error_code": shape.error(one.error_code),
+            "error_message": one.error_message,
+            "node_id": one.node.node_id if one.node else -1,
+            "host": one.node.host if one.node else "",
+            "port": one.node.port if one.node else -1,
+        }
+        for one in reply.coordinators
+    )
+    if shape.version >= 4:
+        return shape.FindCoordinatorResponse(
+            throttle_time=ZERO, coordinators=tuple(shape.Coordinator(**one) for one in found)
+        )
+    return shape.FindCoordinatorResponse(throttle_time=ZERO, **found[0])
+
+
+def decode_describe_cluster(
+    values: dict[str, Any], context: RequestContext
+) -> cluster.DescribeClusterRequest:
+    """DescribeCluster, versions 0 to 2."""
+    return cluster.DescribeClusterRequest(endpoint_type=values.get("endpoint_type", 1))
+
+
+def encode_describe_cluster(reply: cluster.DescribeClusterResponse, shape: Shape) -> Any:
+    """DescribeCluster, versions 0 to 2."""
+    return shape.DescribeClusterResponse(
+        throttle_time=ZERO,
+        error_code=shape.error(reply.error_code),
+        error_message=reply.error_message,
+        endpoint_type=reply.endpoint_type,
+        cluster_id=reply.cluster_id,
+        controller_id=reply.controller_id,
+        brokers=_brokers(reply.brokers, shape.DescribeClusterBroker, "broker_id"),
+    )

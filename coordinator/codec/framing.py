@@ -1,0 +1,108 @@
+"""Length-prefixed frames and request headers (Kafka protocol guide, Protocol Primitives and Headers)."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
+_RESPONSE = struct.Struct(">ii")
+
+KAFKA_MAX_FRAME_BYTES = 104_857_600
+"""Kafka's default of socket.request.max.bytes."""
+
+
+class MalformedFrame(Exception):
+    """Bytes that are no Kafka request. The connection they came on can't be trusted any more."""
+
+
+class FrameBuffer:
+    """Cuts a stream of bytes into frames. A claimed length costs no memory before the bytes have come."""
+
+    __slots__ = ("_available", "_chunks", "_max_bytes", "_position")
+
+    def __init__(self, max_bytes: int = KAFKA_MAX_FRAME_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._chunks: list[bytes] = []
+        self._position = 0
+        self._available = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add what the socket gave."""
+        self._chunks.append(data)
+        self._available += len(data)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that came and were not handed out yet."""
+        return self._available
+
+    def next_frame(self) -> bytes | None:
+        """The next whole frame without its length, or None until more bytes come.
+
+        :raises MalformedFrame: if the length is negative or above the limit.
+        """
+        if self._available < 4:
+            return None
+        if len(self._chunks[0]) - self._position < 4:
+            self._flatten()
+        (size,) = _SIZE.unpack_from(self._chunks[0], self._position)
+        if size < 0 or size > self._max_bytes:
+            raise MalformedFrame(f"frame of {size} bytes, expected 0 to {self._max_bytes}")
+        if self._available < 4 + size:
+            return None
+        if len(self._chunks[0]) - self._position < 4 + size:
+            self._flatten()
+        data, start = self._chunks[0], self._position + 4
+        self._available -= 4 + size
+        if start + size == len(data):
+            del self._chunks[0]
+            self._position = 0
+        else:
+            self._position = start + size
+        return data[start : start + size]
+
+    def _flatten(self) -> None:
+        self._chunks[0] = self._chunks[0][self._position :]
+        self._chunks = [b"".join(self._chunks)]
+        self._position = 0
+
+
+class RequestHeader(NamedTuple):
+    """What stands before a request's body."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    """Empty where the client sent none."""
+    body_offset: int
+    """Where the body starts, for headers without tagged fields."""
+
+
+def read_header(frame: bytes) -> RequestHeader:
+    """The header up to its client id; tagged fields of flexible versions are left to the caller.
+
+    :raises MalformedFrame: if the frame ends within it, or the client id is no UTF-8.
+    """
+    if len(frame) < 10:
+        raise MalformedFrame(f"request of {len(frame)} bytes, a header has at least 10")
+    api_key, api_version, correlation_id, length = _HEADER.unpack_from(frame)
+    if length < 0:
+        return RequestHeader(api_key, api_version, correlation_id, "", 10)
+    end = 10 + length
+    if end > len(frame):
+        raise MalformedFrame(f"client id of {length} bytes in a request of {len(frame)}")
+    try:
+        client_id = frame[10:end].decode()
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"client id is no UTF-8: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id, end)
+
+
+def response_header(correlation_id: int, body_bytes: int, *, flexible: bool) -> bytes:
+    """What stands before a response's body: its length, then header version 1 if `flexible`, else 0."""
+    if flexible:
+        return _RESPONSE.pack(body_bytes + 5, correlation_id) + b"\x00"
+    return _RESPONSE.pack(body_bytes + 4, correlation_id)

@@ -1,0 +1,216 @@
+"""Produce (0), Fetch (1), ListOffsets (2), InitProducerId (22), OffsetForLeaderEpoch (23).
+
+Produce 13 and Fetch 13 bring topic ids in place of names; Fetch 7 sessions, 12 leader epochs checked by the
+log, 15 moves the replica id into a tagged field. ListOffsets 7 to 11 add timestamps with a meaning only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.schema import ZERO, Batches, Shape, topic_uuid
+from fencepost.coordinator.protocol import logs
+from fencepost.coordinator.protocol.ids import NO_EPOCH
+from fencepost.coordinator.protocol.logs import OfTopic
+
+
+def decode_produce(values: dict[str, Any], context: RequestContext) -> logs.ProduceRequest:
+    """Produce, versions 3 to 13."""
+    return logs.ProduceRequest(
+        transactional_id=values["transactional_id"],
+        acks=values["acks"],
+        timeout_ms=values["timeout"],
+        topics=tuple(
+            OfTopic(
+                name=topic.get("name"),
+                topic_id=topic.get("topic_id"),
+                partitions=tuple(
+                    logs.ProducedPartition(one["index"], one["records"]) for one in topic["partition_data"]
+                ),
+            )
+            for topic in values["topic_data"]
+        ),
+    )
+
+
+def encode_produce(reply: logs.ProduceResponse, shape: Shape) -> Any:
+    """Produce, versions 3 to 13."""
+    return shape.ProduceResponse(
+        responses=tuple(
+            shape.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic_uuid(topic.topic_id),
+                partition_responses=tuple(
+                    shape.PartitionProduceResponse(
+                        index=one.partition,
+                        error_code=shape.error(one.error_code),
+                        base_offset=one.base_offset,
+                        log_start_offset=one.log_start_offset,
+                        record_errors=(),
+                        error_message=one.error_message,
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in reply.topics
+        ),
+        throttle_time=ZERO,
+    )
+
+
+def decode_fetch(values: dict[str, Any], context: RequestContext) -> logs.FetchRequest:
+    """Fetch, versions 4 to 18."""
+    return logs.FetchRequest(
+        max_wait_ms=values["max_wait"],
+        min_bytes=values["min_bytes"],
+        max_bytes=values["max_bytes"],
+        session_id=values.get("session_id", 0),
+        session_epoch=values.get("session_epoch", -1),
+        topics=tuple(
+            OfTopic(
+                name=topic.get("topic"),
+                topic_id=topic.get("topic_id"),
+                partitions=tuple(
+                    logs.FetchPartition(
+                        partition=one["partition"],
+                        fetch_offset=one["fetch_offset"],
+                        partition_max_bytes=one["partition_max_bytes"],
+                        current_leader_epoch=one.get("current_leader_epoch", NO_EPOCH),
+                    )
+                    for one in topic["partitions"]
+                ),
+            )
+            for topic in values["topics"]
+        ),
+    )
+
+
+def encode_fetch(reply: logs.FetchResponse, shape: Shape) -> Any:
+    """Nothing is transactional here: the last stable offset is the high watermark."""
+    return shape.FetchResponse(
+        throttle_time=ZERO,
+        error_code=shape.error(reply.error_code),
+        session_id=reply.session_id,
+        responses=tuple(
+            shape.FetchableTopicResponse(
+                topic=topic.name,
+                topic_id=topic_uuid(topic.topic_id),
+                partitions=tuple(
+                    shape.PartitionData(
+                        partition_index=one.partition,
+                        error_code=shape.error(one.error_code),
+                        high_watermark=one.high_watermark,
+                        last_stable_offset=one.high_watermark,
+                        log_start_offset=one.log_start_offset,
+                        aborted_transactions=None,
+                        records=Batches(one.batches),
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in reply.topics
+        ),
+    )
+
+
+def decode_list_offsets(values: dict[str, Any], context: RequestContext) -> logs.ListOffsetsRequest:
+    """ListOffsets, versions 1 to 11."""
+    return logs.ListOffsetsRequest(
+        topics=tuple(
+            OfTopic(
+                name=topic["name"],
+                partitions=tuple(
+                    logs.ListOffsetsPartition(
+                        partition=one["partition_index"],
+                        timestamp_ms=one["timestamp"],
+                        current_leader_epoch=one.get("current_leader_epoch", NO_EPOCH),
+                    )
+                    for one in topic["partitions"]
+                ),
+            )
+            for topic in values["topics"]
+        )
+    )
+
+
+def encode_list_offsets(reply: logs.ListOffsetsResponse, shape: Shape) -> Any:
+    """ListOffsets, versions 1 to 11."""
+    return shape.ListOffsetsResponse(
+        throttle_time=ZERO,
+        topics=tuple(
+            shape.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    shape.ListOffsetsPartitionResponse(
+                        partition_index=one.partition,
+                        error_code=shape.error(one.error_code),
+                        timestamp=one.timestamp_ms,
+                        offset=one.offset,
+                        leader_epoch=one.leader_epoch,
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in reply.topics
+        ),
+    )
+
+
+def decode_offset_for_leader_epoch(
+    values: dict[str, Any], context: RequestContext
+) -> logs.OffsetForLeaderEpochRequest:
+    """OffsetForLeaderEpoch, versions 2 to 4."""
+    return logs.OffsetForLeaderEpochRequest(
+        topics=tuple(
+            OfTopic(
+                name=topic["topic"],
+                partitions=tuple(
+                    logs.LeaderEpochPartition(
+                        partition=one["partition"],
+                        leader_epoch=one["leader_epoch"],
+                        current_leader_epoch=one["current_leader_epoch"],
+                    )
+                    for one in topic["partitions"]
+                ),
+            )
+            for topic in values["topics"]
+        )
+    )
+
+
+def encode_offset_for_leader_epoch(reply: logs.OffsetForLeaderEpochResponse, shape: Shape) -> Any:
+    """OffsetForLeaderEpoch, versions 2 to 4."""
+    return shape.OffsetForLeaderEpochResponse(
+        throttle_time=ZERO,
+        topics=tuple(
+            shape.OffsetForLeaderTopicResult(
+                topic=topic.name,
+                partitions=tuple(
+                    shape.EpochEndOffset(
+                        error_code=shape.error(one.error_code),
+                        partition=one.partition,
+                        leader_epoch=one.leader_epoch,
+                        end_offset=one.end_offset,
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in reply.topics
+        ),
+    )
+
+
+def decode_init_producer_id(values: dict[str, Any], context: RequestContext) -> logs.InitProducerIdRequest:
+    """InitProducerId, versions 0 to 6."""
+    return logs.InitProducerIdRequest(transactional_id=values["transactional_id"])
+
+
+def encode_init_producer_id(reply: logs.InitProducerIdResponse, shape: Shape) -> Any:
+    """InitProducerId, versions 0 to 6."""
+    return shape.InitProducerIdResponse(
+        throttle_time=ZERO,
+        error_code=shape.error(reply.error_code),
+        producer_id=reply.producer_id,
+        producer_epoch=reply.producer_epoch,
+    )

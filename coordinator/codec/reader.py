@@ -1,0 +1,235 @@
+"""Decoding requests: readers compiled from kio's schemas, one per (API, version).
+
+kio's own decoder is native and quick, but it trusts lengths: an array that claims more elements than memory
+holds aborts the process, and a tagged field that it does not know raises. A server reads what strangers
+send, so these readers bound every length by the bytes that are there, and skip unknown tagged fields.
+
+A request becomes a dict of plain values by field name, without the fields that its version lacks. Durations
+are ints in milliseconds under kio's name of the field; UUIDs are topic ids, and None for the zero UUID.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import struct
+import types
+import typing
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
+
+Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+"""From a buffer and an offset to the value and the offset behind it."""
+
+_ZERO_UUID = bytes(16)
+
+
+def _fixed(code: str) -> Reader:
+    layout = struct.Struct(code)
+    unpack, size = layout.unpack_from, layout.size
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return unpack(data, at)[0], at + size
+
+    return read
+
+
+_int16, _int32 = _fixed(">h"), _fixed(">i")
+
+
+def read_unsigned_varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned variable-length integer of at most 32 bits."""
+    value = data[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise MalformedFrame("varint of more than five bytes")
+
+
+@functools.lru_cache(maxsize=65_536)
+def _topic_id(raw: bytes) -> TopicId | None:
+    return None if raw == _ZERO_UUID else topic_id_from_uuid(uuid.UUID(bytes=raw))
+
+
+def _read_uuid(data: bytes, at: int) -> tuple[TopicId | None, int]:
+    return _topic_id(_slice(data, at, 16)), at + 16
+
+
+def _slice(data: bytes, at: int, size: int) -> bytes:
+    if at + size > len(data):
+        raise MalformedFrame(f"{size} bytes are announced, {len(data) - at} are left")
+    return data[at : at + size]
+
+
+def _compact_length(data: bytes, at: int) -> tuple[int, int]:
+    length, at = read_unsigned_varint(data, at)
+    return length - 1, at
+
+
+def _length_reader(kafka_type: str, flexible: bool) -> Callable[[bytes, int], tuple[int, int]]:
+    if flexible:
+        return _compact_length
+    return _int16 if kafka_type == "string" else _int32
+
+
+def _sized(kafka_type: str, flexible: bool, nullable: bool) -> Reader:
+    read_length = _length_reader(kafka_type, flexible)
+    text = kafka_type == "string"
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        length, at = read_length(data, at)
+        if length < 0:
+            if length == -1 and nullable:
+                return None, at
+            raise MalformedFrame(f"{kafka_type} of length {length}")
+        raw = _slice(data, at, length)
+        return (raw.decode() if text else raw), at + length
+
+    return read
+
+
+def _records(flexible: bool) -> Reader:
+    """Records are not copied out of their frame: the log makes its own copy."""
+    read_length = _length_reader("records", flexible)
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        length, at = read_length(data, at)
+        if length < 0:
+            return None, at
+        if at + length > len(data):
+            raise MalformedFrame(f"{length} bytes are announced, {len(data) - at} are left")
+        return memoryview(data)[at : at + length], at + length
+
+    return read
+
+
+def _array(element: Reader, flexible: bool, nullable: bool) -> Reader:
+    read_length = _compact_length if flexible else _int32
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        length, at = read_length(data, at)
+        if length < 0:
+            if length == -1 and nullable:
+                return None, at
+            raise MalformedFrame(f"array of length {length}")
+        if length > len(data) - at:
+            raise MalformedFrame(f"array of {length} elements in {len(data) - at} bytes")
+        values = []
+        for _ in range(length):
+            value, at = element(data, at)
+            values.append(value)
+        return values, at
+
+    return read
+
+
+def _nullable_entity(entity: Reader) -> Reader:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        if _slice(data, at, 1) == b"\xff":
+            return None, at + 1
+        return entity(data, at + 1)
+
+    return read
+
+
+_FIXED: dict[str, Reader] = {
+    "int8": _fixed(">b"),
+    "int16": _int16,
+    "int32": _int32,
+    "int64": _fixed(">q"),
+    "uint16": _fixed(">H"),
+    "uint32": _fixed(">I"),
+    "float64": _fixed(">d"),
+    "bool": _fixed(">?"),
+    "error_code": _int16,
+    "timedelta_i32": _int32,
+    "timedelta_i64": _fixed(">q"),
+    "datetime_i64": _fixed(">q"),
+    "uuid": _read_uuid,
+}
+
+
+def _field_reader(kafka_type: str | None, hint: Any, *, flexible: bool, tagged: bool) -> Reader:
+    options = typing.get_args(hint) if typing.get_origin(hint) in {typing.Union, types.UnionType} else (hint,)
+    nullable = type(None) in options and not tagged
+    (plain,) = (option for option in options if option is not type(None))
+    is_array = typing.get_origin(plain) is tuple
+    inner = typing.get_args(plain)[0] if is_array else plain
+    if kafka_type is None:
+        element = entity_reader(inner)
+        if nullable and not is_array:
+            return _nullable_entity(element)
+    elif kafka_type in _FIXED:
+        element = _FIXED[kafka_type]
+    elif kafka_type == "records":
+        element = _records(flexible)
+    else:
+        element = _sized(kafka_type, flexible, nullable and not is_array)
+    return _array(element, flexible, nullable) if is_array else element
+
+
+def skip_tagged_fields(data: bytes, at: int) -> int:
+    """The offset behind a section of tagged fields (KIP-482), whatever they are."""
+    count, at = read_unsigned_varint(data, at)
+    for _ in range(count):
+        _, at = read_unsigned_varint(data, at)
+        size, at = read_unsigned_varint(data, at)
+        at += size
+        if at > len(data):
+            raise MalformedFrame(f"tagged field of {size} bytes goes beyond the frame")
+    return at
+
+
+def entity_reader(entity: Any) -> Reader:
+    """A reader of one kio schema class, which yields a dict by field name."""
+    hints = typing.get_type_hints(entity)
+    flexible: bool = entity.__flexible__
+    plain: list[tuple[str, Reader]] = []
+    tagged: dict[int, tuple[str, Reader]] = {}
+    for field in dataclasses.fields(entity):
+        tag = field.metadata.get("tag")
+        reader = _field_reader(
+            field.metadata.get("kafka_type"), hints[field.name], flexible=flexible, tagged=tag is not None
+        )
+        if tag is None:
+            plain.append((field.name, reader))
+        else:
+            tagged[tag] = (field.name, reader)
+
+    def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
+        values: dict[str, Any] = {}
+        for name, reader in plain:
+            values[name], at = reader(data, at)
+        if flexible:
+            at = _read_tagged(data, at, tagged, values) if tagged else skip_tagged_fields(data, at)
+        return values, at
+
+    return read
+
+
+def _read_tagged(data: bytes, at: int, tagged: dict[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
+    count, at = read_unsigned_varint(data, at)
+    for _ in range(count):
+        tag, at = read_unsigned_varint(data, at)
+        size, at = read_unsigned_varint(data, at)
+        end = at + size
+        if end > len(data):
+            raise MalformedFrame(f"tagged field of {size} bytes goes beyond the frame")
+        if tag in tagged:
+            name, reader = tagged[tag]
+            values[name], behind = reader(data, at)
+            if behind != end:
+                raise MalformedFrame(f"tagged field {name} has {behind - at} bytes, {size} are announced")
+        at = end
+    return at

@@ -1,0 +1,206 @@
+"""Which versions of which APIs are spoken, and how each is translated; ApiVersions is derived from it."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fencepost.coordinator.codec import administration, cluster, consumer, groups, logs, offsets, schema
+from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.framing import MalformedFrame, RequestHeader, response_header
+from fencepost.coordinator.codec.reader import skip_tagged_fields
+from fencepost.coordinator.protocol.cluster import ApiVersion, ApiVersionsResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
+
+
+class ApiKey(enum.IntEnum):
+    """The APIs that are spoken here."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    LEAVE_GROUP = 13
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+
+
+class Api(NamedTuple):
+    """One API: its versions, the first flexible one among them, and its two translators."""
+
+    key: ApiKey
+    min_version: int
+    max_version: int
+    flexible_from: int
+    decode: Callable[[dict[str, Any], RequestContext], Any]
+    encode: Callable[[Any, schema.Shape], Any] | None
+    """None where the answer is packed by hand."""
+
+
+_APIS: tuple[Api, ...] = (
+    Api(ApiKey.PRODUCE, 3, 13, 9, logs.decode_produce, logs.encode_produce),
+    Api(ApiKey.FETCH, 4, 18, 12, logs.decode_fetch, logs.encode_fetch),
+    Api(ApiKey.LIST_OFFSETS, 1, 11, 6, logs.decode_list_offsets, logs.encode_list_offsets),
+    Api(ApiKey.METADATA, 0, 13, 9, cluster.decode_metadata, cluster.encode_metadata),
+    Api(ApiKey.OFFSET_COMMIT, 2, 10, 8, offsets.decode_commit, offsets.encode_commit),
+    Api(ApiKey.OFFSET_FETCH, 1, 10, 6, offsets.decode_fetch, offsets.encode_fetch),
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, cluster.decode_find_coordinator, cluster.encode_find_coordinator),
+    Api(ApiKey.LEAVE_GROUP, 0, 5, 4, groups.decode_leave, groups.encode_leave),
+    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, groups.decode_describe_groups, groups.encode_describe_groups),
+    Api(ApiKey.LIST_GROUPS, 0, 5, 3, groups.decode_list, groups.encode_list),
+    Api(ApiKey.API_VERSIONS, 0, 4, 3, cluster.decode_api_versions, cluster.encode_api_versions),
+    Api(
+        ApiKey.CREATE_TOPICS,
+        2,
+        7,
+        5,
+        administration.decode_create_topics,
+        administration.encode_create_topics,
+    ),
+    Api(
+        ApiKey.DELETE_TOPICS,
+        1,
+        6,
+        4,
+        administration.decode_delete_topics,
+        administration.encode_delete_topics,
+    ),
+    Api(ApiKey.INIT_PRODUCER_ID, 0, 6, 2, logs.decode_init_producer_id, logs.encode_init_producer_id),
+    Api(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        2,
+        4,
+        4,
+        logs.decode_offset_for_leader_epoch,
+        logs.encode_offset_for_leader_epoch,
+    ),
+    Api(
+        ApiKey.DESCRIBE_CONFIGS,
+        1,
+        4,
+        4,
+        administration.decode_describe_configs,
+        administration.encode_describe_configs,
+    ),
+    Api(
+        ApiKey.CREATE_PARTITIONS,
+        0,
+        3,
+        2,
+        administration.decode_create_partitions,
+        administration.encode_create_partitions,
+    ),
+    Api(ApiKey.DELETE_GROUPS, 0, 2, 2, groups.decode_delete_groups, groups.encode_delete_groups),
+    Api(ApiKey.OFFSET_DELETE, 0, 0, 1, offsets.decode_delete, offsets.encode_delete),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, cluster.decode_describe_cluster, cluster.encode_describe_cluster),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer.decode_heartbeat, None),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer.decode_describe, consumer.encode_describe),
+)
+
+REGISTRY: dict[int, Api] = {int(api.key): api for api in _APIS}
+
+SPOKEN: tuple[ApiVersion, ...] = tuple(
+    ApiVersion(int(api.key), api.min_version, api.max_version) for api in _APIS
+)
+"""What ApiVersions answers."""
+
+_REPEATED = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
+"""Many clients get the same object as their answer; its bytes are kept."""
+
+_MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
+
+
+class VersionCodec:
+    """The translators of one (API, version), with its schema loaded."""
+
+    __slots__ = ("_last", "_read", "_shape", "api", "flexible", "flexible_answer", "version")
+
+    def __init__(self, api: Api, version: int) -> None:
+        self.api = api
+        self.version = version
+        self.flexible = version >= api.flexible_from
+        self.flexible_answer = self.flexible and api.key is not ApiKey.API_VERSIONS
+        self._read = schema.request_reader(api.key, version)
+        self._shape = schema.Shape(api.key, version)
+        self._last: tuple[Any, list[bytes]] = (None, [])
+
+    def body_of(self, frame: bytes, header: RequestHeader) -> int:
+        """Where the request's body starts.
+
+        :raises MalformedFrame: if the header's tagged fields go beyond the frame.
+        """
+        if not self.flexible:
+            return header.body_offset
+        try:
+            return skip_tagged_fields(frame, header.body_offset)
+        except IndexError as error:
+            raise MalformedFrame("request ends within its header") from error
+
+    def decode(self, frame: bytes, body_offset: int, context: RequestContext) -> Any:
+        """The request's message.
+
+        Bytes behind the body are ignored, as Kafka does.
+        :raises MalformedFrame: if the body is none of this API and version.
+        """
+        try:
+            values, _ = self._read(frame, body_offset)
+            return self.api.decode(values, context)
+        except _MALFORMED as error:
+            name = self.api.key.name
+            raise MalformedFrame(f"{name} version {self.version} can't be read: {error}") from error
+
+    def encode(self, correlation_id: int, reply: Any) -> list[bytes]:
+        """The whole response frame in pieces. Encoding the same object again costs next to nothing."""
+        last, chunks = self._last
+        if last is not reply:
+            if self.api.encode is None:
+                chunks = [consumer.pack_heartbeat(reply)]
+            else:
+                chunks = schema.write(self.api.encode(reply, self._shape))
+                if self.api.key in _REPEATED:
+                    self._last = (reply, chunks)
+        header = response_header(correlation_id, sum(map(len, chunks)), flexible=self.flexible_answer)
+        return [header + chunks[0], *chunks[1:]]
+
+
+_codecs: dict[tuple[int, int], VersionCodec] = {}
+
+
+def codec_of(api_key: int, version: int) -> VersionCodec | None:
+    """The translators of this version, or None when the API or the version is not spoken."""
+    found = _codecs.get((api_key, version))
+    if found is None:
+        api = REGISTRY.get(api_key)
+        if api is None or not api.min_version <= version <= api.max_version:
+            return None
+        found = _codecs[api_key, version] = VersionCodec(api, version)
+    return found
+
+
+def unsupported_api_versions(correlation_id: int) -> list[bytes]:
+    """The answer to ApiVersions in a version that is not spoken: version 0, with the versions that are."""
+    api = REGISTRY[ApiKey.API_VERSIONS]
+    reply = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_versions=(ApiVersion(api.key, api.min_version, api.max_version),),
+    )
+    codec = codec_of(ApiKey.API_VERSIONS, 0)
+    assert codec is not None
+    return codec.encode(correlation_id, reply)

@@ -1,0 +1,162 @@
+"""kio's schemas, loaded at the first use of an API: readers of requests, and shapes to answer with.
+
+This module alone touches kio. A first touch costs 0.15 s, each further API some milliseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from fencepost.coordinator.codec.reader import Reader, entity_reader
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import Partitions, TopicId, uuid_from_topic_id
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ZERO = datetime.timedelta()
+
+
+@functools.cache
+def request_reader(api_key: int, version: int) -> Reader:
+    """The reader of a request's body."""
+    from kio.index import load_request_schema
+
+    return entity_reader(load_request_schema(api_key, version))
+
+
+@functools.cache
+def response_reader(api_key: int, version: int) -> Reader:
+    """The reader of a response's body."""
+    from kio.index import load_response_schema
+
+    return entity_reader(load_response_schema(api_key, version))
+
+
+@functools.cache
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether this version has compact lengths and tagged fields (KIP-482)."""
+    from kio.index import load_request_schema
+
+    return bool(load_request_schema(api_key, version).__flexible__)
+
+
+def milliseconds(value: int) -> datetime.timedelta:
+    """A duration as kio wants it."""
+    return datetime.timedelta(milliseconds=value)
+
+
+uuid_of = functools.lru_cache(maxsize=65_536)(uuid_from_topic_id)
+
+
+@functools.cache
+def _error_codes() -> dict[ErrorCode, Any]:
+    """kio's code for each of ours. A code that is newer than kio's schema becomes UNKNOWN_SERVER_ERROR."""
+    from kio.schema.errors import ErrorCode as KioErrorCode
+
+    known = {int(code): code for code in KioErrorCode}
+    return {code: known.get(int(code), KioErrorCode.unknown_server_error) for code in ErrorCode}
+
+
+_ERRORS = {int(code): code for code in ErrorCode}
+
+
+def error_of(code: int) -> ErrorCode:
+    """Our code for a number in an answer; one that nobody here knows becomes UNKNOWN_SERVER_ERROR."""
+    return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class Shape:
+    """The response classes of one (API, version), or with `of_request` its request classes.
+
+    `shape.Name(field=...)` makes a message of kio's class Name and leaves out fields that this version lacks.
+    """
+
+    def __init__(self, api_key: int, version: int, *, of_request: bool = False) -> None:
+        from kio.index import load_payload_module
+        from kio.static.constants import EntityType
+
+        self.version = version
+        self.error = _error_codes().__getitem__
+        if of_request:
+            self._module = load_payload_module(api_key, version, EntityType.request)
+        else:
+            self._module = load_payload_module(api_key, version, EntityType.response)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        make = _maker(getattr(self._module, name))
+        setattr(self, name, make)
+        return make
+
+    def topic_partitions(self, partitions: Partitions) -> tuple[Any, ...]:
+        """Partitions as the TopicPartitions struct that group protocols share."""
+        return tuple(
+            self.TopicPartitions(topic_id=uuid_of(topic_id), partitions=numbers)
+            for topic_id, numbers in partitions.items()
+        )
+
+
+def _maker(entity: Any) -> Callable[..., Any]:
+    names = frozenset(field.name for field in dataclasses.fields(entity))
+
+    def make(**values: Any) -> Any:
+        return entity(**{name: value for name, value in values.items() if name in names})
+
+    return make
+
+
+def topic_uuid(topic_id: TopicId | None) -> Any:
+    """A topic id as kio wants it; None for the zero UUID."""
+    return None if topic_id is None else uuid_of(topic_id)
+
+
+@functools.cache
+def _writer(entity: Hashable) -> Callable[[_Chunks, Any], None]:
+    from kio.serial import entity_writer
+
+    return cast("Callable[[_Chunks, Any], None]", entity_writer(cast("Any", entity)))
+
+
+class Batches:
+    """Record batches that follow each other. They go from the log to the socket without being copied."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        self.parts = parts
+        self.size = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class _Chunks:
+    """What kio writes into: small pieces become one, record batches stay what they are."""
+
+    __slots__ = ("chunks", "small")
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.small = bytearray()
+
+    def write(self, data: Batches | Buffer) -> None:
+        if isinstance(data, Batches):
+            if data.parts:
+                self.chunks.append(bytes(self.small))
+                self.chunks.extend(data.parts)
+                self.small = bytearray()
+        else:
+            self.small += data
+
+
+def write(entity: Any) -> list[bytes]:
+    """A kio message in bytes, in as many pieces as avoid copies."""
+    chunks = _Chunks()
+    _writer(cast("Hashable", type(entity)))(chunks, entity)
+    if chunks.small or not chunks.chunks:
+        chunks.chunks.append(bytes(chunks.small))
+    return chunks.chunks
