@@ -1,0 +1,26 @@
+"""The clock of a served coordinator: the running loop's, set by the wall clock once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+class LoopClock:
+    """Milliseconds since the epoch that never go back, whatever happens to the wall clock meanwhile."""
+
+    __slots__ = ("_loop", "_offset")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._offset = time.time() - loop.time()
+
+    def now_ms(self) -> int:
+        """The time now."""
+        return int((self._loop.time() + self._offset) * 1000)
+
+    def call_at(self, when_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Run the callback when `now_ms()` has reached that time, not before."""
+        # A millisecond of a float may come out a hair below the whole number.
+        return self._loop.call_at((when_ms + 0.001) / 1000 - self._offset, callback)

@@ -1,0 +1,191 @@
+"""The cluster behind the endpoint: its topics, their logs, and who serves what."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fencepost.coordinator.protocol.cluster import Node
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.server.logs import PartitionLog
+
+MAX_PARTITIONS = 100_000
+"""Of one topic; a request for more is taken for a mistake."""
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_WILDCARDS = frozenset({"0.0.0.0", "::"})
+
+
+def _new_id() -> TopicId:
+    while True:
+        topic_id = topic_id_from_uuid(uuid.uuid4())
+        if not topic_id.startswith("-"):
+            # Kafka avoids ids that a command line would take for an option.
+            return topic_id
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse what Kafka refuses.
+
+    :raises ProtocolError: INVALID_TOPIC_EXCEPTION, with the rule.
+    """
+    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+        raise ProtocolError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic name {name!r}: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and neither '.' nor '..'",
+        )
+
+
+def check_partitions(partitions: int) -> None:
+    """Refuse a number of partitions that no topic can have.
+
+    :raises ProtocolError: INVALID_PARTITIONS.
+    """
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise ProtocolError(
+            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions, expected 1 to {MAX_PARTITIONS}"
+        )
+
+
+class Cluster:
+    """Topics and logs, shared by all brokers of the cluster.
+
+    `on_change` is called with the new image after each change of the topics.
+    """
+
+    def __init__(self, cluster_id: str | None = None) -> None:
+        self.cluster_id = cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
+        self.nodes: tuple[Node, ...] = ()
+        self.image = TopicsImage()
+        self.on_change: Callable[[TopicsImage], None] = lambda image: None
+        self._logs: dict[TopicId, dict[int, PartitionLog]] = {}
+        self._producer_ids = itertools.count(1)
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that administrators talk to."""
+        return self.nodes[0].node_id
+
+    def leader_id(self, topic: Topic, partition: int) -> int:
+        """The broker that serves a partition."""
+        return self.nodes[partition % len(self.nodes)].node_id
+
+    def coordinator(self, key: str) -> Node:
+        """The broker that coordinates a group."""
+        return self.nodes[0]
+
+    def nodes_seen_from(self, local_host: str) -> tuple[Node, ...]:
+        """The brokers under addresses that a client can reach which came in through `local_host`.
+
+        A broker that listens everywhere has no address of its own to tell.
+        """
+        if not any(node.host in _WILDCARDS for node in self.nodes):
+            return self.nodes
+        return tuple(
+            Node(
+                node_id=node.node_id,
+                host=local_host if node.host in _WILDCARDS else node.host,
+                port=node.port,
+                rack=node.rack,
+            )
+            for node in self.nodes
+        )
+
+    def next_producer_id(self) -> int:
+        """A producer id that nobody had before."""
+        return next(self._producer_ids)
+
+    def create_topics(self, topics: Mapping[str, int]) -> tuple[Topic, ...]:
+        """Create topics with these numbers of partitions; all of them, or none.
+
+        :raises ProtocolError: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS or TOPIC_ALREADY_EXISTS.
+        """
+        for name, partitions in topics.items():
+            check_topic_name(name)
+            check_partitions(partitions)
+            if name in self.image.by_name:
+                raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        created = tuple(
+            Topic(topic_id=_new_id(), name=name, partitions=partitions) for name, partitions in topics.items()
+        )
+        if created:
+            self._change(TopicsImage.of([*self.image.by_name.values(), *created], self.image.version + 1))
+        return created
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic with its records."""
+        logs = self._logs.pop(topic.topic_id, {})
+        self._change(self.image.without(topic.name))
+        for log in logs.values():
+            log.close()
+
+    def check_growth(self, topic: Topic, partitions: int) -> None:
+        """Refuse what is no growth.
+
+        :raises ProtocolError: INVALID_PARTITIONS.
+        """
+        check_partitions(partitions)
+        if partitions <= topic.partitions:
+            raise ProtocolError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {topic.name} currently has {topic.partitions} partition(s); {partitions} would "
+                "not be an increase.",
+            )
+
+    def grow_topic(self, topic: Topic, partitions: int) -> None:
+        """Give a topic more partitions.
+
+        :raises ProtocolError: INVALID_PARTITIONS, unless there are more than before.
+        """
+        self.check_growth(topic, partitions)
+        self._change(
+            self.image.with_topic(Topic(topic_id=topic.topic_id, name=topic.name, partitions=partitions))
+        )
+
+    def _change(self, image: TopicsImage) -> None:
+        self.image = image
+        self.on_change(image)
+
+    def topic_of(self, reference: OfTopic[Any]) -> Topic:
+        """The topic that a request means.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        return self.find(reference.name, reference.topic_id)
+
+    def find(self, name: str | None, topic_id: TopicId | None) -> Topic:
+        """The topic of that name, or of that id when there is no name.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        if name is not None:
+            topic = self.image.by_name.get(name)
+            if topic is None:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            return topic
+        topic = None if topic_id is None else self.image.by_id.get(topic_id)
+        if topic is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
+        return topic
+
+    def log(self, topic: Topic, partition: int) -> PartitionLog:
+        """The log of one partition, made when it is touched first.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        logs = self._logs.setdefault(topic.topic_id, {})
+        log = logs.get(partition)
+        if log is None:
+            if not 0 <= partition < topic.partitions:
+                raise ProtocolError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {topic.name!r} has {topic.partitions} partitions, not one numbered {partition}",
+                )
+            log = logs[partition] = PartitionLog()
+        return log

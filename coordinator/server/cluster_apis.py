@@ -1,0 +1,128 @@
+"""Answers to ApiVersions, Metadata, FindCoordinator and DescribeCluster."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.codec.registry import SPOKEN
+from fencepost.coordinator.protocol import cluster
+from fencepost.coordinator.protocol.cluster import KeyType, PartitionMetadata, TopicMetadata, TopicReference
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.cluster import check_topic_name
+from fencepost.coordinator.server.services import Asked, Services
+
+_GROUPS_ONLY = "Only groups are coordinated here: no transactions, no share groups."
+_SPOKEN = cluster.ApiVersionsResponse(api_versions=SPOKEN)
+
+
+def api_versions(
+    services: Services, request: cluster.ApiVersionsRequest, asked: Asked
+) -> cluster.ApiVersionsResponse:
+    """The registry decides; nothing is advertised that is not translated."""
+    return _SPOKEN
+
+
+class MetadataCache:
+    """Answers to Metadata, kept while the topics stay as they are: many clients ask the same."""
+
+    _LIMIT = 256
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._replies: dict[tuple[str, cluster.MetadataRequest], cluster.MetadataResponse] = {}
+
+    def __call__(
+        self, services: Services, request: cluster.MetadataRequest, asked: Asked
+    ) -> cluster.MetadataResponse:
+        """The handler of Metadata."""
+        version = services.cluster.image.version
+        if version != self._version or len(self._replies) >= self._LIMIT:
+            self._replies.clear()
+            self._version = version
+        key = (asked.local_host, request)
+        reply = self._replies.get(key)
+        if reply is None:
+            reply = _metadata(services, request, asked)
+            if services.cluster.image.version == version:
+                self._replies[key] = reply
+        return reply
+
+
+def _metadata(services: Services, request: cluster.MetadataRequest, asked: Asked) -> cluster.MetadataResponse:
+    if request.topics is None:
+        topics = tuple(_described(services, topic) for topic in services.cluster.image.by_name.values())
+    else:
+        create = services.auto_create_topics and request.allow_auto_topic_creation
+        topics = tuple(_wanted(services, reference, create) for reference in request.topics)
+    return cluster.MetadataResponse(
+        cluster_id=services.cluster.cluster_id,
+        controller_id=services.cluster.controller_id,
+        brokers=services.cluster.nodes_seen_from(asked.local_host),
+        topics=topics,
+    )
+
+
+def _wanted(services: Services, reference: TopicReference, create: bool) -> TopicMetadata:
+    try:
+        if reference.name is not None:
+            check_topic_name(reference.name)
+            if create and reference.name not in services.cluster.image.by_name:
+                services.cluster.create_topics({reference.name: services.default_partitions})
+        return _described(services, services.cluster.find(reference.name, reference.topic_id))
+    except ProtocolError as error:
+        return TopicMetadata(name=reference.name, topic_id=reference.topic_id, error_code=error.code)
+
+
+def _described(services: Services, topic: Topic) -> TopicMetadata:
+    return TopicMetadata(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            PartitionMetadata(partition=number, leader_id=services.cluster.leader_id(topic, number))
+            for number in range(topic.partitions)
+        ),
+    )
+
+
+def find_coordinator(
+    services: Services, request: cluster.FindCoordinatorRequest, asked: Asked
+) -> cluster.FindCoordinatorResponse:
+    """Groups have a coordinator here; transactions and share groups have none."""
+    if request.key_type == KeyType.GROUP:
+        by_id = {node.node_id: node for node in services.cluster.nodes_seen_from(asked.local_host)}
+        found = tuple(
+            cluster.FoundCoordinator(key=key, node=by_id[services.cluster.coordinator(key).node_id])
+            for key in request.keys
+        )
+    else:
+        # A producer gives up at once on this code only; on others it asks until its time is over.
+        transaction = request.key_type == KeyType.TRANSACTION
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if transaction else ErrorCode.INVALID_REQUEST
+        found = tuple(
+            cluster.FoundCoordinator(key=key, error_code=code, error_message=_GROUPS_ONLY)
+            for key in request.keys
+        )
+    return cluster.FindCoordinatorResponse(coordinators=found)
+
+
+def describe_cluster(
+    services: Services, request: cluster.DescribeClusterRequest, asked: Asked
+) -> cluster.DescribeClusterResponse:
+    """Brokers only; whoever wants controllers asked the wrong endpoint (KIP-919)."""
+    reply = cluster.DescribeClusterResponse(
+        cluster_id=services.cluster.cluster_id,
+        controller_id=services.cluster.controller_id,
+        endpoint_type=request.endpoint_type,
+        brokers=services.cluster.nodes_seen_from(asked.local_host),
+    )
+    if request.endpoint_type == 1:
+        return reply
+    code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+    if request.endpoint_type == 2:
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    return cluster.DescribeClusterResponse(
+        cluster_id=reply.cluster_id,
+        controller_id=reply.controller_id,
+        endpoint_type=request.endpoint_type,
+        error_code=code,
+        error_message="This endpoint describes brokers (endpoint type 1).",
+    )

@@ -1,0 +1,240 @@
+"""One client's socket: frames in, answers out in the order of their requests.
+
+Like Kafka, a connection works on one request at a time: while a Fetch waits for records, what comes behind
+it waits too, and nobody else does. A client that sends much and reads nothing is not read from either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import structlog
+
+from fencepost.coordinator.codec.consumer import pack_heartbeat
+from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.framing import (
+    FrameBuffer,
+    MalformedFrame,
+    RequestHeader,
+    read_header,
+    response_header,
+)
+from fencepost.coordinator.codec.registry import ApiKey, VersionCodec, codec_of, unsupported_api_versions
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.server.log_apis import RefusedUnheard
+from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services
+
+log = structlog.get_logger(__name__)
+
+_HEARTBEAT = int(ApiKey.CONSUMER_GROUP_HEARTBEAT).to_bytes(2, "big")
+_REMEMBERED_BYTES = 1024
+"""Heartbeats above this size are full requests; they are not worth remembering."""
+_READ_AHEAD_BYTES = 1 << 20
+"""How much of later requests is taken from the socket while one is being answered."""
+
+_ANSWERS_AT_ONCE = 64
+_LARGE_BYTES = 16_384
+"""Answers are written together up to that many or a large one; writing shows whether the client reads."""
+
+
+class Connection(asyncio.Protocol):
+    """Serves one client. `on_made` and `on_lost` tell the broker, which may refuse the connection."""
+
+    __slots__ = (
+        "_frames",
+        "_handlers",
+        "_heartbeat",
+        "_host",
+        "_local_host",
+        "_on_lost",
+        "_on_made",
+        "_out",
+        "_peer",
+        "_services",
+        "_stopped",
+        "_transport",
+        "_waiting",
+        "_write_blocked",
+    )
+
+    def __init__(
+        self,
+        services: Services,
+        handlers: Mapping[int, Handler],
+        *,
+        max_frame_bytes: int,
+        on_made: Callable[[Connection], bool],
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        self._services = services
+        self._handlers = handlers
+        self._on_made = on_made
+        self._on_lost = on_lost
+        self._frames = FrameBuffer(max_frame_bytes)
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._waiting: asyncio.Future[Any] | None = None
+        self._write_blocked = False
+        self._stopped = False
+        self._out: list[bytes] = []
+        self._host = self._local_host = self._peer = ""
+        self._heartbeat = _Heartbeat()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The client is there; a broker that has too many closes it at once."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self._host = f"/{peer[0]}" if peer else "/unknown"
+        self._peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        self._local_host = local[0] if local else ""
+        if not self._on_made(self):
+            self._stop("too many connections")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Whoever waits for records waits no longer."""
+        self._stopped = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        self._on_lost(self)
+
+    def close(self) -> None:
+        """Close the connection; answers that the client does not read are dropped."""
+        self._stopped = True
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came, with any number of requests in them."""
+        if self._stopped:
+            return
+        self._frames.feed(data)
+        if self._waiting is None and not self._write_blocked:
+            self._work()
+        elif self._frames.buffered > _READ_AHEAD_BYTES:
+            self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        """The client does not read: leave its requests alone until it does."""
+        self._write_blocked = True
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._write_blocked = False
+        self._continue()
+
+    def _continue(self) -> None:
+        if not self._stopped and self._waiting is None and not self._write_blocked:
+            self._transport.resume_reading()
+            self._work()
+
+    def _work(self) -> None:
+        """Answer what is there, until a request has to wait; small answers are written together."""
+        try:
+            while self._waiting is None and not self._stopped and not self._write_blocked:
+                frame = self._frames.next_frame()
+                if frame is None:
+                    break
+                self._take(frame)
+                if len(self._out) >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= _LARGE_BYTES):
+                    self._flush()
+        except (MalformedFrame, RefusedUnheard) as error:
+            self._stop(str(error))
+        except Exception:
+            self._failed()
+        self._flush()
+        if self._stopped:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        """Small pieces go together; large ones are not copied for that."""
+        out = self._out
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif any(len(piece) >= _LARGE_BYTES for piece in out):
+            for piece in out:
+                self._transport.write(piece)
+        elif out:
+            self._transport.write(b"".join(out))
+        out.clear()
+
+    def _stop(self, reason: str) -> None:
+        self._stopped = True
+        log.warning("connection_closed", peer=self._peer, reason=reason)
+        self._flush()
+        self._transport.close()
+
+    def _take(self, frame: bytes) -> None:
+        heartbeat = self._heartbeat
+        if frame[:2] == _HEARTBEAT and heartbeat.is_again(frame):
+            reply = self._services.runner.process(heartbeat.request)
+            self._out.append(heartbeat.answer(frame, cast("ConsumerGroupHeartbeatResponse", reply)))
+            return
+        header = read_header(frame)
+        codec = codec_of(header.api_key, header.api_version)
+        if codec is None:
+            self._unsupported(header)
+            return
+        context = RequestContext(header.api_version, header.client_id, self._host)
+        request = codec.decode(frame, codec.body_of(frame, header), context)
+        if header.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            heartbeat.remember(frame, request)
+        handler = self._handlers[header.api_key]
+        reply = handler(self._services, request, Asked(context, self._local_host))
+        if isinstance(reply, asyncio.Future):
+            self._wait(reply, codec, header.correlation_id)
+        elif reply is not NO_REPLY:
+            self._out += codec.encode(header.correlation_id, reply)
+
+    def _unsupported(self, header: RequestHeader) -> None:
+        """Only ApiVersions has an answer that every client of any version can read (KIP-511)."""
+        if header.api_key != ApiKey.API_VERSIONS:
+            raise MalformedFrame(f"API {header.api_key} version {header.api_version} is not spoken here")
+        self._out += unsupported_api_versions(header.correlation_id)
+
+    def _wait(self, future: asyncio.Future[Any], codec: VersionCodec, correlation_id: int) -> None:
+        def done(future: asyncio.Future[Any]) -> None:
+            self._waiting = None
+            if self._stopped or future.cancelled():
+                return
+            try:
+                self._out += codec.encode(correlation_id, future.result())
+            except Exception:
+                self._failed()
+            self._flush()
+            self._continue()
+
+        self._waiting = future
+        future.add_done_callback(done)
+
+    def _failed(self) -> None:
+        log.exception("request_failed", peer=self._peer)
+        self._stop("a request failed")
+
+
+class _Heartbeat:
+    """The last heartbeat of a connection. In steady state each is, but for its number, the one before."""
+
+    __slots__ = ("_body", "_head", "_reply", "_tail", "request")
+
+    def __init__(self) -> None:
+        self._head = self._tail = self._body = b""
+        self._reply: ConsumerGroupHeartbeatResponse | None = None
+        self.request: Any = None
+
+    def is_again(self, frame: bytes) -> bool:
+        return len(frame) <= _REMEMBERED_BYTES and frame[:4] == self._head and frame[8:] == self._tail
+
+    def remember(self, frame: bytes, request: Any) -> None:
+        if len(frame) <= _REMEMBERED_BYTES:
+            self._head, self._tail, self.request = frame[:4], frame[8:], request
+
+    def answer(self, frame: bytes, reply: ConsumerGroupHeartbeatResponse) -> bytes:
+        """The coordinator gives the same object while nothing changes: its bytes are kept."""
+        if reply is not self._reply:
+            self._reply, self._body = reply, pack_heartbeat(reply)
+        number = int.from_bytes(frame[4:8], "big", signed=True)
+        return response_header(number, len(self._body), flexible=True) + self._body

@@ -1,0 +1,37 @@
+"""Which handler answers which API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.server import admin_apis, cluster_apis, fetch, group_apis, log_apis, offset_apis
+from fencepost.coordinator.server.services import Handler
+
+
+def handlers() -> Mapping[int, Handler]:
+    """The handlers of one broker; those with a memory get a fresh one."""
+    return {
+        ApiKey.API_VERSIONS: cluster_apis.api_versions,
+        ApiKey.METADATA: cluster_apis.MetadataCache(),
+        ApiKey.FIND_COORDINATOR: cluster_apis.find_coordinator,
+        ApiKey.DESCRIBE_CLUSTER: cluster_apis.describe_cluster,
+        ApiKey.PRODUCE: log_apis.produce,
+        ApiKey.FETCH: fetch.fetch,
+        ApiKey.LIST_OFFSETS: log_apis.list_offsets,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: log_apis.offset_for_leader_epoch,
+        ApiKey.INIT_PRODUCER_ID: log_apis.init_producer_id,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: group_apis.consumer_group_heartbeat,
+        ApiKey.CONSUMER_GROUP_DESCRIBE: group_apis.consumer_group_describe,
+        ApiKey.LIST_GROUPS: group_apis.list_groups,
+        ApiKey.DESCRIBE_GROUPS: group_apis.describe_groups,
+        ApiKey.DELETE_GROUPS: group_apis.delete_groups,
+        ApiKey.LEAVE_GROUP: group_apis.leave_group,
+        ApiKey.OFFSET_COMMIT: offset_apis.offset_commit,
+        ApiKey.OFFSET_FETCH: offset_apis.offset_fetch,
+        ApiKey.OFFSET_DELETE: offset_apis.offset_delete,
+        ApiKey.CREATE_TOPICS: admin_apis.create_topics,
+        ApiKey.DELETE_TOPICS: admin_apis.delete_topics,
+        ApiKey.CREATE_PARTITIONS: admin_apis.create_partitions,
+        ApiKey.DESCRIBE_CONFIGS: admin_apis.describe_configs,
+    }

@@ -1,0 +1,66 @@
+"""Answers about groups: what the coordinator says, one question at a time."""
+
+from __future__ import annotations
+
+import uuid
+
+import msgspec
+
+from fencepost.coordinator.codec.groups import (
+    DeleteGroupsCall,
+    DeleteGroupsReply,
+    DescribeGroupsCall,
+    DescribeGroupsReply,
+    LeaveGroupCall,
+    LeaveGroupReply,
+)
+from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.protocol.ids import topic_id_from_uuid
+from fencepost.coordinator.server.services import Asked, Services
+
+
+def consumer_group_heartbeat(
+    services: Services, request: consumer.ConsumerGroupHeartbeatRequest, asked: Asked
+) -> consumer.ConsumerGroupHeartbeatResponse:
+    """KIP-848's one request. A member of version 0 has no id before its first answer."""
+    if not request.member_id:
+        request = msgspec.structs.replace(request, generated_member_id=topic_id_from_uuid(uuid.uuid4()))
+    reply: consumer.ConsumerGroupHeartbeatResponse = services.ask(request)
+    return reply
+
+
+def consumer_group_describe(
+    services: Services, request: consumer.ConsumerGroupDescribeRequest, asked: Asked
+) -> consumer.ConsumerGroupDescribeResponse:
+    """Consumer groups by id."""
+    reply: consumer.ConsumerGroupDescribeResponse = services.ask(request)
+    return reply
+
+
+def list_groups(
+    services: Services, request: consumer.ListGroupsRequest, asked: Asked
+) -> consumer.ListGroupsResponse:
+    """All groups that match."""
+    reply: consumer.ListGroupsResponse = services.ask(request)
+    return reply
+
+
+def describe_groups(services: Services, call: DescribeGroupsCall, asked: Asked) -> DescribeGroupsReply:
+    """The classic protocol's question: a consumer group looks like a missing one."""
+    return DescribeGroupsReply(missing=call.group_ids)
+
+
+def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> DeleteGroupsReply:
+    """Each group by itself."""
+    return DeleteGroupsReply(groups=tuple(services.ask(request) for request in call.groups))
+
+
+def leave_group(services: Services, call: LeaveGroupCall, asked: Asked) -> LeaveGroupReply:
+    """All members at once; up to version 2 there is one, and its error is the answer's."""
+    if call.single:
+        return LeaveGroupReply(error_code=services.ask(call.members[0]).error_code)
+    if not call.members:
+        return LeaveGroupReply()
+    batch = consumer.LeaveGroupBatchRequest(group_id=call.members[0].group_id, members=call.members)
+    reply: consumer.LeaveGroupBatchResponse = services.ask(batch)
+    return LeaveGroupReply(error_code=reply.error_code, members=reply.members)

@@ -1,0 +1,132 @@
+"""Answers to Produce, ListOffsets, OffsetForLeaderEpoch and InitProducerId."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from fencepost.coordinator.protocol import logs
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import NO_EPOCH
+from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
+from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Services
+
+P = TypeVar("P")
+A = TypeVar("A")
+
+
+def _each(
+    services: Services,
+    topics: tuple[OfTopic[P], ...],
+    answer: Callable[[Topic, P], A],
+    refuse: Callable[[P, ProtocolError], A],
+) -> tuple[OfTopic[A], ...]:
+    """An answer for each partition; one that is refused leaves the others alone."""
+    answers = []
+    for reference in topics:
+        partitions: list[A] = []
+        for partition in reference.partitions:
+            try:
+                partitions.append(answer(services.cluster.topic_of(reference), partition))
+            except ProtocolError as error:
+                partitions.append(refuse(partition, error))
+        answers.append(
+            OfTopic(name=reference.name, topic_id=reference.topic_id, partitions=tuple(partitions))
+        )
+    return tuple(answers)
+
+
+def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> logs.ProduceResponse | NoReply:
+    """Batches go to the log as they are."""
+
+    def append(topic: Topic, data: logs.ProducedPartition) -> logs.AppendedPartition:
+        if request.acks not in {-1, 0, 1}:
+            raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}, expected -1, 0 or 1")
+        log = services.cluster.log(topic, data.partition)
+        return logs.AppendedPartition(
+            partition=data.partition,
+            base_offset=log.append(data.records),
+            log_start_offset=log.log_start_offset,
+        )
+
+    def refuse(data: logs.ProducedPartition, error: ProtocolError) -> logs.AppendedPartition:
+        return logs.AppendedPartition(
+            partition=data.partition, error_code=error.code, error_message=error.message
+        )
+
+    topics = _each(services, request.topics, append, refuse)
+    if request.acks != 0:
+        return logs.ProduceResponse(topics=topics)
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.error_code is not ErrorCode.NONE:
+                # Nobody waits for an answer: only a closed connection makes the producer look again.
+                raise RefusedUnheard(f"{topic.name or topic.topic_id}: {partition.error_message}")
+    return NO_REPLY
+
+
+class RefusedUnheard(Exception):
+    """A request that wants no answer failed; the connection is closed instead."""
+
+
+def list_offsets(
+    services: Services, request: logs.ListOffsetsRequest, asked: Asked
+) -> logs.ListOffsetsResponse:
+    """Positions by time, or the ends of the log (KIP-79, KIP-734)."""
+
+    def look(topic: Topic, wanted: logs.ListOffsetsPartition) -> logs.ListedOffset:
+        log = services.cluster.log(topic, wanted.partition)
+        log.check_leader_epoch(wanted.current_leader_epoch)
+        timestamp_ms, offset = -1, -1
+        match wanted.timestamp_ms:
+            case OffsetSpec.LATEST:
+                offset = log.high_watermark
+            case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
+                offset = log.log_start_offset
+            case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
+                pass
+            case OffsetSpec.MAX_TIMESTAMP:
+                offset, timestamp_ms = log.offset_of_max_timestamp() or (-1, -1)
+            case time_ms:
+                offset, timestamp_ms = log.offset_for_time(time_ms) or (-1, -1)
+        return logs.ListedOffset(
+            partition=wanted.partition,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            leader_epoch=log.leader_epoch if offset >= 0 else NO_EPOCH,
+        )
+
+    def refuse(wanted: logs.ListOffsetsPartition, error: ProtocolError) -> logs.ListedOffset:
+        return logs.ListedOffset(partition=wanted.partition, error_code=error.code)
+
+    return logs.ListOffsetsResponse(topics=_each(services, request.topics, look, refuse))
+
+
+def offset_for_leader_epoch(
+    services: Services, request: logs.OffsetForLeaderEpochRequest, asked: Asked
+) -> logs.OffsetForLeaderEpochResponse:
+    """One epoch a log: it ends where the log ends, and any other is unknown."""
+
+    def look(topic: Topic, wanted: logs.LeaderEpochPartition) -> logs.EpochEndOffset:
+        log = services.cluster.log(topic, wanted.partition)
+        log.check_leader_epoch(wanted.current_leader_epoch)
+        if wanted.leader_epoch != log.leader_epoch:
+            return logs.EpochEndOffset(partition=wanted.partition)
+        return logs.EpochEndOffset(
+            partition=wanted.partition, leader_epoch=log.leader_epoch, end_offset=log.high_watermark
+        )
+
+    def refuse(wanted: logs.LeaderEpochPartition, error: ProtocolError) -> logs.EpochEndOffset:
+        return logs.EpochEndOffset(partition=wanted.partition, error_code=error.code)
+
+    return logs.OffsetForLeaderEpochResponse(topics=_each(services, request.topics, look, refuse))
+
+
+def init_producer_id(
+    services: Services, request: logs.InitProducerIdRequest, asked: Asked
+) -> logs.InitProducerIdResponse:
+    """Ids for idempotent producers; a transactional one is refused for good."""
+    if request.transactional_id is not None:
+        return logs.InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return logs.InitProducerIdResponse(producer_id=services.cluster.next_producer_id(), producer_epoch=0)

@@ -1,0 +1,120 @@
+"""The runner of one coordinator: feeds it events, carries out its effects, keeps its one timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import re2
+import structlog
+
+from fencepost.coordinator.protocol.outcome import (
+    Effect,
+    Event,
+    MemberFenced,
+    RegularExpressionsResolved,
+    ResolveRegularExpressions,
+    Response,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.runtime import CoordinatorRuntime
+from fencepost.coordinator.server.clock import LoopClock
+
+log = structlog.get_logger(__name__)
+
+
+class CoordinatorRunner:
+    """Runs a coordinator on the running loop. `close` stops its timer and its background work."""
+
+    def __init__(self, runtime: CoordinatorRuntime, clock: LoopClock) -> None:
+        self.runtime = runtime
+        self._coordinator = runtime.coordinator
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._background: dict[asyncio.Handle, None] = {}
+        self._closed = False
+
+    def process(self, event: Event) -> Response | None:
+        """One step: the reply to a request, None for other events."""
+        outcome = self.runtime.process(event, self._clock.now_ms())
+        if outcome.reply is None or outcome.records or outcome.effects:
+            # A request that changes nothing can only put a deadline off.
+            self._carry_out(outcome.effects)
+            self._arm()
+        return outcome.reply
+
+    def close(self) -> None:
+        """Nothing happens by itself any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for handle in self._background:
+            handle.cancel()
+        self._background.clear()
+
+    def _arm(self) -> None:
+        """A timer that fires too early only looks again; one that is too late is set anew."""
+        deadline = self._coordinator.next_deadline()
+        if deadline is None or self._closed:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= deadline:
+                return
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = self._clock.call_at(deadline, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        for outcome in self.runtime.run_due(self._clock.now_ms()):
+            self._carry_out(outcome.effects)
+        self._arm()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ResolveRegularExpressions():
+                    self._later(effect)
+                case MemberFenced() if structlog.is_configured():
+                    log.info(
+                        "member_fenced",
+                        group_id=effect.group_id,
+                        member_id=effect.member_id,
+                        reason=effect.reason,
+                    )
+                case MemberFenced():
+                    # An application that set up no logging wants no line on its standard output.
+                    pass
+
+    def _later(self, effect: ResolveRegularExpressions) -> None:
+        """Matching runs behind the reply, against the topics of that moment."""
+
+        def run() -> None:
+            self._background.pop(handle, None)
+            image = self._coordinator.image
+            topics = {expression: matching(expression, image) for expression in effect.regular_expressions}
+            self.process(
+                RegularExpressionsResolved(
+                    group_id=effect.group_id, topics=topics, image_version=image.version
+                )
+            )
+
+        handle = asyncio.get_running_loop().call_soon(run)
+        self._background[handle] = None
+
+
+def matching(expression: str, image: TopicsImage) -> tuple[str, ...]:
+    """The names of all topics that the expression matches as a whole, sorted.
+
+    An expression that does not compile matches nothing: the coordinator refused it before anyone could
+    subscribe to it, so it comes from a journal of another version.
+    """
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(expression, options)
+    except re2.error:
+        log.warning("regular_expression_unreadable", expression=expression)
+        return ()
+    return tuple(name for name in sorted(image.by_name) if compiled.fullmatch(name))
