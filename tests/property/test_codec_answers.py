@@ -1,0 +1,241 @@
+"""Our answers, read and written again by kafka-python: the bytes must be the same, in every version."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import pytest
+from kio.index import load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from fencepost.coordinator.codec import groups, offsets
+from fencepost.coordinator.codec.consumer import pack_heartbeat
+from fencepost.coordinator.codec.registry import REGISTRY, SPOKEN, ApiKey, codec_of
+from fencepost.coordinator.protocol import administration, cluster, logs
+from fencepost.coordinator.protocol import consumer as ours
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import uuid_from_topic_id
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+
+with warnings.catch_warnings():
+    # It reads its schemas through an API that Python 3.11 deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol import admin, consumer, metadata, producer
+
+TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
+NODE = cluster.Node(node_id=1, host="127.0.0.1", port=9092, rack="zone-a")
+OFFSET = OffsetAndMetadata(offset=42, leader_epoch=3, metadata="note")
+
+
+def of_topic(*partitions):
+    return OfTopic(name="orders", topic_id=TOPIC_ID, partitions=partitions)
+
+
+def metadata_reply():
+    partitions = tuple(cluster.PartitionMetadata(partition=n, leader_id=1) for n in range(3))
+    known = cluster.TopicMetadata(name="orders", topic_id=TOPIC_ID, partitions=partitions)
+    missing = cluster.TopicMetadata(name="no", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return cluster.MetadataResponse(
+        cluster_id="cluster", controller_id=1, brokers=(NODE,), topics=(known, missing)
+    )
+
+
+def found_coordinators():
+    return cluster.FindCoordinatorResponse(coordinators=(cluster.FoundCoordinator(key="g", node=NODE),))
+
+
+def fetched_offsets():
+    topic = of_topic(offsets.FetchedOffset(partition=0, offset=OFFSET), offsets.FetchedOffset(partition=1))
+    return offsets.OffsetFetchReply(groups=(offsets.FetchedGroup(group_id="g", topics=(topic,)),))
+
+
+def described_configs():
+    entry = administration.ConfigEntry(name="n", value="v", config_type=administration.ConfigType.INT)
+    return administration.DescribeConfigsResponse(
+        resources=(administration.DescribedConfigs(resource_type=2, name="orders", entries=(entry,)),)
+    )
+
+
+def errors_of_offsets():
+    return of_topic(
+        offsets.PartitionError(0, ErrorCode.NONE), offsets.PartitionError(1, ErrorCode.STALE_MEMBER_EPOCH)
+    )
+
+
+REPLIES = {
+    ApiKey.API_VERSIONS: (metadata.ApiVersionsResponse, cluster.ApiVersionsResponse(api_versions=SPOKEN)),
+    ApiKey.METADATA: (metadata.MetadataResponse, metadata_reply()),
+    ApiKey.FIND_COORDINATOR: (metadata.FindCoordinatorResponse, found_coordinators()),
+    ApiKey.DESCRIBE_CLUSTER: (
+        admin.DescribeClusterResponse,
+        cluster.DescribeClusterResponse(cluster_id="cluster", controller_id=1, brokers=(NODE,)),
+    ),
+    ApiKey.PRODUCE: (
+        producer.ProduceResponse,
+        logs.ProduceResponse(
+            topics=(of_topic(logs.AppendedPartition(partition=0, base_offset=7, log_start_offset=0)),)
+        ),
+    ),
+    ApiKey.FETCH: (
+        consumer.FetchResponse,
+        logs.FetchResponse(
+            topics=(
+                of_topic(
+                    logs.FetchedPartition(
+                        partition=0, high_watermark=9, log_start_offset=0, batches=(b"x" * 300, b"y" * 20_000)
+                    ),
+                    logs.FetchedPartition(partition=1, error_code=ErrorCode.OFFSET_OUT_OF_RANGE),
+                ),
+            )
+        ),
+    ),
+    ApiKey.LIST_OFFSETS: (
+        consumer.ListOffsetsResponse,
+        logs.ListOffsetsResponse(
+            topics=(of_topic(logs.ListedOffset(partition=0, timestamp_ms=5, offset=6, leader_epoch=0)),)
+        ),
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (
+        consumer.OffsetForLeaderEpochResponse,
+        logs.OffsetForLeaderEpochResponse(
+            topics=(of_topic(logs.EpochEndOffset(partition=0, leader_epoch=0, end_offset=9)),)
+        ),
+    ),
+    ApiKey.INIT_PRODUCER_ID: (
+        producer.InitProducerIdResponse,
+        logs.InitProducerIdResponse(producer_id=4000, producer_epoch=0),
+    ),
+    ApiKey.OFFSET_COMMIT: (
+        consumer.OffsetCommitResponse,
+        offsets.OffsetCommitReply(topics=(errors_of_offsets(),)),
+    ),
+    ApiKey.OFFSET_FETCH: (consumer.OffsetFetchResponse, fetched_offsets()),
+    ApiKey.OFFSET_DELETE: (
+        consumer.OffsetDeleteResponse,
+        offsets.OffsetDeleteReply(topics=(errors_of_offsets(),)),
+    ),
+    ApiKey.LEAVE_GROUP: (
+        consumer.LeaveGroupResponse,
+        groups.LeaveGroupReply(members=(ours.LeaveGroupResponse(member_id="m", instance_id="i"),)),
+    ),
+    ApiKey.DESCRIBE_GROUPS: (admin.DescribeGroupsResponse, groups.DescribeGroupsReply(missing=("g", "h"))),
+    ApiKey.LIST_GROUPS: (
+        admin.ListGroupsResponse,
+        ours.ListGroupsResponse(
+            groups=(
+                ours.ListedGroup(
+                    group_id="g", protocol_type="consumer", group_state="Stable", group_type="consumer"
+                ),
+            )
+        ),
+    ),
+    ApiKey.DELETE_GROUPS: (
+        admin.DeleteGroupsResponse,
+        groups.DeleteGroupsReply(
+            groups=(ours.DeleteGroupsResponse(group_id="g", error_code=ErrorCode.NON_EMPTY_GROUP),)
+        ),
+    ),
+    ApiKey.CREATE_TOPICS: (
+        admin.CreateTopicsResponse,
+        administration.CreateTopicsResponse(
+            topics=(
+                administration.CreatedTopic(
+                    name="orders", topic_id=TOPIC_ID, partitions=3, replication_factor=1
+                ),
+            )
+        ),
+    ),
+    ApiKey.DELETE_TOPICS: (
+        admin.DeleteTopicsResponse,
+        administration.DeleteTopicsResponse(
+            topics=(administration.DeletedTopic(name="orders", topic_id=TOPIC_ID),)
+        ),
+    ),
+    ApiKey.CREATE_PARTITIONS: (
+        admin.CreatePartitionsResponse,
+        administration.CreatePartitionsResponse(topics=(administration.CreatedPartitions(name="orders"),)),
+    ),
+    ApiKey.DESCRIBE_CONFIGS: (admin.DescribeConfigsResponse, described_configs()),
+}
+NO_SECOND_OPINION = {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE}
+"""kafka-python does not speak KIP-848."""
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        pytest.param(key, version, id=f"{key.name}-{version}")
+        for key in REPLIES
+        for version in range(REGISTRY[key].min_version, REGISTRY[key].max_version + 1)
+    ],
+)
+def test_kafka_python_reads_and_writes_the_same_bytes(key, version):
+    theirs, reply = REPLIES[key]
+    frame = b"".join(codec_of(key, version).encode(77, reply))
+    read = theirs[version].decode(frame, framed=True, header=True)
+    assert read.header.correlation_id == 77
+    assert read.encode(framed=True, header=True) == frame
+
+
+def test_every_api_has_a_second_opinion_or_is_known_to_have_none():
+    assert {api.key for api in REGISTRY.values()} == REPLIES.keys() | NO_SECOND_OPINION
+
+
+def test_what_kafka_python_understands():
+    read = metadata.MetadataResponse[12].decode(b"".join(codec_of(3, 12).encode(0, metadata_reply()))[9:])
+    assert [(t.name, t.error_code, len(t.partitions)) for t in read.topics] == [
+        ("orders", 0, 3),
+        ("no", 3, 0),
+    ]
+    assert read.topics[0].topic_id == uuid_from_topic_id(TOPIC_ID)
+    read = consumer.OffsetFetchResponse[9].decode(b"".join(codec_of(9, 9).encode(0, fetched_offsets()))[9:])
+    (one, none) = read.groups[0].topics[0].partitions
+    assert (one.committed_offset, one.committed_leader_epoch, one.metadata) == (42, 3, "note")
+    assert (none.committed_offset, none.error_code) == (-1, 0)
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+def test_an_error_of_the_group_is_told_where_the_version_has_a_place_for_it(version):
+    topic = of_topic(offsets.FetchedOffset(partition=0))
+    group = offsets.FetchedGroup(
+        group_id="g", error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, topics=(topic,)
+    )
+    codec = codec_of(ApiKey.OFFSET_FETCH, version)
+    frame = b"".join(codec.encode(0, offsets.OffsetFetchReply(groups=(group,))))
+    read = consumer.OffsetFetchResponse[version].decode(frame[9 if codec.flexible_answer else 8 :])
+    if version == 1:
+        assert read.topics[0].partitions[0].error_code == 14
+    else:
+        assert (read.error_code, list(read.topics)) == (14, [])
+
+
+HEARTBEATS = [
+    ours.ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=3, heartbeat_interval_ms=5000),
+    ours.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH, error_message="é" * 100),
+    ours.ConsumerGroupHeartbeatResponse(member_id="m" * 200, member_epoch=-2, assignment={}),
+    ours.ConsumerGroupHeartbeatResponse(
+        member_id="m", member_epoch=9, assignment={TOPIC_ID: tuple(range(300)), "A" * 21 + "Q": (7,)}
+    ),
+]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("reply", HEARTBEATS)
+def test_the_heartbeat_packed_by_hand_is_what_kio_writes(reply, version):
+    body = pack_heartbeat(reply)
+    schema = load_response_schema(68, version)
+    entity, end = entity_reader(schema)(body, 0)
+    assert end == len(body)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, entity)
+    assert buffer.getvalue() == body
+    assert int(entity.error_code) == reply.error_code
+    assert (entity.error_message, entity.member_id) == (reply.error_message, reply.member_id)
+    if reply.assignment is None:
+        assert entity.assignment is None
+    else:
+        assert {one.topic_id: one.partitions for one in entity.assignment.topic_partitions} == {
+            uuid_from_topic_id(topic_id): numbers for topic_id, numbers in reply.assignment.items()
+        }

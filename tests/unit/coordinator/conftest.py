@@ -1,0 +1,199 @@
+"""A coordinator under test, spoken to in terms of topic names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.assign.spec import Assignor
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.regular_expressions import resolve
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from fencepost.coordinator.protocol.outcome import Event, Outcome, ResolveRegularExpressions, TopicsChanged
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.runtime import CoordinatorRuntime
+
+Held = Mapping[str, tuple[int, ...]]
+GROUP = "g"
+
+
+def topic_id(name: str) -> str:
+    return f"id-of-{name}"
+
+
+def by_id(partitions: Held) -> dict[str, tuple[int, ...]]:
+    return {topic_id(name): tuple(numbers) for name, numbers in partitions.items()}
+
+
+def by_name(partitions: Held) -> dict[str, tuple[int, ...]]:
+    return {key.removeprefix("id-of-"): numbers for key, numbers in partitions.items()}
+
+
+class Scene:
+    """One coordinator with its journal, at a time that tests move."""
+
+    def __init__(self, assignors: Mapping[str, Assignor] | None = None, **config: Any) -> None:
+        config.setdefault("group_consumer_assignment_interval_ms", 0)
+        self.config = GroupCoordinatorConfig(**config)
+        self.coordinator = GroupCoordinator(self.config, assignors)
+        self.journal = MemoryJournal()
+        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.now_ms = 1_000
+        self.image = TopicsImage()
+        self.last = Outcome()
+        self.effects: list[ResolveRegularExpressions] = []
+
+    @property
+    def group(self) -> ConsumerGroup:
+        return self.coordinator.groups[GROUP]
+
+    def member(self, member_id: str) -> ConsumerGroupMember:
+        return self.group.members[member_id]
+
+    def topics(self, **partitions: int) -> None:
+        """Exactly these topics exist from now on; 0 means that there is none."""
+        topics = [Topic(topic_id=topic_id(n), name=n, partitions=c) for n, c in partitions.items() if c]
+        self.image = TopicsImage.of(topics, self.image.version + 1)
+        self.process(TopicsChanged(image=self.image))
+
+    def process(self, event: Event) -> Outcome:
+        self.last = self.runtime.process(event, self.now_ms)
+        self._collect(self.last)
+        return self.last
+
+    def _collect(self, outcome: Outcome) -> None:
+        self.effects += [e for e in outcome.effects if isinstance(e, ResolveRegularExpressions)]
+
+    def after(self, by_ms: int) -> list[Outcome]:
+        """Time passes, and what is due happens."""
+        self.now_ms += by_ms
+        outcomes = self.runtime.run_due(self.now_ms)
+        for outcome in outcomes:
+            self._collect(outcome)
+        return outcomes
+
+    def resolve(self) -> list[Outcome]:
+        """The background work on regular expressions is done."""
+        effects, self.effects = self.effects, []
+        return [self.process(resolve(effect, self.image)) for effect in effects]
+
+    def beat(
+        self, member_id: str, epoch: int, owned: Held | None = None, **fields: Any
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A heartbeat; without more fields a keepalive."""
+        request = ConsumerGroupHeartbeatRequest(
+            **{"group_id": GROUP, **fields},
+            member_id=member_id,
+            member_epoch=epoch,
+            topic_partitions=None if owned is None else by_id(owned),
+        )
+        reply = self.process(request).reply
+        assert isinstance(reply, ConsumerGroupHeartbeatResponse)
+        return reply
+
+    def join(
+        self, member_id: str, topics: Iterable[str] | None = ("x",), **fields: Any
+    ) -> ConsumerGroupHeartbeatResponse:
+        names = None if topics is None else tuple(topics)
+        fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": names, **fields}
+        return self.beat(member_id, 0, {}, **fields)
+
+    def error(self, member_id: str, epoch: int, owned: Held | None = None, **fields: Any) -> ErrorCode:
+        """The code that a heartbeat fails with; the state must not change."""
+        before = self.coordinator.hard_state()
+        reply = self.beat(member_id, epoch, owned, **fields)
+        assert self.coordinator.hard_state() == before
+        assert not self.last.records
+        assert reply.error_message
+        return reply.error_code
+
+    def settle(self, *member_ids: str) -> None:
+        """Members do what they are told, over as many heartbeats as it takes."""
+        for _ in range(6):
+            for member_id in member_ids:
+                member = self.member(member_id)
+                self.beat(member_id, member.member_epoch, by_name(member.assigned))
+
+    def holds(self, member_id: str) -> tuple[int, str, Held, Held]:
+        """Epoch, state, assigned, and what it has yet to let go."""
+        member = self.member(member_id)
+        return (
+            member.member_epoch,
+            member.state.value,
+            by_name(member.assigned),
+            by_name(member.pending_revocation),
+        )
+
+    def epochs(self) -> tuple[int, int]:
+        """Group epoch and assignment epoch."""
+        return self.group.group_epoch, self.group.assignment_epoch
+
+    def target(self, member_id: str) -> Held:
+        return by_name(self.group.targets.get(member_id, {}))
+
+    def commit(self, member_id: str, epoch: int, *partitions: tuple[str, int], **fields: Any) -> list[str]:
+        """The names of the codes that a commit of offset 7 gets."""
+        wanted = [TopicPartition(*each) for each in partitions or [("x", 0)]]
+        offset = OffsetAndMetadata(offset=7)
+        request = OffsetCommitRequest(
+            group_id=GROUP,
+            member_id=member_id,
+            member_epoch=epoch,
+            offsets=dict.fromkeys(wanted, offset),
+            **fields,
+        )
+        reply = self.process(request).reply
+        assert isinstance(reply, OffsetCommitResponse)
+        return [code.name for code in reply.errors.values()]
+
+    def written(self) -> list[str]:
+        """The records of the last step: their type's number, `-` for tombstones, and the member."""
+        return [self.short(record) for record in self.last.records]
+
+    @staticmethod
+    def short(record: Record) -> str:
+        number = type(record.key).__struct_config__.tag
+        whom = getattr(record.key, "member_id", getattr(record.key, "regular_expression", ""))
+        return f"{'-' if record.value is None else ''}{number}{':' if whom else ''}{whom}"
+
+    def reload(self, *, compact: bool = False) -> None:
+        """The coordinator fails over to a new one that loads the journal."""
+        if compact:
+            self.journal.compact()
+        before = self.coordinator.hard_state()
+        self.coordinator = GroupCoordinator(self.config)
+        self.coordinator.replay(self.journal, self.now_ms)
+        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        assert self.coordinator.hard_state() == before
+        self.process(TopicsChanged(image=self.image))
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """One topic `x` with four partitions, and targets computed without delay."""
+    made = Scene()
+    made.topics(x=4)
+    return made
+
+
+@pytest.fixture
+def scenes() -> type[Scene]:
+    """Makes scenes with a configuration of their own."""
+    return Scene

@@ -1,0 +1,63 @@
+"""The tables of groups and members, whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.consumer.states import (
+    GROUP_TABLE,
+    MEMBER_TABLE,
+    GroupState,
+    MemberState,
+    ReconciliationStep,
+)
+from fencepost.coordinator.protocol.machine import IllegalTransition
+
+
+@pytest.mark.parametrize("step", ReconciliationStep)
+@pytest.mark.parametrize("state", MemberState)
+def test_each_step_of_a_reconciliation_has_one_arrow(state: MemberState, step: ReconciliationStep) -> None:
+    if (state, step) == (MemberState.UNKNOWN, ReconciliationStep.REVOKE):
+        # Such a member goes on only once it owns nothing, so there is nothing left to revoke.
+        with pytest.raises(IllegalTransition):
+            MEMBER_TABLE.next(state, step)
+        return
+    expected = {
+        ReconciliationStep.REVOKE: MemberState.UNREVOKED_PARTITIONS,
+        ReconciliationStep.WAIT: MemberState.UNRELEASED_PARTITIONS,
+        ReconciliationStep.SETTLE: MemberState.STABLE,
+        ReconciliationStep.UNREADABLE: MemberState.UNKNOWN,
+    }
+    assert MEMBER_TABLE.next(state, step) is expected[step]
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(0, "STABLE"), (1, "UNREVOKED_PARTITIONS"), (2, "UNRELEASED_PARTITIONS")]
+)
+def test_members_states_have_kafkas_numbers(code: int, name: str) -> None:
+    assert MemberState.of_code(code).name == name
+    assert MemberState[name].code == code
+
+
+@pytest.mark.parametrize("code", [3, 42, 127, -1])
+def test_other_numbers_are_unknown(code: int) -> None:
+    assert MemberState.of_code(code) is MemberState.UNKNOWN
+
+
+def test_a_group_moves_only_along_these_arrows() -> None:
+    allowed = {(a.value, b.value) for a in GroupState for b in GroupState if GROUP_TABLE.allows(a, b)}
+    assert allowed == {
+        ("Empty", "Assigning"),
+        ("Empty", "Stable"),
+        ("Empty", "Dead"),
+        ("Assigning", "Reconciling"),
+        ("Assigning", "Stable"),
+        ("Assigning", "Empty"),
+        ("Reconciling", "Stable"),
+        ("Reconciling", "Assigning"),
+        ("Reconciling", "Empty"),
+        ("Stable", "Assigning"),
+        ("Stable", "Reconciling"),
+        ("Stable", "Empty"),
+    }
+    assert GROUP_TABLE.terminal == (GroupState.DEAD,)

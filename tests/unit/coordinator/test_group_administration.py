@@ -1,0 +1,191 @@
+"""Describe, list, delete, and the removal of members by an administrator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribedPartitions,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode as E
+
+
+def described(scene: Any, group_id: str = "g") -> DescribedGroup:
+    reply = scene.process(ConsumerGroupDescribeRequest(group_ids=(group_id,))).reply
+    (group,) = reply.groups
+    assert isinstance(group, DescribedGroup)
+    return group
+
+
+class TestDescribe:
+    def test_a_group_in_the_middle_of_a_revocation(self, scene: Any) -> None:
+        scene.join("A", instance_id="i", rack_id="r", client_id="c", client_host="h")
+        scene.join("B", server_assignor="range")
+        scene.beat("A", 2, client_id="c", client_host="h")
+        group = described(scene)
+        assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Reconciling", 3, 3)
+        assert group.assignor_name == "range"
+        a, b = group.members
+        assert (a.member_id, a.instance_id, a.rack_id, a.client_id, a.client_host) == (
+            "A",
+            "i",
+            "r",
+            "c",
+            "h",
+        )
+        assert (a.member_epoch, a.subscribed_topic_names, a.subscribed_topic_regex) == (2, ("x",), "")
+        # It still holds what it has to revoke.
+        assert a.assignment == (
+            DescribedPartitions(topic_id="id-of-x", topic_name="x", partitions=(0, 1, 2, 3)),
+        )
+        assert a.target_assignment == (
+            DescribedPartitions(topic_id="id-of-x", topic_name="x", partitions=(0, 1)),
+        )
+        assert b.assignment == ()
+
+    def test_deleted_topics_are_left_out(self, scene: Any) -> None:
+        scene.topics(x=1, y=1)
+        scene.join("A", ("x", "y"))
+        scene.topics(y=1)
+        (member,) = described(scene).members
+        assert [each.topic_name for each in member.assignment] == ["y"]
+        assert [each.topic_name for each in member.target_assignment] == ["y"]
+
+    def test_without_a_preference_the_first_assignor_is_named(self, scene: Any) -> None:
+        scene.join("A")
+        assert described(scene).assignor_name == "uniform"
+
+    def test_missing_groups(self, scene: Any) -> None:
+        scene.commit("", -1)
+        assert described(scene).error_code is E.GROUP_ID_NOT_FOUND
+        assert described(scene, "other").error_code is E.GROUP_ID_NOT_FOUND
+        assert described(scene, "").error_code is E.INVALID_GROUP_ID
+
+    def test_answers_come_in_the_order_of_the_request(self, scene: Any) -> None:
+        scene.join("A")
+        reply = scene.process(ConsumerGroupDescribeRequest(group_ids=("z", "g", "a"))).reply
+        assert [group.group_id for group in reply.groups] == ["z", "g", "a"]
+
+
+class TestList:
+    @pytest.fixture
+    def several(self, scene: Any) -> Any:
+        scene.join("A", group_id="stable")
+        scene.join("A", group_id="empty")
+        scene.beat("A", -1, group_id="empty")
+        scene.commit("", -1)
+        return scene
+
+    @pytest.mark.parametrize(
+        ("states", "types", "expected"),
+        [
+            ((), (), ["empty", "g", "stable"]),
+            (("STABLE",), (), ["stable"]),
+            ((" Empty ", "stable"), (), ["empty", "g", "stable"]),
+            ((), ("Consumer",), ["empty", "stable"]),
+            ((), ("classic",), ["g"]),
+            (("empty",), ("consumer",), ["empty"]),
+            (("Nonsense",), (), []),
+            ((), ("nonsense",), []),
+        ],
+    )
+    def test_filters(self, several: Any, states: Any, types: Any, expected: list[str]) -> None:
+        reply = several.process(ListGroupsRequest(states_filter=states, types_filter=types)).reply
+        assert [group.group_id for group in reply.groups] == expected
+
+    def test_rows(self, several: Any) -> None:
+        empty, simple, stable = several.process(ListGroupsRequest()).reply.groups
+        assert (stable.protocol_type, stable.group_state, stable.group_type) == (
+            "consumer",
+            "Stable",
+            "consumer",
+        )
+        assert (empty.protocol_type, empty.group_state, empty.group_type) == ("consumer", "Empty", "consumer")
+        assert (simple.protocol_type, simple.group_state, simple.group_type) == ("", "Empty", "classic")
+
+
+class TestDelete:
+    def delete(self, scene: Any, group_id: str = "g") -> E:
+        code = scene.process(DeleteGroupsRequest(group_id=group_id)).reply.error_code
+        assert isinstance(code, E)
+        return code
+
+    def test_a_group_with_members_stays(self, scene: Any) -> None:
+        scene.join("A")
+        assert self.delete(scene) is E.NON_EMPTY_GROUP
+        assert not scene.last.records
+
+    def test_an_empty_group_goes_with_its_offsets(self, scene: Any) -> None:
+        scene.join("A")
+        scene.commit("A", 2)
+        scene.beat("A", -1)
+        assert self.delete(scene) is E.NONE
+        assert not scene.coordinator.groups
+        assert "g" not in scene.coordinator.offsets
+        assert self.delete(scene) is E.GROUP_ID_NOT_FOUND
+
+    def test_a_group_of_offsets_goes(self, scene: Any) -> None:
+        scene.commit("", -1)
+        assert self.delete(scene) is E.NONE
+        assert "g" not in scene.coordinator.offsets
+
+
+class TestRemoveMembers:
+    def remove(self, scene: Any, member_id: str = "", instance_id: str | None = None) -> E:
+        request = LeaveGroupRequest(group_id="g", member_id=member_id, instance_id=instance_id)
+        code = scene.process(request).reply.error_code
+        assert isinstance(code, E)
+        return code
+
+    @pytest.fixture
+    def static(self, scene: Any) -> Any:
+        scene.join("A", instance_id="i")
+        scene.join("B")
+        return scene
+
+    @pytest.mark.parametrize(("member_id", "instance_id"), [("A", None), ("", "i"), ("A", "i")])
+    def test_by_either_name(self, static: Any, member_id: str, instance_id: str | None) -> None:
+        assert self.remove(static, member_id, instance_id) is E.NONE
+        assert list(static.group.members) == ["B"]
+        assert static.group.group_epoch == 4
+
+    @pytest.mark.parametrize(
+        ("member_id", "instance_id", "code"),
+        [
+            ("Z", None, E.UNKNOWN_MEMBER_ID),
+            ("", None, E.UNKNOWN_MEMBER_ID),
+            ("A", "j", E.UNKNOWN_MEMBER_ID),
+            ("B", "i", E.FENCED_INSTANCE_ID),
+        ],
+    )
+    def test_what_does_not_fit(self, static: Any, member_id: str, instance_id: str | None, code: E) -> None:
+        assert self.remove(static, member_id, instance_id) is code
+        assert len(static.group.members) == 2
+
+    def test_in_a_missing_group_nobody_is_known(self, scene: Any) -> None:
+        assert self.remove(scene, "A") is E.UNKNOWN_MEMBER_ID
+
+    def test_several_at_once_raise_the_epoch_once(self, static: Any) -> None:
+        static.join("C")
+        wanted = (("", "i"), ("Z", None), ("B", None), ("A", None))
+        members = tuple(LeaveGroupRequest(group_id="g", member_id=m, instance_id=i) for m, i in wanted)
+        reply = static.process(LeaveGroupBatchRequest(group_id="g", members=members)).reply
+        codes = [each.error_code for each in reply.members]
+        assert codes == [E.NONE, E.UNKNOWN_MEMBER_ID, E.NONE, E.NONE]
+        assert static.written() == ["-8:A", "-7:A", "-5:A", "-8:B", "-7:B", "-5:B", "3"]
+        assert list(static.group.members) == ["C"]
+        assert static.group.group_epoch == 5
+
+    def test_none_of_several_raises_nothing(self, static: Any) -> None:
+        members = (LeaveGroupRequest(group_id="g", member_id="Z"),)
+        reply = static.process(LeaveGroupBatchRequest(group_id="g", members=members)).reply
+        assert [each.error_code for each in reply.members] == [E.UNKNOWN_MEMBER_ID]
+        assert static.written() == []

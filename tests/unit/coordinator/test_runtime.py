@@ -1,0 +1,166 @@
+"""Append, apply, reply: what a failing journal leaves behind, and answers that are given again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode as E
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest
+from fencepost.coordinator.protocol.outcome import TopicsChanged
+from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
+
+
+class Failing:
+    """A journal whose log fails with a given error."""
+
+    def __init__(self, code: E) -> None:
+        self.code = code
+
+    def append(self, records: tuple[Any, ...]) -> None:
+        raise AppendFailed(self.code, "no")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (E.UNKNOWN_TOPIC_OR_PARTITION, E.COORDINATOR_NOT_AVAILABLE),
+        (E.REQUEST_TIMED_OUT, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
+        (E.NETWORK_EXCEPTION, E.COORDINATOR_LOAD_IN_PROGRESS),
+        (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_failed_append_is_told_and_changes_nothing(scene: Any, code: E, told: E) -> None:
+    scene.join("A")
+    scene.commit("A", 2)
+    before = scene.coordinator.hard_state()
+    deadlines = {key: scene.coordinator.soft.timers.deadline_of(key) for key in scene.coordinator.soft.timers}
+    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(code))
+    assert scene.join("B").error_code is told
+    assert scene.beat("A", -1).error_code is told
+    assert scene.commit("A", 2) == [told.name]
+    for request in (
+        LeaveGroupRequest(group_id="g", member_id="A"),
+        LeaveGroupBatchRequest(group_id="g", members=(LeaveGroupRequest(group_id="g", member_id="A"),)),
+        OffsetDeleteRequest(group_id="g", partitions=(TopicPartition("x", 0),)),
+    ):
+        assert scene.process(request).reply.error_code in (told, E.NONE)
+    assert scene.coordinator.hard_state() == before
+    timers = scene.coordinator.soft.timers
+    assert {key: timers.deadline_of(key) for key in timers} == deadlines
+
+
+def test_a_failed_deletion_is_told(scene: Any) -> None:
+    scene.join("A")
+    scene.beat("A", -1)
+    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+    reply = scene.process(DeleteGroupsRequest(group_id="g")).reply
+    assert reply.error_code is E.NOT_COORDINATOR
+    assert "g" in scene.coordinator.groups
+
+
+def test_a_timer_that_could_not_write_runs_again_after_half_a_second(scene: Any) -> None:
+    scene.join("A")
+    runtime = scene.runtime
+    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+    assert scene.after(45_000) == []
+    assert "A" in scene.group.members
+    scene.runtime = runtime
+    assert scene.after(499) == []
+    assert len(scene.after(1)) == 1
+    assert "A" not in scene.group.members
+
+
+def test_a_heartbeat_meanwhile_saves_the_member(scene: Any) -> None:
+    scene.join("A")
+    runtime = scene.runtime
+    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+    scene.after(45_000)
+    scene.runtime = runtime
+    scene.beat("A", 2)
+    assert scene.after(500) == []
+    assert "A" in scene.group.members
+
+
+class TestRepeatedAnswers:
+    """A steady heartbeat is answered from memory; nothing may be remembered for too long."""
+
+    def request(self, epoch: int = 2, **fields: Any) -> ConsumerGroupHeartbeatRequest:
+        return ConsumerGroupHeartbeatRequest(group_id="g", member_id="A", member_epoch=epoch, **fields)
+
+    def test_the_same_answer_is_given_again(self, scene: Any) -> None:
+        scene.join("A")
+        first = scene.process(self.request())
+        assert scene.process(self.request()) is first
+
+    def test_another_request_is_looked_at(self, scene: Any) -> None:
+        scene.join("A")
+        scene.process(self.request())
+        assert scene.process(self.request(1)).reply.error_code is E.FENCED_MEMBER_EPOCH
+        assert scene.process(self.request(client_id="c")).records
+
+    def test_an_error_is_not_remembered(self, scene: Any) -> None:
+        scene.join("A")
+        assert scene.process(self.request(3)).reply.error_code is E.FENCED_MEMBER_EPOCH
+        scene.join("B")
+        scene.settle("A", "B")
+        assert scene.process(self.request(3)).reply.error_code is E.NONE
+
+    def test_anything_that_happens_to_the_group_ends_it(self, scene: Any) -> None:
+        scene.join("A")
+        scene.process(self.request())
+        scene.join("B")
+        assert scene.process(self.request()).reply.assignment == {"id-of-x": (0, 1)}
+
+    def test_a_change_of_topics_ends_it(self, scene: Any) -> None:
+        scene.join("A")
+        scene.process(self.request())
+        scene.topics(x=5)
+        assert scene.process(self.request()).records
+
+    def test_a_target_that_has_to_wait_is_computed_when_its_time_has_come(self, scenes: Any) -> None:
+        scene = scenes(group_consumer_assignment_interval_ms=1_000)
+        scene.topics(x=4)
+        scene.join("A")
+        scene.join("B")
+        scene.process(self.request())
+        scene.now_ms += 1_000
+        assert scene.process(self.request()).reply.assignment == {"id-of-x": (0, 1)}
+
+    def test_it_keeps_the_session_alive(self, scene: Any) -> None:
+        scene.join("A")
+        for _ in range(10):
+            scene.now_ms += 40_000
+            scene.runtime.run_due(scene.now_ms)
+            scene.process(self.request())
+        assert "A" in scene.group.members
+
+    def test_the_metadata_is_looked_at_again_after_25_days(self, scene: Any) -> None:
+        scene.join("A")
+        scene.process(self.request())
+        soft = scene.coordinator.soft.groups["g"]
+        deadline = soft.refresh_deadline_ms
+        scene.now_ms = deadline
+        scene.process(self.request())
+        assert soft.refresh_deadline_ms > deadline
+
+
+def test_two_coordinators_of_one_journal_answer_alike(scene: Any) -> None:
+    scene.join("A")
+    scene.join("B")
+    other = GroupCoordinator(scene.config)
+    other.replay(scene.journal, scene.now_ms)
+    other.handle(TopicsChanged(image=scene.image), scene.now_ms)
+    for member_id, epoch in (("A", 2), ("B", 3), ("B", 1)):
+        request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch)
+        assert other.handle(request, scene.now_ms) == scene.coordinator.handle(request, scene.now_ms)

@@ -1,0 +1,123 @@
+"""Bytes that no client would send: nothing crashes, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import struct
+
+import pytest
+import structlog
+
+from fencepost.coordinator.codec.registry import REGISTRY
+from fencepost.coordinator.server.broker import Broker
+
+pytestmark = pytest.mark.real
+
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+HEARTBEAT_JOIN = (
+    bytes.fromhex("0044000100000001000274650002670200000000000000000003e8000000") + b"\x00\x00\x01\x00"
+)
+
+
+async def speaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    writer.write(API_VERSIONS)
+    (size,) = struct.unpack(">i", await asyncio.wait_for(reader.readexactly(4), 5))
+    answer = await asyncio.wait_for(reader.readexactly(size), 5)
+    return answer[:6] == struct.pack(">ih", 7, 0)
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def until_nobody_is_connected(broker: Broker) -> None:
+    while broker._connections:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+async def throw(broker: Broker, data: bytes) -> bytes:
+    """What the broker answers to these bytes before it closes, or before nothing more comes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    try:
+        writer.write(data)
+        writer.write_eof()
+        return await asyncio.wait_for(reader.read(), 5)
+    except ConnectionError:
+        return b""
+    finally:
+        await closed(writer)
+
+
+def headers(rng: random.Random) -> bytes:
+    """A header that is right, so that the body is looked at."""
+    api = rng.choice(list(REGISTRY.values()))
+    version = rng.randrange(api.min_version, api.max_version + 1)
+    tags = b"\0" if version >= api.flexible_from else b""
+    return struct.pack(">hhih", api.key, version, rng.randrange(1000), -1) + tags
+
+
+def body(rng: random.Random) -> bytes:
+    return bytes(
+        rng.choice((0, 0, 0, 1, 1, 2, 3, 127, 128, 255, rng.randrange(256))) for _ in range(rng.randrange(80))
+    )
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def mutated(rng: random.Random, data: bytes) -> bytes:
+    changed = bytearray(data)
+    for _ in range(rng.randrange(1, 5)):
+        match rng.randrange(3):
+            case 0:
+                changed[rng.randrange(len(changed))] = rng.randrange(256)
+            case 1:
+                del changed[rng.randrange(len(changed)) :][:1]
+            case 2:
+                changed.insert(rng.randrange(len(changed)), rng.choice((0, 1, 255)))
+    return bytes(changed)
+
+
+@pytest.mark.timeout(60)
+async def test_thousands_of_wrong_requests_disturb_nobody():
+    rng = random.Random(20_848)
+    async with Broker({"orders": 3}) as broker:
+        witness = await asyncio.open_connection("127.0.0.1", broker.port)
+        assert await speaks(*witness)
+        with structlog.testing.capture_logs() as logs:
+            for round_ in range(60):
+                thrown = [rng.randbytes(rng.randrange(200)) for _ in range(5)]
+                thrown += [framed(headers(rng) + body(rng)) for _ in range(60)]
+                thrown += [mutated(rng, framed(HEARTBEAT_JOIN)) for _ in range(10)]
+                await asyncio.gather(*(throw(broker, data) for data in thrown))
+                assert await speaks(*witness), f"round {round_}"
+        assert {line["event"] for line in logs} <= {"connection_closed", "member_fenced"}, [
+            line for line in logs if line["event"] not in {"connection_closed", "member_fenced"}
+        ][:1]
+        assert len(logs) > 1000, "most of them are refused"
+        await closed(witness[1])
+        await until_nobody_is_connected(broker)
+
+
+async def test_a_frame_that_comes_byte_by_byte_is_answered():
+    async with Broker() as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        for byte in API_VERSIONS:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        (size,) = struct.unpack(">i", await asyncio.wait_for(reader.readexactly(4), 5))
+        assert len(await reader.readexactly(size)) == size
+        await closed(writer)
+
+
+async def test_a_connection_that_breaks_off_within_a_frame_leaves_nothing_behind():
+    async with Broker() as broker:
+        for length in range(len(API_VERSIONS)):
+            assert await throw(broker, API_VERSIONS[:length]) == b""
+        await until_nobody_is_connected(broker)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.server.logs import PartitionLog
+
+
+def batch(
+    *values: bytes, at: int = 1000, producer: tuple[int, int, int] = (-1, -1, -1), codec: int = 0
+) -> bytes:
+    """One batch; record n has the timestamp at + n."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=False,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        batch_size=1 << 20,
+    )
+    for number, value in enumerate(values):
+        builder.append(number, at + number, None, value, [])
+    return bytes(builder.build())
+
+
+def read(
+    log: PartitionLog, offset: int, max_bytes: int = 1 << 20, *, at_least_one: bool = True
+) -> list[tuple[int, bytes]]:
+    records = MemoryRecords(b"".join(log.read(offset, max_bytes, at_least_one=at_least_one)))
+    found = []
+    while records.has_next():
+        found += [(record.offset, record.value) for record in records.next_batch()]
+    return found
+
+
+def refused(code: ErrorCode):
+    return pytest.raises(ProtocolError, check=lambda error: error.code is code)
+
+
+def test_batches_get_their_offsets_and_come_back():
+    log = PartitionLog()
+    assert log.append(batch(b"a", b"b")) == 0
+    assert log.append(batch(b"c", codec=1)) == 2
+    assert log.high_watermark == 3
+    assert read(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert read(log, 2) == [(2, b"c")]
+    assert read(log, 1) == [(0, b"a"), (1, b"b"), (2, b"c")], "the batch that holds the offset comes whole"
+    assert read(log, 3) == []
+
+
+def test_a_read_is_bounded_but_never_stuck():
+    log = PartitionLog()
+    sizes = [len(batch(b"x" * 100)) for _ in range(3)]
+    for _ in sizes:
+        log.append(batch(b"x" * 100))
+    assert [offset for offset, _ in read(log, 0, sizes[0] * 2)] == [0, 1]
+    assert [offset for offset, _ in read(log, 0, sizes[0] * 2 - 1)] == [0]
+    assert [offset for offset, _ in read(log, 1, 1)] == [1]
+    assert read(log, 1, 1, at_least_one=False) == []
+    assert log.available(0) == sum(sizes)
+    assert log.available(2) == sizes[0]
+    assert log.available(3) == 0
+
+
+@pytest.mark.parametrize("offset", [-1, 2, 2**62])
+def test_an_offset_out_of_range_is_refused(offset):
+    log = PartitionLog()
+    log.append(batch(b"a"))
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        log.read(offset, 100, at_least_one=True)
+
+
+def patched(data: bytes, at: int, layout: str, value: int) -> bytes:
+    mutable = bytearray(data)
+    struct.pack_into(layout, mutable, at, value)
+    return bytes(mutable)
+
+
+GOOD = batch(b"a", b"b")
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (None, ErrorCode.INVALID_RECORD),
+        (b"", ErrorCode.INVALID_RECORD),
+        (GOOD[:60], ErrorCode.CORRUPT_MESSAGE),
+        (GOOD[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (GOOD[:-1] + b"!", ErrorCode.CORRUPT_MESSAGE),
+        (GOOD + GOOD, ErrorCode.INVALID_RECORD),
+        (patched(GOOD, 16, ">b", 1), ErrorCode.INVALID_RECORD),
+        (patched(GOOD, 8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"x" * 1_048_577), ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+)
+def test_what_is_no_batch_is_refused_and_changes_nothing(records, code):
+    log = PartitionLog()
+    with refused(code):
+        log.append(records)
+    assert (log.high_watermark, log.size) == (0, 0)
+
+
+def test_an_idempotent_batch_is_appended_once():
+    log = PartitionLog()
+    first, second = batch(b"a", b"b", producer=(7, 0, 0)), batch(b"c", producer=(7, 0, 2))
+    assert [log.append(one) for one in (first, second, first, second)] == [0, 2, 0, 2]
+    assert log.high_watermark == 3
+
+
+def test_a_gap_or_an_old_epoch_of_a_producer_is_refused():
+    log = PartitionLog()
+    log.append(batch(b"a", producer=(7, 1, 0)))
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        log.append(batch(b"c", producer=(7, 1, 2)))
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        log.append(batch(b"b", producer=(7, 0, 1)))
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        log.append(batch(b"b", producer=(7, 2, 1)))
+    assert log.append(batch(b"b", producer=(7, 2, 0))) == 1
+    assert log.append(batch(b"b", producer=(8, 0, 40))) == 2, "nothing is known of another producer"
+
+
+def test_sequences_wrap():
+    log = PartitionLog()
+    log.append(batch(b"a", b"b", producer=(7, 0, 2**31 - 2)))
+    assert log.append(batch(b"c", producer=(7, 0, 0))) == 2
+
+
+def test_offsets_by_time():
+    log = PartitionLog()
+    assert log.offset_for_time(0) is None
+    assert log.offset_of_max_timestamp() is None
+    log.append(batch(b"a", b"b", at=1000))
+    log.append(batch(b"c", b"d", at=3000, codec=2))
+    log.append(batch(b"e", at=2000))
+    assert log.offset_for_time(0) == (0, 1000)
+    assert log.offset_for_time(1001) == (1, 1001)
+    assert log.offset_for_time(1002) == (2, 3000)
+    assert log.offset_for_time(3001) == (3, 3001)
+    assert log.offset_for_time(3002) is None
+    assert log.offset_of_max_timestamp() == (3, 3001)
+
+
+def test_leader_epochs():
+    log = PartitionLog(leader_epoch=2)
+    log.check_leader_epoch(-1)
+    log.check_leader_epoch(2)
+    with refused(ErrorCode.FENCED_LEADER_EPOCH):
+        log.check_leader_epoch(1)
+    with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
+        log.check_leader_epoch(3)
+    log.append(batch(b"a"))
+    assert log.read(0, 100, at_least_one=True)[0][12:16] == b"\0\0\0\x02"
+
+
+def test_watchers_hear_of_appends_and_of_the_end():
+    log, heard = PartitionLog(), []
+    watcher = lambda: heard.append(log.high_watermark)  # noqa: E731
+    log.watch(watcher)
+    log.append(batch(b"a"))
+    log.close()
+    log.unwatch(watcher)
+    log.unwatch(watcher)
+    log.append(batch(b"b"))
+    assert heard == [1, 1]
+    assert log.is_closed
