@@ -1,0 +1,60 @@
+"""Set algebra on `Partitions`. Inputs and results are canonical: ascending tuples, no empty ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain, filterfalse
+
+from fencepost.coordinator.protocol.ids import Partitions, TopicId, TopicPartition, topic_partitions
+
+
+def canonical(partitions: Partitions) -> Partitions:
+    """The same set with ascending tuples, without duplicates and without empty topics."""
+    return {topic_id: tuple(sorted(set(numbers))) for topic_id, numbers in partitions.items() if numbers}
+
+
+def difference(left: Partitions, right: Partitions) -> Partitions:
+    """What is in the left set only."""
+    result: dict[TopicId, tuple[int, ...]] = {}
+    for topic_id, numbers in left.items():
+        other = right.get(topic_id)
+        if other is None:
+            result[topic_id] = numbers
+        elif other != numbers and (rest := tuple(filterfalse(frozenset(other).__contains__, numbers))):
+            result[topic_id] = rest
+    return result
+
+
+def intersection(left: Partitions, right: Partitions) -> Partitions:
+    """What is in both sets."""
+    result: dict[TopicId, tuple[int, ...]] = {}
+    for topic_id, numbers in left.items():
+        other = right.get(topic_id)
+        if other == numbers:
+            result[topic_id] = numbers
+        elif other is not None and (both := tuple(filter(frozenset(other).__contains__, numbers))):
+            result[topic_id] = both
+    return result
+
+
+def union(left: Partitions, right: Partitions) -> Partitions:
+    """What is in either set."""
+    result = dict(left)
+    for topic_id, numbers in right.items():
+        mine = result.get(topic_id)
+        if mine is None:
+            result[topic_id] = numbers
+        elif mine != numbers:
+            result[topic_id] = tuple(sorted({*mine, *numbers}))
+    return result
+
+
+def only_topics(partitions: Partitions, topic_ids: Iterable[TopicId]) -> Partitions:
+    """The part of the set that belongs to these topics."""
+    return {topic_id: partitions[topic_id] for topic_id in topic_ids if topic_id in partitions}
+
+
+def named(partitions: Partitions, names: Mapping[TopicId, str]) -> tuple[TopicPartition, ...]:
+    """The set under topic names, sorted. Every topic must have a name."""
+    by_name = sorted((names[topic_id], numbers) for topic_id, numbers in partitions.items())
+    return tuple(chain.from_iterable(topic_partitions(name, numbers) for name, numbers in by_name))

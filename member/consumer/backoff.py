@@ -1,0 +1,33 @@
+"""How long to wait before a retry."""
+
+from __future__ import annotations
+
+import random
+
+JITTER = 0.2
+
+
+class Backoff:
+    """Waits that double from `initial_ms` to `max_ms`, each spread by a fifth to either side (KIP-580).
+
+    No wait is shorter than 1 ms or longer than `max_ms` (KAFKA-19813).
+    """
+
+    __slots__ = ("_attempts", "_initial_ms", "_max_ms", "_rng")
+
+    def __init__(self, initial_ms: int, max_ms: int, rng: random.Random) -> None:
+        self._initial_ms = initial_ms
+        self._max_ms = max_ms
+        self._rng = rng
+        self._attempts = 0
+
+    def next_ms(self) -> int:
+        """The wait before the next attempt."""
+        term = min(self._initial_ms << min(self._attempts, 30), self._max_ms)
+        self._attempts += 1
+        spread = self._rng.uniform(1 - JITTER, 1 + JITTER)
+        return max(1, min(self._max_ms, round(term * spread)))
+
+    def reset(self) -> None:
+        """An attempt went well: the next wait is the initial one again."""
+        self._attempts = 0

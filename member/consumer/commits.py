@@ -1,0 +1,260 @@
+"""Commits, one after the other, with the newest epoch (KIP-848, Committing Offsets)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId, TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from fencepost.member.consumer.actions import SendCommit
+from fencepost.member.consumer.backoff import Backoff
+from fencepost.member.consumer.config import ConsumerConfig
+
+MEMBER_EPOCH_VERSION = 9
+"""The first version of OffsetCommit with the epoch of KIP-848."""
+TOPIC_IDS_VERSION = 10
+"""The first version that names topics by id."""
+
+
+class CommitKind(enum.Enum):
+    """Who asked for a commit."""
+
+    AUTO = "auto"
+    """The interval passed. Tried once; the next poll tries again."""
+    RELEASE = "release"
+    """Partitions are about to be given up. Tried until the deadline, through stale epochs too."""
+    MANUAL = "manual"
+    """The application asked. Tried until the deadline; a stale epoch fails it, as in Kafka."""
+
+
+class Commit:
+    """One commit until it ends."""
+
+    __slots__ = ("commit_id", "deadline_ms", "kind", "offsets", "topic_ids")
+
+    def __init__(
+        self,
+        commit_id: int,
+        kind: CommitKind,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline_ms: int,
+        topic_ids: Mapping[str, TopicId],
+    ) -> None:
+        self.commit_id = commit_id
+        self.kind = kind
+        self.offsets = offsets
+        self.deadline_ms = deadline_ms
+        self.topic_ids = topic_ids
+        """Ids of the topics that the member owned when it made the commit."""
+
+    @property
+    def stated_ids(self) -> Mapping[str, TopicId]:
+        """The id of each topic of the commit, or nothing if one of them is not known.
+
+        With its id a topic cannot be mistaken for another that was created under its name since: the
+        offsets of the one are nothing to the other.
+        """
+        topics = dict.fromkeys(partition.topic for partition in self.offsets)
+        if any(topic not in self.topic_ids for topic in topics):
+            return {}
+        return {topic: self.topic_ids[topic] for topic in topics}
+
+
+_ABOUT_THE_PARTITION = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""Retriable by name, but the topic is gone: the commit does not wait for it (KAFKA-18217)."""
+
+
+def _tried_again(kind: CommitKind, code: ErrorCode) -> bool:
+    if kind is CommitKind.AUTO:
+        return False
+    if code is ErrorCode.STALE_MEMBER_EPOCH:
+        return kind is CommitKind.RELEASE
+    return code.retriable and code not in _ABOUT_THE_PARTITION
+
+
+class Commits:
+    """The queue of commits; the first one is being worked on.
+
+    No commit goes out while another is unanswered, not even while one is that nobody waits for any more:
+    an older position must not arrive after a newer one.
+    """
+
+    __slots__ = (
+        "_backoff",
+        "_config",
+        "_group_id",
+        "_member_id",
+        "_queue",
+        "_sent",
+        "_tokens",
+        "in_flight",
+        "retry_at_ms",
+    )
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: MemberId,
+        config: ConsumerConfig,
+        backoff: Backoff,
+        tokens: Iterator[int],
+    ) -> None:
+        self._group_id = group_id
+        self._member_id = member_id
+        self._config = config
+        self._backoff = backoff
+        self._tokens = tokens
+        self._queue: list[Commit] = []
+        self._sent: Commit | None = None
+        """The commit in flight, as long as anyone wants to know what becomes of it."""
+        self.in_flight: int | None = None
+        self.retry_at_ms = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no commit waits or is in flight."""
+        return not self._queue
+
+    def has(self, kind: CommitKind) -> bool:
+        """Whether a commit of this kind waits or is in flight."""
+        return any(commit.kind is kind for commit in self._queue)
+
+    def add(self, commit: Commit) -> None:
+        """Queue a commit."""
+        self._queue.append(commit)
+
+    def abandon(self) -> None:
+        """Drop what the member itself wanted to commit: it is not a member any more."""
+        self._keep([commit for commit in self._queue if commit.kind is CommitKind.MANUAL])
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> list[Commit]:
+        """Take partitions that were let go out of what the member itself wants to commit.
+
+        A commit that waited meanwhile would overwrite what their next owner has committed. Answers the
+        commits that ended because nothing is left of them.
+        """
+        gone = frozenset(partitions)
+        for commit in self._queue:
+            if commit.kind is not CommitKind.MANUAL and not gone.isdisjoint(commit.offsets):
+                commit.offsets = {p: offset for p, offset in commit.offsets.items() if p not in gone}
+        empty = [commit for commit in self._queue if not commit.offsets and commit is not self._sent]
+        if empty:
+            self._keep([commit for commit in self._queue if commit not in empty])
+        return empty
+
+    def _keep(self, commits: list[Commit]) -> None:
+        if self._sent not in commits:
+            self._sent = None
+        if commits[:1] != self._queue[:1]:
+            self._start_next()
+        self._queue = commits
+
+    def drop(self, commit: Commit) -> None:
+        """Take a commit out that was added last, before anything of it was sent."""
+        self._queue.remove(commit)
+
+    def expired(self, now_ms: int) -> list[Commit]:
+        """Take out the commits whose time is over; an answer that still comes is ignored."""
+        if not self._queue:
+            return []
+        over = [commit for commit in self._queue if now_ms >= commit.deadline_ms]
+        if over:
+            self._keep([commit for commit in self._queue if commit not in over])
+        return over
+
+    def _start_next(self) -> None:
+        self.retry_at_ms = 0
+        self._backoff.reset()
+
+    def request(self, epoch: int, now_ms: int) -> SendCommit | None:
+        """The next OffsetCommit, if one is due, under the member's newest epoch (0 or less: of no member)."""
+        if not self._queue or self.in_flight is not None or now_ms < self.retry_at_ms:
+            return None
+        ids = self._queue[0].stated_ids
+        action = SendCommit(
+            next(self._tokens),
+            OffsetCommitRequest(
+                group_id=self._group_id,
+                member_id=self._member_id,
+                member_epoch=epoch if epoch > 0 else NO_EPOCH,
+                instance_id=self._config.group_instance_id,
+                offsets=self._queue[0].offsets,
+                topic_ids=ids,
+                api_version=TOPIC_IDS_VERSION if ids else MEMBER_EPOCH_VERSION,
+            ),
+        )
+        self.in_flight = action.token
+        self._sent = self._queue[0]
+        return action
+
+    def _ended_flight(self, token: int) -> Commit | None:
+        """The request of this token is not in flight any more; the commit, if somebody waits for it."""
+        if token != self.in_flight:
+            return None
+        commit, self._sent, self.in_flight = self._sent, None, None
+        return commit
+
+    def answered(
+        self, token: int, response: OffsetCommitResponse, now_ms: int
+    ) -> tuple[Commit, dict[TopicPartition, OffsetAndMetadata], ErrorCode, bool] | None:
+        """What became of the first commit: it, what is committed now, its first error, and whether it ended.
+
+        None if the answer belongs to no commit that is wanted.
+        """
+        commit = self._ended_flight(token)
+        if commit is None:
+            return None
+        accepted: dict[TopicPartition, OffsetAndMetadata] = {}
+        rejected: dict[TopicPartition, OffsetAndMetadata] = {}
+        error = ErrorCode.NONE
+        again = False
+        for partition, offset in commit.offsets.items():
+            code = response.errors.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if code is ErrorCode.NONE:
+                accepted[partition] = offset
+                continue
+            rejected[partition] = offset
+            if _tried_again(commit.kind, code):
+                again = True
+                error = code
+            elif error is ErrorCode.NONE:
+                error = code
+        if again:
+            commit.offsets = rejected
+            self.retry_at_ms = now_ms + self._backoff.next_ms()
+        else:
+            del self._queue[0]
+            self._start_next()
+        return commit, accepted, error, not again
+
+    def failed(self, token: int, now_ms: int) -> tuple[Commit, bool] | None:
+        """The request got no answer: the commit, and whether it ended. None as in `answered`."""
+        commit = self._ended_flight(token)
+        if commit is None:
+            return None
+        if commit.kind is CommitKind.AUTO or not commit.offsets:
+            del self._queue[0]
+            self._start_next()
+            return commit, True
+        self.retry_at_ms = now_ms + self._backoff.next_ms()
+        return commit, False
+
+    def take_all(self) -> list[Commit]:
+        """Empty the queue: the member stopped for good."""
+        taken = self._queue
+        self._keep([])
+        return taken
+
+    def retry_ms(self) -> int | None:
+        """When to send the first one (again)."""
+        return self.retry_at_ms if self._queue and self.in_flight is None else None
+
+    def expires_ms(self) -> int | None:
+        """When to give one up."""
+        return min((commit.deadline_ms for commit in self._queue), default=None)

@@ -1,0 +1,273 @@
+"""What a member sends, when, and what the answers do to it; between the membership and its inputs."""
+
+from __future__ import annotations
+
+import random
+
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.member.consumer.actions import Action, SendHeartbeat, WakeApplication
+from fencepost.member.consumer.commits import CommitKind
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import ErrorRule, MemberError, NoOffsetForPartition, heartbeat_rule
+from fencepost.member.consumer.heartbeats import MemberView
+from fencepost.member.consumer.membership import Membership
+from fencepost.member.consumer.states import ACTIVE
+from fencepost.member.consumer.states import ConsumerMemberEvent as E
+from fencepost.member.consumer.states import ConsumerMemberState as S
+
+_REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def earliest(*moments: int | None) -> int | None:
+    """The smallest of the moments that are set."""
+    found: int | None = None
+    for moment in moments:
+        if moment is not None and (found is None or moment < found):
+            found = moment
+    return found
+
+
+class Exchange(Membership):
+    """A membership that talks: each step settles what follows from the input, then sends what is due."""
+
+    __slots__ = ("_deadline_ms", "_keepalive", "_other_deadline_ms")
+
+    def __init__(
+        self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
+    ) -> None:
+        super().__init__(group_id, member_id, config, rng)
+        self._keepalive: tuple[SendHeartbeat] | None = None
+        """Set while the member is stable and has nothing to say: the heartbeat to repeat."""
+        self._other_deadline_ms: int | None = None
+        """The earliest deadline but for the next heartbeat's."""
+        self._deadline_ms: int | None = None
+
+    # -- one step ----------------------------------------------------------------------------------------
+
+    def _step(self, now_ms: int) -> tuple[Action, ...]:
+        """Let everything follow from what just happened, and hand out the actions."""
+        self._meet_deadlines(now_ms)
+        while self._progress(now_ms) or self._send_heartbeat(now_ms):
+            pass
+        self._send_others(now_ms)
+        self._finish_leaving()
+        if self._wake:
+            self._wake = False
+            self._out.append(WakeApplication())
+        self._plan(now_ms)
+        actions = tuple(self._out)
+        self._out.clear()
+        return actions
+
+    def _meet_deadlines(self, now_ms: int) -> None:
+        for commit in self._commits.expired(now_ms):
+            self._commit_ended(commit, ErrorCode.REQUEST_TIMED_OUT, now_ms)
+        if not self._leave.idle and now_ms >= self._leave.deadline_ms:
+            self._leave.cancel()
+        if self._close_deadline_ms is not None and now_ms >= self._close_deadline_ms:
+            self._give_up_closing(now_ms)
+
+    def _progress(self, now_ms: int) -> bool:
+        """One move that needs nothing more from outside. Whether there was one."""
+        if self._poll_expired(now_ms) and self.state in ACTIVE:
+            self._poll_timed_out(now_ms)
+            return True
+        if self._callback is None and self._release is not None:
+            self._begin_release()
+            return True
+        free = self._callback is None and self._release is None
+        if self.state is S.RECONCILING:
+            return self._reconcile(now_ms)
+        if not free:
+            return False
+        if self.state is S.FENCED:
+            self._join(E.RELEASED, now_ms)
+        elif self.state is S.PREPARE_LEAVING and self._close_commit is None:
+            self._left(now_ms)
+        elif self.state in (S.UNSUBSCRIBED, S.STALE) and self.subscription and self.in_poll:
+            self._join(E.SUBSCRIBED if self.state is S.UNSUBSCRIBED else E.POLLED, now_ms)
+        else:
+            return False
+        return True
+
+    # -- sending -----------------------------------------------------------------------------------------
+
+    @property
+    def _keeps_session(self) -> bool:
+        """Whether heartbeats go out in this state; a member that never joined does not join to leave."""
+        return self.state in ACTIVE or (self.state is S.PREPARE_LEAVING and self.member_epoch > 0)
+
+    def _poll_expired(self, now_ms: int) -> bool:
+        """Whether the application has been out of poll for too long: then nothing but a leave goes out."""
+        return self._poll_deadline_ms is not None and now_ms >= self._poll_deadline_ms
+
+    def _send_heartbeat(self, now_ms: int) -> bool:
+        """Send the heartbeat, if one is due. Whether that moved the member."""
+        heartbeats = self._heartbeats
+        if not self._keeps_session or heartbeats.in_flight is not None or not self._coordinator.known:
+            return False
+        if self._poll_expired(now_ms) or now_ms < heartbeats.due_ms(
+            now_ms, acknowledges=self.state is S.ACKNOWLEDGING
+        ):
+            return False
+        self._may_be_member = True
+        view = MemberView(
+            epoch=self.member_epoch,
+            joining=self.state is S.JOINING,
+            reconciling=self.state in (S.RECONCILING, S.PREPARE_LEAVING),
+            subscription=self._announced,
+            local_epoch=self.assignment.acknowledged_epoch,
+            owned=self.assignment.claimed if self.state in ACTIVE else self.assignment.owned,
+        )
+        self._out.append(heartbeats.build(view))
+        if self.state is not S.ACKNOWLEDGING:
+            return False
+        self._move(E.ACKNOWLEDGED, S.STABLE if self.assignment.reconciled else S.RECONCILING)
+        return True
+
+    def _send_others(self, now_ms: int) -> None:
+        if self._coordinator.known:
+            if not self._leave.idle:
+                self._put(self._leave.request(now_ms))
+            if not self._commits.idle:
+                self._put(self._commits.request(self.member_epoch, now_ms))
+            if not self.positions.complete:
+                self._put(self.positions.fetch_request(self.member_epoch, now_ms))
+        elif self._wants_coordinator:
+            self._put(self._coordinator.request(now_ms))
+        if not self.positions.complete:
+            self._put(self.positions.reset_request(now_ms))
+        if self.state is S.RECONCILING:
+            self._put(self._names.request(self._names.unknown(self.assignment.target or ()), now_ms))
+
+    def _put(self, action: Action | None) -> None:
+        if action is not None:
+            self._out.append(action)
+
+    @property
+    def _wants_coordinator(self) -> bool:
+        return (
+            self._keeps_session
+            or not self._leave.idle
+            or not self._commits.idle
+            or self.positions.wants_fetch()
+        )
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def _heartbeat_answered(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
+        code = response.error_code
+        if code:
+            self._heartbeat_refused(code, response.error_message or "", now_ms)
+            return
+        self._coordinator.answered()
+        if response.member_epoch <= 0:
+            # No answer to a join or a keepalive; a late one to a leave has this form (KAFKA-19335).
+            self._heartbeats.failed(now_ms)
+            return
+        self._heartbeats.succeeded(response, now_ms)
+        self._joins_refused = 0
+        self.member_epoch = response.member_epoch
+        if response.assignment is not None and self.state in ACTIVE:
+            self._take_target(response.assignment)
+
+    def _heartbeat_refused(self, code: ErrorCode, message: str, now_ms: int) -> None:
+        rule = heartbeat_rule(code)
+        if code is ErrorCode.UNRELEASED_INSTANCE_ID:
+            self._joins_refused += 1
+            if self._joins_refused <= self.config.unreleased_instance_id_retries:
+                rule = ErrorRule.RETRY
+        if rule is ErrorRule.REDISCOVER:
+            self._coordinator.lost(now_ms)
+            self._heartbeats.failed(now_ms, wait=False)
+            return
+        self._coordinator.answered()
+        if rule is ErrorRule.FENCED:
+            self._fenced(now_ms)
+        elif rule is ErrorRule.FATAL:
+            self._fail(code, message)
+        else:
+            self._heartbeats.failed(now_ms)
+            if rule is ErrorRule.REPORT:
+                self._raise(MemberError(code, message))
+
+    def _leave_answered(self, token: int, code: ErrorCode, now_ms: int) -> None:
+        """Anything but "not here" or "not now" ends the leave."""
+        if heartbeat_rule(code) in (ErrorRule.REDISCOVER, ErrorRule.RETRY) and code:
+            self._note_coordinator(code, now_ms)
+            self._leave.failed(token, now_ms)
+        else:
+            self._leave.answered(token)
+
+    def _note_coordinator(self, code: ErrorCode, now_ms: int) -> None:
+        """The answer to a commit, a fetch or a leave says something about the coordinator, too."""
+        if code in _REDISCOVER:
+            self._coordinator.lost(now_ms)
+        elif not code:
+            self._coordinator.answered()
+
+    def _fetch_ended(self, code: ErrorCode, undecided: list[TopicPartition]) -> None:
+        """Raise what only the application can decide about committed offsets."""
+        if (
+            code
+            and not code.retriable
+            and code not in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
+        ):
+            self._raise(MemberError(code, "committed offsets cannot be fetched"))
+        for partition in undecided:
+            name = f"{partition.topic}-{partition.partition}"
+            self._raise(
+                NoOffsetForPartition(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is committed for {name}")
+            )
+
+    def _auto_commit(self, now_ms: int) -> None:
+        """Commit what is processed, unless a commit of the member's own is under way."""
+        if self._commits.has(CommitKind.AUTO) or self._commits.has(CommitKind.RELEASE):
+            return
+        offsets = self.positions.uncommitted(delivered=False)
+        if offsets:
+            self._add_commit(CommitKind.AUTO, offsets, now_ms + self.config.request_timeout_ms)
+        self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_ms
+
+    # -- time --------------------------------------------------------------------------------------------
+
+    def _plan(self, now_ms: int) -> None:
+        """Work out when time alone makes something due, and whether the next heartbeat is a repetition."""
+        heartbeats = self._heartbeats
+        self._other_deadline_ms = self._other_deadline()
+        steady = (
+            self.state is S.STABLE
+            and self._coordinator.known
+            and not heartbeats.urgent
+            and not heartbeats.has_news(
+                self._announced, self.assignment.acknowledged_epoch, self.assignment.owned
+            )
+        )
+        if not steady:
+            self._keepalive = None
+        elif self._keepalive is None or self._keepalive[0].request.member_epoch != self.member_epoch:
+            self._keepalive = (heartbeats.keepalive(self.member_epoch),)
+        due: int | None = None
+        sends = self._keeps_session and heartbeats.in_flight is None and self._coordinator.known
+        if sends and not self._poll_expired(now_ms):
+            due = heartbeats.due_ms(now_ms, acknowledges=self.state is S.ACKNOWLEDGING)
+        poll = self._poll_deadline_ms if self.state in ACTIVE else None
+        self._deadline_ms = earliest(due, self._other_deadline_ms, poll)
+
+    def _other_deadline(self) -> int | None:
+        coordinator, names, positions = self._coordinator, self._names, self.positions
+        known = coordinator.known
+        found = self._close_deadline_ms
+        for requests in (self._commits, self._leave):
+            if not requests.idle:
+                found = earliest(found, requests.expires_ms(), requests.retry_ms() if known else None)
+        if not positions.complete:
+            found = earliest(found, positions.reset_retry_ms(), positions.fetch_retry_ms() if known else None)
+        if not known and coordinator.in_flight is None and self._wants_coordinator:
+            found = earliest(found, coordinator.retry_at_ms)
+        waits_for_names = self.state is S.RECONCILING and names.in_flight is None
+        if waits_for_names and names.unknown(self.assignment.target or ()):
+            found = earliest(found, names.retry_at_ms)
+        return found

@@ -1,0 +1,240 @@
+"""When a heartbeat goes out and what is in it.
+
+A field is sent when the member joins, when it differs from what was sent last, and in full again after
+any failure: the request may not have arrived, or its answer, which may have carried an assignment, may
+not have come back (KIP-848, Heartbeat). `TopicPartitions` is None while a reconciliation is under way,
+so that the coordinator does not take a list that is about to change for an acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions
+from fencepost.member.consumer.actions import SendHeartbeat
+from fencepost.member.consumer.backoff import Backoff
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.subscription import Subscription
+
+DEFAULT_HEARTBEAT_INTERVAL_MS = 5_000
+"""Until a coordinator has named one (group.consumer.heartbeat.interval.ms)."""
+
+
+class SentFields:
+    """What the coordinator was told last; None where it has to be told again."""
+
+    __slots__ = ("assignor", "empty_regex", "full", "names", "owned", "regex", "regex_may_be_known")
+
+    def __init__(self) -> None:
+        self.regex_may_be_known = False
+        """The coordinator may still hold a regular expression of ours; only "" removes it."""
+        self.forget()
+
+    def forget(self) -> None:
+        """The next heartbeat is full."""
+        self.full = True
+        self.names: tuple[str, ...] | None = None
+        self.regex: str | None = None
+        self.empty_regex = False
+        self.assignor: str | None = None
+        self.owned: tuple[int, Partitions] | None = None
+
+
+class MemberView(NamedTuple):
+    """What of a member goes into its heartbeat."""
+
+    epoch: int
+    joining: bool
+    reconciling: bool
+    """The owned set is about to change: say nothing about it unless everything has to be said."""
+    subscription: Subscription
+    local_epoch: int
+    """Number of the last target that was worked off."""
+    owned: Partitions
+
+
+class Heartbeats:
+    """The member's heartbeats: one in flight at a time, the next one's time, and what was sent."""
+
+    __slots__ = (
+        "_config",
+        "_expected",
+        "_group_id",
+        "_keepalive",
+        "_member_id",
+        "_sent",
+        "_tokens",
+        "at_ms",
+        "backoff",
+        "in_flight",
+        "interval_ms",
+        "not_before_ms",
+        "urgent",
+    )
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: MemberId,
+        config: ConsumerConfig,
+        backoff: Backoff,
+        tokens: Iterator[int],
+    ) -> None:
+        self._group_id = group_id
+        self._member_id = member_id
+        self._config = config
+        self._tokens = tokens
+        self._sent = SentFields()
+        self._expected = False
+        self._keepalive: SendHeartbeat | None = None
+        self.backoff = backoff
+        self.in_flight: int | None = None
+        self.interval_ms = DEFAULT_HEARTBEAT_INTERVAL_MS
+        self.at_ms = 0
+        """When the next regular heartbeat is due."""
+        self.not_before_ms = 0
+        """End of the back-off."""
+        self.urgent = False
+        """There is something to say: do not wait for the interval."""
+
+    def begin_join(self, now_ms: int) -> None:
+        """The next heartbeat joins, at once unless a back-off runs; nothing sent before counts."""
+        self.drop_expected_answer()
+        self._sent.forget()
+        self.urgent = False
+        self.at_ms = now_ms
+
+    def drop_expected_answer(self) -> None:
+        """Whatever the heartbeat in flight is answered, it belongs to the past."""
+        self._expected = False
+
+    def joined_owning_nothing(self, local_epoch: int) -> None:
+        """The join itself said that nothing is owned, and that is what the target asks for."""
+        self._sent.owned = (local_epoch, NO_PARTITIONS)
+
+    def due_ms(self, now_ms: int, *, acknowledges: bool) -> int:
+        """When the next heartbeat may go out, if none is in flight; an acknowledgement goes at once."""
+        at_once = self.urgent or acknowledges
+        return max(self.not_before_ms, min(now_ms, self.at_ms) if at_once else self.at_ms)
+
+    def build(self, view: MemberView) -> SendHeartbeat:
+        """The next heartbeat, now in flight. What it carries counts as sent."""
+        self.urgent = False
+        self._expected = True
+        if self._says_nothing(view):
+            action = self.keepalive(view.epoch)
+        else:
+            action = SendHeartbeat(next(self._tokens), self._request(view))
+        self.in_flight = action.token
+        return action
+
+    def has_news(self, subscription: Subscription, local_epoch: int, owned: Partitions) -> bool:
+        """Whether the next heartbeat of a stable member would carry anything."""
+        sent = self._sent
+        return (
+            sent.full
+            or sent.names != subscription.names
+            or sent.regex != subscription.regex
+            or self._removes_regex(subscription)
+            or sent.assignor != self._config.group_remote_assignor
+            or sent.owned != (local_epoch, owned)
+        )
+
+    def keepalive(self, epoch: int) -> SendHeartbeat:
+        """The heartbeat that says nothing but "alive": one value for as long as the epoch stays."""
+        if self._keepalive is None or self._keepalive.request.member_epoch != epoch:
+            request = ConsumerGroupHeartbeatRequest(
+                group_id=self._group_id,
+                member_id=self._member_id,
+                member_epoch=epoch,
+                instance_id=self._config.group_instance_id,
+                client_id=self._config.client_id,
+            )
+            self._keepalive = SendHeartbeat(next(self._tokens), request)
+        return self._keepalive
+
+    def repeat(self, keepalive: SendHeartbeat) -> None:
+        """The keepalive goes out once more."""
+        self.in_flight = keepalive.token
+
+    def _says_nothing(self, view: MemberView) -> bool:
+        if view.epoch <= 0:
+            return False
+        local_epoch, owned = view.local_epoch, view.owned
+        if view.reconciling and self._sent.owned is not None:
+            local_epoch, owned = self._sent.owned
+        return not self.has_news(view.subscription, local_epoch, owned)
+
+    def _removes_regex(self, subscription: Subscription) -> bool:
+        sent = self._sent
+        return subscription.regex is None and sent.regex_may_be_known and (sent.full or not sent.empty_regex)
+
+    def _request(self, view: MemberView) -> ConsumerGroupHeartbeatRequest:
+        sent, config = self._sent, self._config
+        full = sent.full = view.joining or sent.full
+        names = view.subscription.names if full or sent.names != view.subscription.names else None
+        regex: str | None = None
+        if view.subscription.regex is not None:
+            if full or sent.regex != view.subscription.regex:
+                regex = view.subscription.regex
+                sent.regex_may_be_known = True
+        elif self._removes_regex(view.subscription):
+            regex = ""
+            sent.empty_regex = True
+        assignor = (
+            config.group_remote_assignor if full or sent.assignor != config.group_remote_assignor else None
+        )
+        partitions: Partitions | None = None
+        if view.joining:
+            partitions = NO_PARTITIONS
+            sent.owned = None
+        elif full or (not view.reconciling and sent.owned != (view.local_epoch, view.owned)):
+            partitions = view.owned
+            sent.owned = None if view.reconciling else (view.local_epoch, view.owned)
+        sent.full = False
+        sent.names, sent.regex, sent.assignor = (
+            view.subscription.names,
+            view.subscription.regex,
+            config.group_remote_assignor,
+        )
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self._group_id,
+            member_id=self._member_id,
+            member_epoch=view.epoch,
+            instance_id=config.group_instance_id,
+            rack_id=config.client_rack if view.joining else None,
+            rebalance_timeout_ms=config.max_poll_interval_ms if full else -1,
+            subscribed_topic_names=names,
+            subscribed_topic_regex=regex,
+            server_assignor=assignor,
+            topic_partitions=partitions,
+            client_id=config.client_id,
+        )
+
+    def answered(self, token: int) -> bool:
+        """Whether this ends the heartbeat in flight, and its answer is still wanted."""
+        if token != self.in_flight:
+            return False
+        self.in_flight = None
+        return self._expected
+
+    def succeeded(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
+        """The coordinator took what was sent; the interval starts."""
+        if self._sent.empty_regex:
+            self._sent.regex_may_be_known = self._sent.empty_regex = False
+        self.backoff.reset()
+        self.not_before_ms = now_ms
+        if response.heartbeat_interval_ms > 0:
+            self.interval_ms = response.heartbeat_interval_ms
+        self.at_ms = now_ms + self.interval_ms
+
+    def failed(self, now_ms: int, *, wait: bool = True) -> None:
+        """The next heartbeat is full; it goes out after the back-off, or at once if `wait` is false."""
+        self._sent.forget()
+        self.not_before_ms = now_ms + self.backoff.next_ms() if wait else now_ms
+        self.at_ms = self.not_before_ms

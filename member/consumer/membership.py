@@ -1,0 +1,446 @@
+"""The membership itself: joining, reconciling, being fenced, leaving; without requests and their answers.
+
+`ConsumerMember` (machine.py) is this and the requests. The parts that hold rules of their own are apart:
+what a heartbeat carries (heartbeats.py), set algebra of a reconciliation (reconciliation.py), positions
+and commits, lookups, the leave on its way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    NO_PARTITIONS,
+    STATIC_LEAVE_EPOCH,
+    MemberId,
+    Partitions,
+    TopicPartition,
+)
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.consumer.actions import (
+    Action,
+    CallbackKind,
+    CommitFinished,
+    LeaveFinished,
+    Moved,
+    RaiseToApplication,
+    RunCallback,
+)
+from fencepost.member.consumer.assignment import intersection, named
+from fencepost.member.consumer.backoff import Backoff
+from fencepost.member.consumer.commits import Commit, CommitKind, Commits
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import CallbackFailed, FatalMemberError
+from fencepost.member.consumer.heartbeats import Heartbeats
+from fencepost.member.consumer.leave import CloseOption, Leave
+from fencepost.member.consumer.lookups import CoordinatorLookup, TopicNames
+from fencepost.member.consumer.positions import Positions
+from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, Stage
+from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER
+from fencepost.member.consumer.states import ConsumerMemberEvent as E
+from fencepost.member.consumer.states import ConsumerMemberState as S
+from fencepost.member.consumer.subscription import NO_SUBSCRIPTION, Subscription
+
+
+class Membership:
+    """State, epoch and assignment of one member, and how they change."""
+
+    __slots__ = (
+        "_announced",
+        "_callback",
+        "_close_commit",
+        "_close_deadline_ms",
+        "_close_option",
+        "_commits",
+        "_coordinator",
+        "_heartbeats",
+        "_joins_refused",
+        "_leave",
+        "_leave_wanted",
+        "_may_be_member",
+        "_names",
+        "_needs_new_poll",
+        "_next_auto_commit_ms",
+        "_out",
+        "_pass",
+        "_poll_deadline_ms",
+        "_release",
+        "_tokens",
+        "_wake",
+        "assignment",
+        "closed",
+        "config",
+        "group_id",
+        "in_poll",
+        "member_epoch",
+        "member_id",
+        "positions",
+        "state",
+        "subscription",
+    )
+
+    def __init__(
+        self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
+    ) -> None:
+        def backoff() -> Backoff:
+            return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
+
+        tokens = itertools.count(1)
+        self.group_id = group_id
+        self.member_id = member_id
+        self.config = config
+        self.state = S.UNSUBSCRIBED
+        self.member_epoch = 0
+        """The newest epoch received; 0 while joining and out of the group."""
+        self.subscription: Subscription = NO_SUBSCRIPTION
+        self._announced: Subscription = NO_SUBSCRIPTION
+        """The subscription as the coordinator is to know it: it stays as it is while the member leaves."""
+        self.closed = False
+        self.in_poll = False
+        self.assignment = Assignment()
+        self.positions = Positions(group_id, member_id, config, backoff(), tokens)
+        self._tokens = tokens
+        self._poll_deadline_ms: int | None = None
+        self._out: list[Action] = []
+        self._wake = False
+        self._heartbeats = Heartbeats(group_id, member_id, config, backoff(), tokens)
+        self._coordinator = CoordinatorLookup(backoff(), tokens)
+        self._names = TopicNames(backoff(), tokens)
+        self._commits = Commits(group_id, member_id, config, backoff(), tokens)
+        self._leave = Leave(backoff(), tokens)
+        self._pass: Pass | None = None
+        self._callback: Callback | None = None
+        self._release: CallbackKind | None = None
+        """Everything owned is to be given up with this callback, once no other one runs."""
+        self._needs_new_poll = False
+        """A callback raised: its pass is tried again when the application polls again."""
+        self._may_be_member = False
+        """A join went out since the member was last known to be out of the group."""
+        self._joins_refused = 0
+        self._leave_wanted = False
+        self._close_option = CloseOption.DEFAULT
+        self._close_commit: Commit | None = None
+        self._close_deadline_ms: int | None = None
+        self._next_auto_commit_ms = 0
+
+    # -- moving ------------------------------------------------------------------------------------------
+
+    def _move(self, event: E, target: S) -> None:
+        CONSUMER_MEMBER.check(self.state, event, target)
+        self._out.append(Moved(event, self.state, target))
+        self.state = target
+
+    def _raise(self, error: Exception, *, fatal: bool = False) -> None:
+        self._out.append(RaiseToApplication(error, fatal))
+        self._wake = True
+
+    def _join(self, event: E, now_ms: int) -> None:
+        """Ask to join, with the same member id and epoch 0."""
+        self._leave.cancel()
+        self._announced = self.subscription
+        self.member_epoch = JOIN_EPOCH
+        self.assignment.forget_target()
+        self._names.forget()
+        self._heartbeats.begin_join(now_ms)
+        self._needs_new_poll = False
+        self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_ms
+        self._move(event, S.JOINING)
+
+    def _freeze(self) -> None:
+        """Stop what works on the assignment: nothing may be fetched, the pass is abandoned (KAFKA-20332)."""
+        self._pass = None
+        self._commits.abandon()
+        self.positions.freeze()
+        self._wake = True
+
+    def _fenced(self, now_ms: int) -> None:
+        """The coordinator does not know this member (any more): everything is lost."""
+        self.member_epoch = JOIN_EPOCH
+        self._may_be_member = False
+        if self.state is S.PREPARE_LEAVING:
+            if self._release is not None or self._close_commit is not None:
+                self._release = CallbackKind.LOST
+            self._close_commit = None
+            self._freeze()
+            self._move(E.FENCED, S.UNSUBSCRIBED)
+            return
+        if self.state is S.JOINING:
+            self._heartbeats.failed(now_ms)
+        self._freeze()
+        self._release = CallbackKind.LOST
+        self._move(E.FENCED, S.FENCED)
+
+    def _fail(self, code: ErrorCode, message: str) -> None:
+        """Stop for good. What is owned is lost, unless the callback for leaving has begun."""
+        if self.state is not S.PREPARE_LEAVING or self._release is not None or self._close_commit is not None:
+            self._release = CallbackKind.LOST
+        self._close_commit = None
+        self._freeze()
+        self._leave.cancel()
+        self.member_epoch = JOIN_EPOCH
+        self._move(E.FATAL_ERROR, S.FATAL)
+        for commit in self._commits.take_all():
+            self._out.append(CommitFinished(commit.commit_id, code))
+        self._raise(FatalMemberError(code, message), fatal=True)
+
+    # -- leaving -----------------------------------------------------------------------------------------
+
+    def _begin_leaving(self, event: E, now_ms: int) -> None:
+        """Leave on purpose: from a group, give everything up first; from nowhere, nothing is to be told."""
+        self._leave_wanted = True
+        if self.state is S.FENCED:
+            self._move(event, S.UNSUBSCRIBED)
+        elif self.state is S.UNSUBSCRIBED and event is E.CLOSE:
+            self._move(event, S.PREPARE_LEAVING)
+        elif self.state in ACTIVE:
+            self._freeze()
+            self._move(event, S.PREPARE_LEAVING)
+            if event is E.CLOSE and self.config.enable_auto_commit:
+                offsets = self.positions.uncommitted(delivered=True)
+                if offsets:
+                    self._close_commit = self._add_commit(
+                        CommitKind.RELEASE, offsets, self._close_commit_limit(now_ms)
+                    )
+                    return
+            self._release_for_leaving()
+
+    def _close_limit(self, now_ms: int) -> int:
+        limit = now_ms + self.config.request_timeout_ms
+        return limit if self._close_deadline_ms is None else min(limit, self._close_deadline_ms)
+
+    def _close_commit_limit(self, now_ms: int) -> int:
+        """A commit that nobody answers leaves half of the time to the callbacks and the leave."""
+        return now_ms + (self._close_limit(now_ms) - now_ms) // 2
+
+    def _release_for_leaving(self) -> None:
+        self._release = CallbackKind.REVOKED if self.member_epoch > 0 else CallbackKind.LOST
+
+    def _poll_timed_out(self, now_ms: int) -> None:
+        """The application does not poll: make room for others now, give everything up afterwards."""
+        self._freeze()
+        self._move(E.POLL_TIMED_OUT, S.PREPARE_LEAVING)
+        self._move(E.POLL_TIMED_OUT, S.LEAVING)
+        self._build_leave(CloseOption.DEFAULT, now_ms)
+        self._move(E.LEAVE_BUILT, S.STALE)
+        self._release = CallbackKind.LOST
+
+    def _build_leave(self, option: CloseOption, now_ms: int) -> None:
+        self._heartbeats.drop_expected_answer()
+        epoch = self._leave_epoch(option)
+        if self._may_be_member and epoch is not None:
+            request = ConsumerGroupHeartbeatRequest(
+                group_id=self.group_id,
+                member_id=self.member_id,
+                member_epoch=epoch,
+                instance_id=self.config.group_instance_id,
+                client_id=self.config.client_id,
+            )
+            self._leave.begin(request, now_ms, self._close_limit(now_ms))
+        self._may_be_member = False
+        self.member_epoch = JOIN_EPOCH
+        self.assignment.forget_target()
+
+    def _leave_epoch(self, option: CloseOption) -> int | None:
+        if self.config.group_instance_id is None:
+            return None if option is CloseOption.REMAIN_IN_GROUP else LEAVE_EPOCH
+        return LEAVE_EPOCH if option is CloseOption.LEAVE_GROUP else STATIC_LEAVE_EPOCH
+
+    def _finish_leaving(self) -> None:
+        """Tell the one who waits, once callbacks, commits and the leave are over."""
+        if not self._leave_wanted or self.state is S.PREPARE_LEAVING:
+            return
+        if self._callback is None and self._release is None and self._leave.idle:
+            if self.closed and not self._commits.idle:
+                return
+            self._leave_wanted = False
+            self._out.append(LeaveFinished())
+
+    def _give_up_closing(self, now_ms: int) -> None:
+        """The time for closing is over: the leave goes out once, and nobody waits for anything."""
+        self._close_deadline_ms = None
+        self._release = self._close_commit = self._callback = None
+        self.assignment.forget_owned()
+        self.positions.clear()
+        for commit in self._commits.take_all():
+            if commit.kind is CommitKind.MANUAL:
+                self._out.append(CommitFinished(commit.commit_id, ErrorCode.REQUEST_TIMED_OUT))
+        if self.state is S.PREPARE_LEAVING:
+            self._left(now_ms)
+        if self._coordinator.known and (action := self._leave.request(now_ms)) is not None:
+            self._out.append(action)
+        self._leave.cancel()
+        self._finish_leaving()
+
+    def _left(self, now_ms: int) -> None:
+        """Nothing is owned any more: send the leave, if there is anyone to tell."""
+        if not self._may_be_member:
+            self._build_leave(self._close_option, now_ms)
+            self._move(E.RELEASED, S.UNSUBSCRIBED)
+            return
+        self._move(E.RELEASED, S.LEAVING)
+        self._build_leave(self._close_option, now_ms)
+        self._move(E.LEAVE_BUILT, S.UNSUBSCRIBED)
+
+    # -- reconciling -------------------------------------------------------------------------------------
+
+    def _take_target(self, received: Partitions) -> None:
+        """An assignment came with a response of this join."""
+        assignment = self.assignment
+        changed = assignment.replace_target(received)
+        if self.state is S.JOINING:
+            if assignment.target_is_owned:
+                assignment.acknowledged_epoch = assignment.local_epoch
+                self._heartbeats.joined_owning_nothing(assignment.local_epoch)
+                self._move(E.TARGET_OWNED, S.STABLE)
+            else:
+                self._move(E.TARGET_RECEIVED, S.RECONCILING)
+        elif changed and self.state is S.STABLE:
+            self._move(E.TARGET_RECEIVED, S.RECONCILING)
+        elif changed and self.state is S.ACKNOWLEDGING:
+            if assignment.target_is_owned:
+                assignment.acknowledged_epoch = assignment.local_epoch
+            else:
+                self._move(E.TARGET_RECEIVED, S.RECONCILING)
+        elif changed and self.state is S.RECONCILING:
+            if assignment.target_is_owned and self._pass is None and self._callback is None:
+                assignment.acknowledged_epoch = assignment.local_epoch
+                self._heartbeats.urgent = True
+                self._move(E.TARGET_OWNED, S.STABLE)
+            else:
+                self._move(E.TARGET_RECEIVED, S.RECONCILING)
+
+    def _reconcile(self, now_ms: int) -> bool:
+        """Begin a pass, if there is something to do and it may be done now. Whether anything happened."""
+        assignment = self.assignment
+        if self._pass is not None or self._callback is not None or self._needs_new_poll:
+            return False
+        target = assignment.target or {}
+        if self._names.never_answered(self._names.unknown(target)):
+            return False
+        revoked, added = assignment.changes(tuple(id_ for id_ in target if id_ in self._names.known))
+        if not revoked and not added:
+            if assignment.acknowledged_epoch == assignment.local_epoch:
+                return False
+            self._finish_pass(assignment.local_epoch)
+            return True
+        auto_commit = self.config.enable_auto_commit
+        if (revoked or auto_commit) and not self.in_poll:
+            return False
+        self._pass = Pass(assignment.local_epoch, revoked, added)
+        self.positions.suspend(named(revoked, self._names.known))
+        self._wake = self._wake or bool(revoked)
+        offsets = self.positions.uncommitted(delivered=False) if auto_commit else {}
+        if offsets:
+            self._add_commit(CommitKind.RELEASE, offsets, now_ms + self.config.max_poll_interval_ms)
+        else:
+            self._revoke(self._pass)
+        return True
+
+    def _revoke(self, current: Pass) -> None:
+        if current.revoked:
+            current.stage = Stage.REVOKE
+            self._run_callback(CallbackKind.REVOKED, current.revoked, current)
+        else:
+            self._assign(current)
+
+    def _assign(self, current: Pass) -> None:
+        """Take what is still in the target; what a newer one left out may be another member's already."""
+        current.stage = Stage.ASSIGN
+        current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
+        if not current.revoked and not current.added:
+            self._finish_pass(current.local_epoch)
+            return
+        self.assignment.begin_assigned(current.added)
+        self._run_callback(CallbackKind.ASSIGNED, current.added, current)
+
+    def _finish_pass(self, local_epoch: int) -> None:
+        self._pass = None
+        self.assignment.acknowledged_epoch = local_epoch
+        self.positions.suspend(())
+        self._move(E.PASS_FINISHED, S.ACKNOWLEDGING)
+
+    # -- callbacks ---------------------------------------------------------------------------------------
+
+    def _run_callback(
+        self, kind: CallbackKind, partitions: Partitions, of_pass: Pass | None, *, releases: bool = False
+    ) -> None:
+        token, names = next(self._tokens), named(partitions, self._names.known)
+        self._callback = Callback(token, kind, partitions, names, of_pass, releases=releases)
+        if kind is CallbackKind.ASSIGNED:
+            self.positions.announce(names)
+        self._out.append(RunCallback(token, kind, names, releases))
+
+    def _begin_release(self) -> None:
+        kind, self._release = self._release, None
+        if kind is not None and self.assignment.owned:
+            self._run_callback(kind, self.assignment.owned, None, releases=True)
+        else:
+            self._released()
+
+    def _released(self) -> None:
+        self.assignment.forget_owned()
+        self.positions.clear()
+
+    def _callback_ended(self, callback: Callback, error: BaseException | None, now_ms: int) -> None:
+        """Keep what the callback did to the owned set, then go on with its pass, if that still counts."""
+        partitions = callback.names
+        if error is not None:
+            failure = CallbackFailed(f"on_partitions_{callback.kind} raised {error!r}")
+            failure.__cause__ = error
+            self._raise(failure)
+        if callback.releases:
+            self._released()
+        elif callback.kind is CallbackKind.REVOKED:
+            self.positions.remove(partitions)
+            if error is None:
+                self.assignment.end_revoked(callback.partitions)
+                for commit in self._commits.forget(partitions):
+                    self._commit_ended(commit, ErrorCode.NONE, now_ms)
+            else:
+                self.assignment.revoked_raised(callback.partitions)
+        elif error is None:
+            self.assignment.end_assigned(callback.partitions)
+            self.positions.add(partitions)
+            self._wake = True
+        else:
+            self.positions.announce(())
+        current = self._pass
+        if current is None or current is not callback.of_pass:
+            return
+        if error is not None:
+            self._pass = None
+            self._needs_new_poll = True
+        elif callback.kind is CallbackKind.REVOKED:
+            self._assign(current)
+        else:
+            self._finish_pass(current.local_epoch)
+            self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_ms
+
+    # -- commits -----------------------------------------------------------------------------------------
+
+    def _add_commit(
+        self, kind: CommitKind, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline_ms: int
+    ) -> Commit:
+        ids = {self._names.known[topic_id]: topic_id for topic_id in self.assignment.owned}
+        commit = Commit(next(self._tokens), kind, offsets, deadline_ms, ids)
+        self._commits.add(commit)
+        return commit
+
+    def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
+        """Go on with whoever waited for it. A failed commit stops neither a pass nor a close."""
+        if commit.kind is CommitKind.MANUAL:
+            self._out.append(CommitFinished(commit.commit_id, error))
+        elif commit.kind is CommitKind.AUTO:
+            wait_ms = self.config.auto_commit_interval_ms if not error else self.config.retry_backoff_ms
+            self._next_auto_commit_ms = now_ms + wait_ms
+        elif commit is self._close_commit:
+            self._close_commit = None
+            self._release_for_leaving()
+        elif self._pass is not None and self._pass.stage is Stage.COMMIT:
+            self._revoke(self._pass)

@@ -1,0 +1,133 @@
+"""The states of a consumer group member and every arrow between them.
+
+KIP-848, Client State Machine, as Kafka's clients have carried it on.
+
+UNSUBSCRIBED --> JOINING --> RECONCILING <--> ACKNOWLEDGING --> STABLE --> RECONCILING
+                    |             |                 |              |
+                    +-------------+--------+--------+--------------+
+                                           |
+              FENCED --> JOINING           +--> FENCED, PREPARE_LEAVING, FATAL
+              PREPARE_LEAVING --> LEAVING --> UNSUBSCRIBED
+                                          \\-> STALE --> JOINING
+"""
+
+from __future__ import annotations
+
+import enum
+
+from fencepost.coordinator.protocol.machine import StateTable, Transition
+
+
+class ConsumerMemberState(enum.StrEnum):
+    """Where a member stands."""
+
+    UNSUBSCRIBED = "UNSUBSCRIBED"
+    """Not in a group: never subscribed, or left."""
+    JOINING = "JOINING"
+    """Sends heartbeats with epoch 0 until the coordinator answers with an assignment."""
+    RECONCILING = "RECONCILING"
+    """Works towards the target: commit, on_revoked, on_assigned. Heartbeats go on meanwhile."""
+    ACKNOWLEDGING = "ACKNOWLEDGING"
+    """A pass is done; the next heartbeat, sent at once, says what the member owns now."""
+    STABLE = "STABLE"
+    """Owns its target; keeps its session alive."""
+    FENCED = "FENCED"
+    """The coordinator does not know the member (any more). Gives everything up, then joins again."""
+    PREPARE_LEAVING = "PREPARE_LEAVING"
+    """Commits and runs callbacks before the leave heartbeat."""
+    LEAVING = "LEAVING"
+    """Everything is released; the leave heartbeat is about to go out."""
+    STALE = "STALE"
+    """Left because the application did not poll in time; comes back with the next poll."""
+    FATAL = "FATAL"
+    """Met an error that no retry mends. The end."""
+
+
+class ConsumerMemberEvent(enum.StrEnum):
+    """What makes a member move."""
+
+    SUBSCRIBED = "subscribed"
+    """There is a subscription, and the application polls."""
+    TARGET_RECEIVED = "target received"
+    """A heartbeat's response carries an assignment that differs from the last one."""
+    TARGET_OWNED = "target owned"
+    """A heartbeat's response carries an assignment that the member owns already."""
+    PASS_FINISHED = "pass finished"
+    """The last callback of a reconciliation ended, or there was nothing to call it for."""
+    ACKNOWLEDGED = "acknowledged"
+    """The heartbeat with the owned partitions was built."""
+    FENCED = "fenced"
+    """FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER_ID."""
+    POLL_TIMED_OUT = "poll timed out"
+    """The application was outside of poll for max.poll.interval.ms."""
+    UNSUBSCRIBE = "unsubscribe"
+    CLOSE = "close"
+    RELEASED = "released"
+    """Nothing is owned any more, and the callback for it ended."""
+    LEAVE_BUILT = "leave built"
+    """The leave heartbeat is on its way, or there is none to send."""
+    POLLED = "polled"
+    """The application polls again after a poll time-out."""
+    FATAL_ERROR = "fatal error"
+
+
+S = ConsumerMemberState
+E = ConsumerMemberEvent
+
+ACTIVE: tuple[S, ...] = (S.JOINING, S.RECONCILING, S.ACKNOWLEDGING, S.STABLE)
+"""In the group, and meaning to stay."""
+
+CONSUMER_MEMBER: StateTable[S, E] = StateTable(
+    "consumer-member",
+    source="KIP-848, Client State Machine; Kafka 4.3 client",
+    states=S,
+    initial=S.UNSUBSCRIBED,
+    terminal=(S.FATAL,),
+    transitions=[
+        (S.UNSUBSCRIBED, E.SUBSCRIBED, S.JOINING),
+        (S.UNSUBSCRIBED, E.CLOSE, S.PREPARE_LEAVING),
+        (S.UNSUBSCRIBED, E.FATAL_ERROR, S.FATAL),
+        (S.JOINING, E.TARGET_OWNED, S.STABLE),
+        (S.JOINING, E.TARGET_RECEIVED, S.RECONCILING),
+        (S.STABLE, E.TARGET_RECEIVED, S.RECONCILING),
+        (S.RECONCILING, E.TARGET_RECEIVED, S.RECONCILING),
+        (S.RECONCILING, E.TARGET_OWNED, S.STABLE),
+        (S.RECONCILING, E.PASS_FINISHED, S.ACKNOWLEDGING),
+        (S.ACKNOWLEDGING, E.TARGET_RECEIVED, S.RECONCILING),
+        (S.ACKNOWLEDGING, E.ACKNOWLEDGED, S.STABLE),
+        (S.ACKNOWLEDGING, E.ACKNOWLEDGED, S.RECONCILING),
+        *((active, E.FENCED, S.FENCED) for active in ACTIVE),
+        *((active, E.FATAL_ERROR, S.FATAL) for active in ACTIVE),
+        *((active, E.POLL_TIMED_OUT, S.PREPARE_LEAVING) for active in ACTIVE),
+        *((active, E.UNSUBSCRIBE, S.PREPARE_LEAVING) for active in ACTIVE),
+        *((active, E.CLOSE, S.PREPARE_LEAVING) for active in ACTIVE),
+        (S.FENCED, E.RELEASED, S.JOINING),
+        (S.FENCED, E.UNSUBSCRIBE, S.UNSUBSCRIBED),
+        (S.FENCED, E.CLOSE, S.UNSUBSCRIBED),
+        (S.PREPARE_LEAVING, E.RELEASED, S.LEAVING),
+        (S.PREPARE_LEAVING, E.RELEASED, S.UNSUBSCRIBED),
+        (S.PREPARE_LEAVING, E.POLL_TIMED_OUT, S.LEAVING),
+        (S.PREPARE_LEAVING, E.FENCED, S.UNSUBSCRIBED),
+        (S.PREPARE_LEAVING, E.FENCED, S.FENCED),
+        (S.PREPARE_LEAVING, E.FATAL_ERROR, S.FATAL),
+        (S.LEAVING, E.LEAVE_BUILT, S.UNSUBSCRIBED),
+        (S.LEAVING, E.LEAVE_BUILT, S.STALE),
+        (S.LEAVING, E.FENCED, S.UNSUBSCRIBED),
+        (S.LEAVING, E.FENCED, S.FENCED),
+        (S.LEAVING, E.FATAL_ERROR, S.FATAL),
+        (S.STALE, E.POLLED, S.JOINING),
+    ],
+)
+
+NEVER_TAKEN: tuple[Transition[S, E], ...] = (
+    Transition(S.UNSUBSCRIBED, E.FATAL_ERROR, S.FATAL),
+    Transition(S.PREPARE_LEAVING, E.FENCED, S.FENCED),
+    Transition(S.LEAVING, E.FENCED, S.UNSUBSCRIBED),
+    Transition(S.LEAVING, E.FENCED, S.FENCED),
+    Transition(S.LEAVING, E.FATAL_ERROR, S.FATAL),
+)
+"""Arrows that Kafka declares and this machine does not use.
+
+A member that is fenced while it prepares to leave has left. Answers that come once a member is out of
+the group are ignored, errors among them. LEAVING lasts no longer than it takes to build the leave.
+"""
