@@ -1,0 +1,72 @@
+"""What an application hears of its partitions, and what an observer hears of the member."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Literal, Protocol
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
+
+Phase = Literal["begin", "end", "raised"]
+"""A callback that raised has not ended: it is called again, or on_revoked or on_lost is. Those that give
+everything up have ended even so."""
+
+
+class RebalanceListener(Protocol):
+    """The application's callbacks, plain or async. They never overlap; heartbeats go on while they run.
+
+    An exception is raised to the application from its next poll. After one from `on_partitions_assigned`
+    or `on_partitions_revoked` the same reconciliation is tried again at the poll after that.
+    """
+
+    def on_partitions_assigned(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
+        """These are owned from now on; fetching starts when this ends. Empty after a pure revocation."""
+
+    def on_partitions_revoked(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
+        """These are given up when this ends. What was processed may still be committed here."""
+
+    def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
+        """These are gone, and may be another member's already: nothing can be committed any more."""
+
+
+class NoListener:
+    """Does nothing."""
+
+    def on_partitions_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Nothing to do."""
+
+    def on_partitions_revoked(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Nothing to do."""
+
+    def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Nothing to do."""
+
+
+class MemberObserver(Protocol):
+    """Sees everything that a member does, as it happens. Must not call back into the driver."""
+
+    def on_state(
+        self, event: ConsumerMemberEvent, source: ConsumerMemberState, target: ConsumerMemberState
+    ) -> None:
+        """The machine took an arrow of its table."""
+
+    def on_request(self, request: ConsumerGroupHeartbeatRequest | OffsetCommitRequest) -> None:
+        """A heartbeat or a commit goes out."""
+
+    def on_response(
+        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse | Exception
+    ) -> None:
+        """A heartbeat was answered, or was not; called before the machine hears of it."""
+
+    def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
+        """A rebalance callback begins, has ended, or has raised."""
+
+    def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
+        """A commit was answered, or was not."""
