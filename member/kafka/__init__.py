@@ -1,0 +1,1 @@
+"""KIP848Consumer: a member over aiokafka's client and fetcher, against real brokers."""

@@ -1,0 +1,493 @@
+"""The asyncio consumer that speaks KIP-848, with the API of aiokafka's AIOKafkaConsumer."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Iterable
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import ConsumerStoppedError, IllegalStateError
+from aiokafka.structs import ConsumerRecord, OffsetAndTimestamp, TopicPartition
+from aiokafka.util import commit_structure_validate
+
+from fencepost.coordinator.protocol import ids
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.driver.listener import MemberObserver
+from fencepost.member.kafka import settings
+from fencepost.member.kafka.engine import Connections
+from fencepost.member.kafka.listener import ApplicationListener
+from fencepost.member.kafka.session import Session
+
+_FAILED_START_CLOSE_MS = 5_000
+"""How long a start that fails takes at most to leave the group."""
+
+Partition = tuple[str, int]
+
+
+class KIP848Consumer:
+    """A consumer of a group whose broker assigns the partitions (KIP-848): Kafka 4.0 or later.
+
+        async with KIP848Consumer("orders", bootstrap_servers="…", group_id="billing") as consumer:
+            async for record in consumer:
+                ...
+
+    Settings have the names and the defaults of AIOKafkaConsumer, whose documentation holds for what is
+    not said here. `listener` is aiokafka's ConsumerRebalanceListener, or an object like one that may have
+    `on_partitions_lost` as well. `group_remote_assignor` names an assignor of the broker; `observer` sees
+    what the member does. To be made in the event loop that it is used in.
+
+    What was handed over counts as processed when the application asks for more: only that is committed
+    automatically. Exceptions of listeners are raised by the next poll as CallbackFailed, all others are
+    aiokafka's.
+
+    :raises ValueError: if a setting is impossible, or means nothing with KIP-848: the broker decides on
+        sessions, heartbeats and strategies.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | list[str] = "localhost",
+        group_id: str | None = None,
+        listener: Any = None,
+        client_id: str = "fencepost",
+        group_instance_id: str | None = None,
+        group_remote_assignor: str | None = None,
+        client_rack: str | None = None,
+        key_deserializer: Callable[[bytes | None], Any] | None = None,
+        value_deserializer: Callable[[bytes | None], Any] | None = None,
+        auto_offset_reset: str = "latest",
+        enable_auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        max_poll_interval_ms: int = 300_000,
+        max_poll_records: int | None = None,
+        isolation_level: str = "read_uncommitted",
+        fetch_min_bytes: int = 1,
+        fetch_max_bytes: int = 52_428_800,
+        fetch_max_wait_ms: int = 500,
+        max_partition_fetch_bytes: int = 1_048_576,
+        check_crcs: bool = True,
+        consumer_timeout_ms: int = 200,
+        request_timeout_ms: int = 40_000,
+        default_api_timeout_ms: int = 60_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        metadata_max_age_ms: int = 300_000,
+        connections_max_idle_ms: int | None = 540_000,
+        security_protocol: str = "PLAINTEXT",
+        ssl_context: SSLContext | None = None,
+        sasl_mechanism: str = "PLAIN",
+        sasl_plain_username: str | None = None,
+        sasl_plain_password: str | None = None,
+        sasl_kerberos_service_name: str = "kafka",
+        sasl_kerberos_domain_name: str | None = None,
+        sasl_oauth_token_provider: Any = None,
+        observer: MemberObserver | None = None,
+        session_timeout_ms: None = None,
+        heartbeat_interval_ms: None = None,
+        partition_assignment_strategy: None = None,
+        rebalance_timeout_ms: None = None,
+    ) -> None:
+        settings.refuse(
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            partition_assignment_strategy=partition_assignment_strategy,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+        )
+        settings.check_records("max_poll_records", max_poll_records)
+        settings.check_choice("isolation_level", isolation_level, settings.ISOLATION_LEVELS)
+        settings.check_choice("auto_offset_reset", auto_offset_reset, settings.OFFSET_RESETS)
+        self._group_id = settings.check_group_id(group_id)
+        self._config = settings.member_config(
+            max_poll_interval_ms=max_poll_interval_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=max(retry_backoff_ms, retry_backoff_max_ms),
+            request_timeout_ms=request_timeout_ms,
+            default_api_timeout_ms=default_api_timeout_ms,
+            enable_auto_commit=enable_auto_commit,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            auto_offset_reset=auto_offset_reset,
+            group_instance_id=group_instance_id,
+            group_remote_assignor=group_remote_assignor,
+            client_rack=client_rack,
+            client_id=client_id,
+        )
+        self._fetch_settings = {
+            "key_deserializer": key_deserializer,
+            "value_deserializer": value_deserializer,
+            "fetch_min_bytes": fetch_min_bytes,
+            "fetch_max_bytes": fetch_max_bytes,
+            "fetch_max_wait_ms": fetch_max_wait_ms,
+            "max_partition_fetch_bytes": max_partition_fetch_bytes,
+            "check_crcs": check_crcs,
+            "fetcher_timeout": consumer_timeout_ms / 1000,
+            "retry_backoff_ms": retry_backoff_ms,
+            "isolation_level": isolation_level,
+            "client_rack": client_rack,
+        }
+        self._max_poll_records = max_poll_records
+        self._observer = observer
+        self._listener = ApplicationListener(listener)
+        self._session: Session | None = None
+        self._closed = False
+        self._topics: frozenset[str] = frozenset()
+        self._pattern: str | None = None
+        self._client = AIOKafkaClient(
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            metadata_max_age_ms=metadata_max_age_ms,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            connections_max_idle_ms=connections_max_idle_ms,
+            security_protocol=security_protocol,
+            ssl_context=ssl_context,
+            sasl_mechanism=sasl_mechanism,
+            sasl_plain_username=sasl_plain_username,
+            sasl_plain_password=sasl_plain_password,
+            sasl_kerberos_service_name=sasl_kerberos_service_name,
+            sasl_kerberos_domain_name=sasl_kerberos_domain_name,
+            sasl_oauth_token_provider=sasl_oauth_token_provider,
+        )
+        if topics:
+            self._remember(topics, None)
+
+    # -- start and stop ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect; with a subscription, join the group and take up the first assignment.
+
+        :raises KafkaConnectionError: if no broker answers, or none takes the credentials.
+        :raises UnsupportedVersionError: if the broker does not speak KIP-848.
+        """
+        if self._session is not None or self._closed:
+            raise IllegalStateError("a consumer starts once")
+        connections = Connections(self._client)
+        try:
+            await connections.bootstrap()
+            self._session = session = Session(
+                self._client,
+                connections,
+                self._group_id,
+                self._config,
+                listener=self._listener,
+                observer=self._observer,
+                fetch_settings=self._fetch_settings,
+            )
+            if self._topics or self._pattern:
+                session.subscribe(self._topics, self._pattern)
+                await session.joined()
+        except BaseException:
+            await self.stop(timeout_ms=_FAILED_START_CLOSE_MS)
+            raise
+
+    async def stop(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:
+        """Commit what was handed over if commits are automatic, revoke everything, leave, disconnect.
+
+        The group hears of it at once; a static member keeps its place until its session ends, unless the
+        option says otherwise. Takes no longer than the time given, with no broker to be reached.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._session is not None:
+                await self._session.close(option, timeout_ms)
+        finally:
+            await self._client.close()
+
+    async def __aenter__(self) -> KIP848Consumer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __del__(self) -> None:
+        session = getattr(self, "_session", None)
+        if session is not None and not self._closed:
+            warnings.warn(f"Unclosed KIP848Consumer {self!r}", ResourceWarning, source=self, stacklevel=2)
+
+    def _running(self) -> Session:
+        if self._session is None:
+            raise IllegalStateError("the consumer is not started")
+        return self._session
+
+    # -- who it is ---------------------------------------------------------------------------------------
+
+    @property
+    def member_id(self) -> MemberId:
+        """The member id, kept from start to stop."""
+        return self._running().driver.member_id
+
+    @property
+    def member_epoch(self) -> int:
+        """The newest epoch received; 0 while out of the group."""
+        return self._running().driver.member_epoch
+
+    @property
+    def state(self) -> ConsumerMemberState:
+        """Where the member stands."""
+        return self._running().driver.state
+
+    # -- subscription ------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str] = (), pattern: str | None = None, listener: Any = None) -> None:
+        """Subscribe to these topics, or to all that an expression matches, in place of what was before.
+
+        The expression is the broker's: RE2 syntax, and the whole name has to match. The listener replaces
+        the one before, too; partitions that are subscribed to as before stay assigned.
+
+        :raises TypeError: for neither or both, for a string in place of a list, for an impossible listener.
+        """
+        if isinstance(topics, str):
+            raise TypeError("Topics should be list of strings")
+        topics = tuple(topics)
+        if not (topics or pattern):
+            raise TypeError("You should provide either `topics` or `pattern`")
+        if topics and pattern:
+            raise TypeError("You can't provide both `topics` and `pattern`")
+        if pattern is not None and not isinstance(pattern, str):
+            raise TypeError("pattern should be a string in RE2 syntax: the broker matches it")
+        if self._closed:
+            raise ConsumerStoppedError
+        self._listener.replace(listener)
+        self._remember(topics, pattern)
+        if self._session is not None:
+            self._session.subscribe(self._topics, self._pattern)
+
+    def _remember(self, topics: Iterable[str], pattern: str | None) -> None:
+        self._topics = frozenset(topics)
+        self._pattern = pattern
+        if not all(isinstance(topic, str) and topic for topic in self._topics):
+            raise TypeError("Topics should be list of strings")
+
+    def unsubscribe(self) -> asyncio.Future[None]:
+        """Give everything up and leave the group. Done when the returned future is, which may be ignored."""
+        self._topics, self._pattern = frozenset(), None
+        return self._running().unsubscribe()
+
+    def subscription(self) -> frozenset[str]:
+        """The topics that are subscribed to; for a pattern those among them that are assigned."""
+        if self._pattern is None:
+            return self._topics
+        return frozenset(partition.topic for partition in self.assignment())
+
+    def assignment(self) -> set[TopicPartition]:
+        """What is assigned, from the begin of on_partitions_assigned to the end of on_partitions_revoked."""
+        if self._session is None:
+            return set()
+        return {TopicPartition(*partition) for partition in self._session.driver.assignment}
+
+    def _assigned(self, partitions: Iterable[Partition]) -> tuple[ids.TopicPartition, ...]:
+        """These partitions, or all that are assigned.
+
+        :raises IllegalStateError: if one of them is not assigned.
+        """
+        owned = self._running().driver.assignment
+        chosen = tuple(ids.TopicPartition(*each) for each in _partitions(partitions)) or owned
+        missing = [each for each in chosen if each not in owned]
+        if missing:
+            raise IllegalStateError(f"Partitions {missing} are not assigned")
+        return chosen
+
+    # -- records -----------------------------------------------------------------------------------------
+
+    async def getone(self, *partitions: Partition) -> ConsumerRecord:
+        """The next record, of these partitions if any are given.
+
+        :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
+        """
+        session = self._session
+        if session is not None and session.resting:
+            record = session.fetching.take_one(partitions)
+            if record is not None:
+                return record
+        if self._closed:
+            raise ConsumerStoppedError
+        session = self._running()
+        chosen = _partitions(partitions)
+        return await session.poll(lambda: session.fetching.take_one(chosen), None)
+
+    async def getmany(
+        self, *partitions: Partition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records by partition; none if there are none when the time is over.
+
+        :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
+        """
+        if self._closed:
+            raise ConsumerStoppedError
+        settings.check_records("max_records", max_records)
+        session, chosen = self._running(), _partitions(partitions)
+        most = max_records or self._max_poll_records
+        return await session.poll(lambda: session.fetching.take_many(chosen, most), timeout_ms / 1000)
+
+    def __aiter__(self) -> KIP848Consumer:
+        if self._closed:
+            raise ConsumerStoppedError
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        session = self._session
+        if session is not None and session.resting:
+            record = session.fetching.take_one()
+            if record is not None:
+                return record
+        try:
+            return await self.getone()
+        except ConsumerStoppedError:
+            raise StopAsyncIteration from None
+
+    # -- positions ---------------------------------------------------------------------------------------
+
+    async def position(self, partition: Partition) -> int:
+        """Offset of the next record to hand over."""
+        (chosen,) = self._assigned((partition,))
+        return await self._running().position(chosen)
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Go on reading from this offset; in on_partitions_assigned: start there."""
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise ValueError("Offset must be a positive integer")
+        self._running().seek(ids.TopicPartition(*partition), offset)
+
+    async def seek_to_beginning(self, *partitions: Partition) -> bool:
+        """Go to the first record of these partitions, or of all that are assigned."""
+        return await self._seek_to(partitions, earliest=True)
+
+    async def seek_to_end(self, *partitions: Partition) -> bool:
+        """Go behind the last record of these partitions, or of all that are assigned."""
+        return await self._seek_to(partitions, earliest=False)
+
+    async def _seek_to(self, partitions: tuple[Partition, ...], *, earliest: bool) -> bool:
+        session, chosen = self._running(), self._assigned(partitions)
+        offsets = await session.fetching.offsets_at(
+            chosen, self._config.request_timeout_ms, earliest=earliest
+        )
+        for partition, offset in offsets.items():
+            session.seek(ids.TopicPartition(*partition), offset)
+        return True
+
+    async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
+        """Go to the committed offsets, where there are any; answers them."""
+        session, found = self._running(), {}
+        for partition in self._assigned(partitions):
+            offset = found[TopicPartition(*partition)] = await session.committed(partition)
+            if offset is not None:
+                session.seek(partition, offset)
+        return found
+
+    def pause(self, *partitions: Partition) -> None:
+        """Hand out nothing of these until `resume`, or until they are assigned anew."""
+        for partition in self._assigned(partitions) if partitions else ():
+            self._running().pause(partition)
+
+    def resume(self, *partitions: Partition) -> None:
+        """Hand out records of these again."""
+        for partition in self._assigned(partitions) if partitions else ():
+            self._running().resume(partition)
+
+    def paused(self) -> set[TopicPartition]:
+        """What is paused."""
+        return {TopicPartition(*partition) for partition in self._running().paused}
+
+    # -- committed offsets -------------------------------------------------------------------------------
+
+    async def commit(self, offsets: dict[TopicPartition, Any] | None = None) -> None:
+        """Commit offsets, or (offset, metadata), by partition; without them all that was handed over.
+
+        :raises CommitFailedError: if the member is out of the group, or its epoch is not the newest.
+        """
+        session = self._running()
+        if not self._topics and self._pattern is None and not self._closed:
+            raise IllegalStateError("Not subscribed to any topics")
+        if offsets is None:
+            await session.commit(None)
+            return
+        given = commit_structure_validate(offsets)
+        self._assigned(given)
+        await session.commit(
+            {
+                ids.TopicPartition(*partition): OffsetAndMetadata(offset=each.offset, metadata=each.metadata)
+                for partition, each in given.items()
+            }
+        )
+
+    async def committed(self, partition: Partition) -> int | None:
+        """The group's committed offset, asked of the coordinator; None if there is none."""
+        return await self._running().committed(ids.TopicPartition(*partition))
+
+    # -- logs and topics ---------------------------------------------------------------------------------
+
+    def highwater(self, partition: Partition) -> int | None:
+        """Offset of the next record to be produced, as of the last fetch."""
+        return self._last_seen(partition)[0]
+
+    def last_stable_offset(self, partition: Partition) -> int | None:
+        """Offset up to which transactions are over, as of the last fetch; -1 for read_uncommitted."""
+        return self._last_seen(partition)[1]
+
+    def last_poll_timestamp(self, partition: Partition) -> int | None:
+        """Time of the last fetch, in ms since 1970."""
+        return self._last_seen(partition)[2]
+
+    def _last_seen(self, partition: Partition) -> tuple[int | None, int | None, int | None]:
+        (chosen,) = self._assigned((partition,))
+        return self._running().fetching.last_seen(chosen)
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition, assigned or not."""
+        return await self._offsets_at(partitions, earliest=True)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The next offset of each partition, assigned or not."""
+        return await self._offsets_at(partitions, earliest=False)
+
+    async def _offsets_at(
+        self, partitions: Iterable[TopicPartition], *, earliest: bool
+    ) -> dict[TopicPartition, int]:
+        return await self._running().fetching.offsets_at(
+            list(partitions), self._config.request_timeout_ms, earliest=earliest
+        )
+
+    async def offsets_for_times(
+        self, timestamps: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first offset at or after a time in ms, by partition; None where there is none."""
+        times = {partition: int(time) for partition, time in timestamps.items()}
+        for partition, time in times.items():
+            if time < 0:
+                raise ValueError(
+                    f"The target time for partition {partition} is {time}: it cannot be negative"
+                )
+        return await self._running().fetching.offsets_for_times(times, self._config.request_timeout_ms)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Partitions of a topic whose metadata is at hand; None for others."""
+        found: set[int] | None = self._client.cluster.partitions_for_topic(topic)
+        return found
+
+    async def topics(self) -> set[str]:
+        """All topics that this client may see."""
+        found: set[str] = (await self._client.fetch_all_metadata()).topics()
+        return found
+
+
+def _partitions(partitions: Iterable[Partition]) -> tuple[TopicPartition, ...]:
+    """As aiokafka's tuples.
+
+    :raises TypeError: if one is none.
+    """
+    chosen = tuple(partitions)
+    if not all(isinstance(each, tuple) and len(each) == 2 for each in chosen):
+        raise TypeError("partitions must be TopicPartition namedtuples")
+    return tuple(TopicPartition(*each) for each in chosen)

@@ -1,0 +1,427 @@
+"""aiokafka's client and fetcher as a member uses them; the one file that touches their private names.
+
+The client carries requests that aiokafka does not know: its connections take any object that builds its
+own bytes. The fetcher keeps what it has for partitions that stay: partitions come and go in place, where
+aiokafka's own reassignment drops the buffers of all. A partition is in the fetcher's assignment exactly
+as long as the member may fetch it, and always with a position, so the fetcher never looks for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from io import BytesIO
+from typing import Any, ClassVar
+
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.conn import CloseReason, create_conn
+from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, OffsetResetStrategy
+from aiokafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
+from aiokafka.errors import (
+    BrokerResponseError,
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaError,
+    OffsetOutOfRangeError,
+)
+from aiokafka.structs import ConsumerRecord, TopicPartition
+
+Frame = Callable[[int, int, str], bytes]
+"""From version, correlation id and client id to a whole request frame, its length included."""
+
+_CORRELATION_ID = struct.Struct(">i")
+
+
+class Call:
+    """A request as aiokafka's connections take one. `version` is the one that was agreed upon."""
+
+    def __init__(self, api_key: int, oldest: int, newest: int, frame: Frame) -> None:
+        self.api_key = api_key
+        self.version = -1
+        self._oldest = oldest
+        self._newest = newest
+        self._frame = frame
+
+    def prepare(self, versions: Mapping[int, tuple[int, int]]) -> _PreparedCall:
+        """The request in the newest version that both sides speak.
+
+        :raises IncompatibleBrokerVersion: if there is none.
+        """
+        low, high = versions.get(self.api_key, (0, -1))
+        self.version = min(high, self._newest)
+        if self.version < max(low, self._oldest):
+            spoken = f"versions {low} to {high}" if self.api_key in versions else "none"
+            raise IncompatibleBrokerVersion(
+                f"API {self.api_key} is needed in version {self._oldest} to {self._newest}, "
+                f"the broker speaks {spoken}"
+            )
+        return _PreparedCall(self.version, self._frame)
+
+
+class _WholeFrame:
+    """Leaves the answer as it is: what can't be read must not end aiokafka's reader."""
+
+    @staticmethod
+    def decode(answer: BytesIO) -> bytes:
+        return answer.getvalue()
+
+
+class _Bytes:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def encode(self) -> bytes:
+        return self._data
+
+
+class _ResponseHeader:
+    def __init__(self, correlation_id: int) -> None:
+        self.correlation_id = correlation_id
+
+
+class _PreparedCall:
+    RESPONSE_TYPE: ClassVar[type[_WholeFrame]] = _WholeFrame
+
+    def __init__(self, version: int, frame: Frame) -> None:
+        self._version = version
+        self._frame = frame
+
+    def build_request_header(self, correlation_id: int, client_id: str) -> _Bytes:
+        """The header, and with it the body; aiokafka puts the length before both."""
+        return _Bytes(self._frame(self._version, correlation_id, client_id)[4:])
+
+    def encode(self) -> bytes:
+        return b""
+
+    def parse_response_header(self, answer: BytesIO) -> _ResponseHeader:
+        return _ResponseHeader(*_CORRELATION_ID.unpack(answer.read(_CORRELATION_ID.size)))
+
+
+class Connections:
+    """The client's connections to brokers, of which the coordinator has one of its own."""
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self._client = client
+
+    async def bootstrap(self) -> None:
+        """Learn of the cluster.
+
+        :raises KafkaConnectionError: if no broker answers; its text says why, as far as that is known.
+        """
+        try:
+            await self._client.bootstrap()
+        except KafkaConnectionError as error:
+            raise KafkaConnectionError(f"{error}: {await self._reason()}") from error
+
+    async def _reason(self) -> str:
+        """Why the first address does not work: aiokafka logs it and keeps it to itself."""
+        client = self._client
+        host, port, _ = client.hosts[0]
+        try:
+            connection = await create_conn(
+                host,
+                port,
+                client_id=client._client_id,
+                request_timeout_ms=client._request_timeout_ms,
+                ssl_context=client._ssl_context,
+                security_protocol=client._security_protocol,
+                sasl_mechanism=client._sasl_mechanism,
+                sasl_plain_username=client._sasl_plain_username,
+                sasl_plain_password=client._sasl_plain_password,
+                sasl_kerberos_service_name=client._sasl_kerberos_service_name,
+                sasl_kerberos_domain_name=client._sasl_kerberos_domain_name,
+                sasl_oauth_token_provider=client._sasl_oauth_token_provider,
+            )
+        except (OSError, KafkaError, TimeoutError) as error:
+            return str(error) or type(error).__name__
+        await connection.close()
+        return "it accepts connections but does not answer"
+
+    async def ask(self, node_id: int, call: Call, timeout_ms: int, *, coordination: bool = False) -> bytes:
+        """The answer to a call, as a frame without its length.
+
+        :raises KafkaError: if there is no connection, or it breaks.
+        :raises TimeoutError: if no answer comes in time; the connection is given up.
+        """
+        group = ConnectionGroup.COORDINATION if coordination else ConnectionGroup.DEFAULT
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                answer: bytes = await self._client.send(node_id, call, group=group)
+                return answer
+        except TimeoutError:
+            connection = self._client._conns.get((node_id, group))
+            if connection is not None:
+                connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+            raise
+
+    def any_node(self) -> int | None:
+        """Some broker of the cluster."""
+        node: int | None = self._client.get_random_node()
+        return node
+
+    async def knows(self, node_id: int, host: str, port: int, timeout_ms: int) -> bool:
+        """Whether the broker of this id is known under this address, if need be after asking again."""
+        for renewed in (False, True):
+            if renewed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._client.force_metadata_update(), timeout_ms / 1000)
+            broker = self._client.cluster.broker_metadata(node_id)
+            if broker is not None and (broker.host, broker.port) == (host, port):
+                return True
+        return broker is not None
+
+    def track(self, topics: set[str]) -> None:
+        """Keep the metadata of exactly these topics; of all, if there are none."""
+        if topics != self._client._topics:
+            self._client.set_topics(topics)
+
+    def leader_of(self, partition: tuple[str, int]) -> int | None:
+        """The broker that leads a partition; None if nobody does, or nobody knows."""
+        leader = self._client.cluster.leader_for_partition(TopicPartition(*partition))
+        return None if leader == -1 else leader
+
+    def renew_metadata(self) -> None:
+        """Ask for leaders and addresses again."""
+        self._client.force_metadata_update()
+
+
+class Fetching:
+    """The fetcher with an assignment that changes in place."""
+
+    def __init__(self, client: AIOKafkaClient, **settings: Any) -> None:
+        self._subscriptions = SubscriptionState(loop=asyncio.get_running_loop())
+        self._subscriptions.assign_from_user([])
+        self._assignment = self._subscriptions.subscription.assignment
+        # Resets are the member's: an offset that is out of range becomes an error here.
+        self._fetcher = Fetcher(client, self._subscriptions, auto_offset_reset="none", **settings)
+        self._records: dict[TopicPartition, FetchResult | FetchError] = self._fetcher._records
+        self._current: FetchResult | None = None
+        """What `take_one` took its last record from."""
+        self._touched: dict[TopicPartition, TopicPartitionState] = {}
+        """Partitions whose position moved since `handed`."""
+        self.on_out_of_range: Callable[[TopicPartition], None] = lambda partition: None
+        """Called for a partition whose log does not have the position; it is to be taken away."""
+
+    async def close(self) -> None:
+        """Stop fetching; whoever waits is woken."""
+        self._drop_ended()
+        with contextlib.suppress(KafkaError):  # of a fetcher that died: it is stopped, then
+            await self._fetcher.close()
+
+    # -- partitions --------------------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """What is fetched now."""
+        partitions: frozenset[TopicPartition] = self._assignment._topic_partitions
+        return partitions
+
+    def assign(self, positions: Mapping[Any, int], paused: Iterable[tuple[str, int]]) -> None:
+        """Fetch exactly these, each from its position. What stays keeps both its position and its buffer."""
+        states, before = self._assignment._tp_state, self.partitions
+        after = frozenset(TopicPartition(*partition) for partition in positions)
+        if after == before:
+            return
+        self._current = None
+        for partition in before - after:
+            self._records.pop(partition, None)
+            self._touched.pop(partition, None)
+            # A fetch under way may still bring records of it, and looks here whether they are wanted.
+            states[partition]._position = None
+        for partition in after - before:
+            state = states.get(partition)
+            if state is None:
+                state = states[partition] = TopicPartitionState(self._assignment)
+            state.seek(positions[partition])
+            state.resume()
+        self._assignment._topic_partitions = after
+        for partition in paused:
+            if partition in after:
+                states[partition].pause()
+        if not self._fetcher._in_flight:
+            for partition in [each for each in states if each not in after]:
+                del states[partition]
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._fetcher._notify(self._fetcher._wait_consume_future)
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Go on from this offset, without what was fetched already."""
+        self._current = None
+        self._fetcher.seek_to(TopicPartition(*partition), offset)
+
+    def pause(self, partition: tuple[str, int]) -> None:
+        """Hand out nothing of it, and do not fetch it; what was fetched is kept."""
+        if partition in self.partitions:
+            self._current = None
+            self._assignment._tp_state[partition].pause()
+
+    def resume(self, partition: tuple[str, int]) -> None:
+        """Undo `pause`."""
+        if partition in self.partitions:
+            self._assignment._tp_state[partition].resume()
+            self.wake()
+
+    def position(self, partition: tuple[str, int]) -> int | None:
+        """Offset of the next record to hand out."""
+        state = self._assignment._tp_state.get(partition)
+        position: int | None = None if state is None else state._position
+        return position
+
+    def last_seen(self, partition: tuple[str, int]) -> tuple[int | None, int | None, int | None]:
+        """High watermark, last stable offset, and time in ms of the last fetch; None before it."""
+        state = self._assignment._tp_state.get(partition)
+        return (None, None, None) if state is None else (state.highwater, state.lso, state.timestamp)
+
+    # -- records -----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """See to it that the fetcher's background task lives.
+
+        :raises KafkaError: if it died of an error; it is started again.
+        """
+        task: asyncio.Task[None] = self._fetcher._fetch_task
+        if task.done() and not self._fetcher._closed:
+            self._current = None
+            self._drop_ended()
+            self._fetcher._fetch_task = asyncio.ensure_future(self._fetcher._fetch_requests_routine())
+            task.result()
+
+    def _drop_ended(self) -> None:
+        """Forget fetches that ended: the fetcher awaits what it finds, and takes their errors for its own."""
+        self._fetcher._pending_tasks = {task for task in self._fetcher._pending_tasks if not task.done()}
+
+    def take_one(self, partitions: tuple[tuple[str, int], ...] = ()) -> ConsumerRecord | None:
+        """The next buffered record of these partitions, or of any."""
+        if self._current is not None and not partitions:
+            record = self._current.getone()
+            if record is not None:
+                return record
+            self._exhausted(self._current._topic_partition)
+        return self._next(partitions)
+
+    def _next(self, partitions: tuple[tuple[str, int], ...]) -> ConsumerRecord | None:
+        self._current = None
+        for partition in list(self._records):
+            result = self._buffer(partition, partitions)
+            if result is None:
+                continue
+            record = result.getone()
+            if record is not None:
+                self._current = result
+                return record
+            self._exhausted(partition)
+        return None
+
+    def take_many(
+        self, partitions: tuple[tuple[str, int], ...], most: int | None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Buffered records of these partitions, or of all; at most that many.
+
+        An error of one partition waits until there is nothing of the others to hand out.
+        """
+        self._current = None
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        failed: Exception | None = None
+        for partition in list(self._records):
+            try:
+                result = self._buffer(partition, partitions)
+                if result is None:
+                    continue
+                records = result.getall(most)
+            except Exception as error:
+                failed = failed or error
+                continue
+            if not result.has_more():
+                self._exhausted(partition)
+            if records:
+                taken[partition] = records
+                if most is not None:
+                    most -= len(records)
+                    if most == 0:
+                        break
+        if failed is not None and not taken:
+            raise failed
+        return taken
+
+    def _buffer(self, partition: TopicPartition, wanted: tuple[tuple[str, int], ...]) -> FetchResult | None:
+        """The buffer to take from; an error in place of one is raised, or leads to `on_out_of_range`."""
+        state = self._assignment._tp_state[partition]
+        if state.paused or (wanted and partition not in wanted):
+            return None
+        result = self._records.get(partition)
+        if isinstance(result, FetchResult):
+            self._touched[partition] = state
+            return result
+        if result is not None:
+            self._exhausted(partition)
+            if not isinstance(result._error, OffsetOutOfRangeError):
+                result.check_raise()
+            self.on_out_of_range(partition)
+        return None
+
+    def _exhausted(self, partition: TopicPartition) -> None:
+        self._records.pop(partition, None)
+        self._look_again()
+
+    def handed(self) -> dict[TopicPartition, int]:
+        """Positions of the partitions that records were taken of since the last call."""
+        touched, self._touched, self._current = self._touched, {}, None
+        return {partition: state._position for partition, state in touched.items()}
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        for waiter in list(self._fetcher._fetch_waiters):
+            self._fetcher._notify(waiter)
+        self._look_again()
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait for records, for `wake`, or for the time to pass."""
+        waiter = self._fetcher._create_fetch_waiter()
+        try:
+            await asyncio.wait(
+                (waiter, self._fetcher._fetch_task), timeout=timeout_s, return_when="FIRST_COMPLETED"
+            )
+        finally:
+            waiter.cancel()
+
+    # -- offsets of logs ---------------------------------------------------------------------------------
+
+    async def log_offsets(
+        self, node_id: int, partitions: Iterable[tuple[str, int]], *, earliest: bool
+    ) -> dict[tuple[str, int], int]:
+        """The first or the next offset of these partitions, which that node leads; without those that fail.
+
+        :raises KafkaError: if the node does not answer.
+        """
+        strategy = OffsetResetStrategy.EARLIEST if earliest else OffsetResetStrategy.LATEST
+        asked: dict[str, list[tuple[int, int]]] = {}
+        for topic, partition in partitions:
+            asked.setdefault(topic, []).append((partition, strategy))
+        try:
+            found = await self._fetcher._proc_offset_request(node_id, asked)
+        except BrokerResponseError:
+            several = [(topic, number) for topic, rows in asked.items() for number, _ in rows]
+            if len(several) == 1:
+                return {}
+            alone = [await self.log_offsets(node_id, (each,), earliest=earliest) for each in several]
+            return {partition: offset for one in alone for partition, offset in one.items()}
+        return {partition: offset for partition, (offset, _) in found.items()}
+
+    async def offsets_at(
+        self, partitions: Iterable[Any], timeout_ms: int, *, earliest: bool
+    ) -> dict[Any, int]:
+        """As aiokafka's beginning_offsets and end_offsets."""
+        ask = self._fetcher.beginning_offsets if earliest else self._fetcher.end_offsets
+        offsets: dict[Any, int] = await ask(partitions, timeout_ms)
+        return offsets
+
+    async def offsets_for_times(self, timestamps: dict[Any, int], timeout_ms: int) -> dict[Any, Any]:
+        """As aiokafka's offsets_for_times."""
+        offsets: dict[Any, Any] = await self._fetcher.get_offsets_by_times(timestamps, timeout_ms)
+        return offsets

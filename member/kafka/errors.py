@@ -1,0 +1,36 @@
+"""A member's errors as aiokafka's exceptions, which programs that come from it know how to catch."""
+
+from __future__ import annotations
+
+from aiokafka import errors
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.member.consumer.errors import (
+    CommitFailed,
+    MemberError,
+    NoOffsetForPartition,
+    PositionOutOfRange,
+)
+
+_NOT_A_MEMBER = (
+    ErrorCode.STALE_MEMBER_EPOCH,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+)
+"""A commit that fails with one of these failed because the partition may be another member's now."""
+
+
+def as_kafka_error(error: MemberError) -> errors.KafkaError:
+    """The exception to raise in place of this one; a code that aiokafka does not know is a KafkaError."""
+    if isinstance(error, PositionOutOfRange):
+        return errors.OffsetOutOfRangeError(str(error))
+    if isinstance(error, NoOffsetForPartition):
+        return errors.NoOffsetForPartitionError(str(error))
+    if isinstance(error, CommitFailed) and error.code in _NOT_A_MEMBER:
+        return errors.CommitFailedError(str(error))
+    kind = errors.for_code(int(error.code))
+    if kind is errors.UnknownError and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
+        return errors.KafkaError(str(error))
+    return kind(str(error))

@@ -1,0 +1,111 @@
+"""What the application hears: its rebalance listener, aiokafka's or ours, and who watches the member."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
+from fencepost.member.driver.listener import MemberObserver, Phase
+
+_REQUIRED = ("on_partitions_revoked", "on_partitions_assigned")
+
+
+class ApplicationListener:
+    """Calls the application's listener with sets of aiokafka's TopicPartition.
+
+    A listener without `on_partitions_lost`, such as aiokafka's own, hears of lost partitions as revoked.
+    """
+
+    def __init__(self, listener: Any = None) -> None:
+        self._listener: Any = None
+        self.replace(listener)
+
+    def replace(self, listener: Any) -> None:
+        """Call this one from now on; None calls nobody.
+
+        :raises TypeError: if it has not the methods of a ConsumerRebalanceListener.
+        """
+        if listener is not None:
+            missing = [name for name in _REQUIRED if not callable(getattr(listener, name, None))]
+            if missing:
+                raise TypeError(
+                    "listener should be a ConsumerRebalanceListener or an object like one: "
+                    f"{type(listener).__name__} has no {' and no '.join(missing)}"
+                )
+        self._listener = listener
+
+    def on_partitions_assigned(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
+        """These are added."""
+        return self._call("on_partitions_assigned", partitions)
+
+    def on_partitions_revoked(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
+        """These are taken away."""
+        return self._call("on_partitions_revoked", partitions)
+
+    def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
+        """These are gone."""
+        hears = callable(getattr(self._listener, "on_partitions_lost", None))
+        return self._call("on_partitions_lost" if hears else "on_partitions_revoked", partitions)
+
+    def _call(self, name: str, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
+        if self._listener is None:
+            return None
+        result: Awaitable[None] | None = getattr(self._listener, name)(
+            {KafkaPartition(*partition) for partition in partitions}
+        )
+        return result
+
+
+CallbackSeen = Callable[[CallbackKind, Phase, tuple[TopicPartition, ...]], None]
+
+
+class MemberWatch:
+    """Tells of each state that the member comes to and of each callback; passes all on to an observer."""
+
+    def __init__(
+        self, on_state: Callable[[], None], on_callback: CallbackSeen, observer: MemberObserver | None
+    ) -> None:
+        self._on_state = on_state
+        self._on_callback = on_callback
+        self._observer = observer
+
+    def on_state(
+        self, event: ConsumerMemberEvent, source: ConsumerMemberState, target: ConsumerMemberState
+    ) -> None:
+        """The machine took an arrow of its table."""
+        if self._observer is not None:
+            self._observer.on_state(event, source, target)
+        self._on_state()
+
+    def on_request(self, request: ConsumerGroupHeartbeatRequest | OffsetCommitRequest) -> None:
+        """A heartbeat or a commit goes out."""
+        if self._observer is not None:
+            self._observer.on_request(request)
+
+    def on_response(
+        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse | Exception
+    ) -> None:
+        """A heartbeat was answered, or was not."""
+        if self._observer is not None:
+            self._observer.on_response(request, response)
+
+    def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
+        """A rebalance callback begins, has ended, or has raised."""
+        self._on_callback(kind, phase, partitions)
+        if self._observer is not None:
+            self._observer.on_callback(kind, phase, partitions)
+
+    def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
+        """A commit was answered, or was not."""
+        if self._observer is not None:
+            self._observer.on_commit(request, response)

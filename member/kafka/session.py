@@ -1,0 +1,333 @@
+"""One membership from start to stop: the member's driver, the fetcher, and the polls between them.
+
+A poll begins when the application asks for records and ends when it gets some. For some milliseconds after
+it, records that are buffered are handed out without another poll, as long as nothing happens to the member:
+it could do nothing with a poll but take note. It is told of them when that time is over, or before
+anything that depends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import ConsumerStoppedError, IllegalStateError, KafkaTimeoutError
+
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicPartition, topic_id_from_uuid
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import CommitFailed, MemberError
+from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.driver.clock import LoopClock
+from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.member.driver.listener import MemberObserver, Phase
+from fencepost.member.driver.transport import TransportError
+from fencepost.member.kafka.engine import Connections, Fetching
+from fencepost.member.kafka.errors import as_kafka_error
+from fencepost.member.kafka.listener import ApplicationListener, MemberWatch
+from fencepost.member.kafka.transport import KafkaTransport
+
+T = TypeVar("T")
+
+_REST_S = 0.01
+"""How long records are handed out without another poll, at most."""
+
+_JOINED = (ConsumerMemberState.ACKNOWLEDGING, ConsumerMemberState.STABLE)
+
+
+class Session:
+    """A member of a group on a client that has learned of its cluster. Errors are aiokafka's."""
+
+    def __init__(
+        self,
+        client: AIOKafkaClient,
+        connections: Connections,
+        group_id: str,
+        config: ConsumerConfig,
+        *,
+        listener: ApplicationListener,
+        observer: MemberObserver | None,
+        fetch_settings: Mapping[str, Any],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._group_id = group_id
+        self._config = config
+        self._connections = connections
+        self.fetching = Fetching(client, **fetch_settings)
+        self.fetching.on_out_of_range = self._out_of_range
+        self._transport = KafkaTransport(connections, self.fetching, config.request_timeout_ms)
+        self.driver = ConsumerDriver(
+            group_id,
+            topic_id_from_uuid(uuid.uuid4()),
+            self._transport,
+            LoopClock(self._loop),
+            listener=listener,
+            config=config,
+            rng=random.Random(),
+            observer=MemberWatch(self._moved, self._callback, observer),
+        )
+        self.driver.on_change = self._changed
+        self.paused: set[TopicPartition] = set()
+        self._topics: frozenset[str] = frozenset()
+        self._being_assigned: frozenset[TopicPartition] = frozenset()
+        self._polling = 0
+        """Tasks that are in a poll."""
+        self._settling: asyncio.Handle | None = None
+        """Set from the end of a poll until the member is told of what was handed out since."""
+        self._rest_s = min(_REST_S, config.max_poll_interval_ms / 100_000)
+        self.resting = False
+        """Whether buffered records may be had without another poll."""
+        self.closed = False
+
+    # -- subscription ------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], pattern: str | None) -> None:
+        """Replace the subscription."""
+        self.settle()
+        self._topics = frozenset(topics)
+        self._track()
+        self.driver.subscribe(sorted(self._topics), pattern=pattern)
+
+    def unsubscribe(self) -> asyncio.Future[None]:
+        """Leave the group; the future is done when that is over."""
+        self.settle()
+        self._topics = frozenset()
+        return self.driver.unsubscribe()
+
+    async def joined(self) -> None:
+        """Wait until the member has taken up its first assignment."""
+        self._polling += 1
+        try:
+            while True:
+                self._begin()
+                if self.driver.state in _JOINED:
+                    return
+                await self.fetching.wait(None)
+        finally:
+            self._end()
+
+    def _track(self) -> None:
+        """Keep the metadata of what is subscribed to by name, and of what is fetched."""
+        self._connections.track({*self._topics, *(each.topic for each in self.fetching.partitions)})
+
+    def _callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
+        if kind is CallbackKind.ASSIGNED:
+            self._being_assigned = frozenset(partitions if phase == "begin" else ())
+        elif phase == "end":
+            self.paused.difference_update(partitions)
+
+    def _moved(self) -> None:
+        self.resting = False
+        self.fetching.wake()
+
+    def _changed(self) -> None:
+        """What may be fetched has changed: partitions that were taken away lose their records at once."""
+        self.resting = False
+        self.fetching.assign(self.driver.fetchable(), self.paused)
+        self._track()
+        self.fetching.wake()
+
+    # -- polls -------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Tell the member of what was handed out since the last poll ended."""
+        self.resting = False
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+            handed = self.fetching.handed()
+            if handed:
+                self._tell(handed)
+
+    async def poll(self, take: Callable[[], T], timeout_s: float | None) -> T:
+        """What `take` takes of the buffered records, once that is something, or nothing when time is up.
+
+        :raises ConsumerStoppedError: if the session is closed meanwhile.
+        """
+        self.settle()
+        until = None if timeout_s is None else self._loop.time() + timeout_s
+        self._polling += 1
+        try:
+            while True:
+                if self.closed:
+                    raise ConsumerStoppedError
+                self._begin()
+                changes = self.driver.changes
+                taken = take()
+                if taken:
+                    return taken
+                if changes != self.driver.changes:
+                    continue  # a position that is outside of its log is the member's to deal with
+                left = None if until is None else until - self._loop.time()
+                if left is not None and left <= 0:
+                    await asyncio.sleep(0)  # a program that polls without waiting lets others work, too
+                    return taken
+                await self.fetching.wait(left)
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        try:
+            self.driver.poll_begin()
+        except MemberError as error:
+            raise as_kafka_error(error) from error
+        self.fetching.check()
+
+    def _end(self) -> None:
+        self._polling -= 1
+        self._tell(self.fetching.handed())
+        if not self.closed and self._settling is None:
+            self._settling = self._loop.call_later(self._rest_s, self.settle)
+            self.resting = self.driver.state is ConsumerMemberState.STABLE
+
+    def _tell(self, handed: Mapping[Any, int]) -> None:
+        self.driver.poll_end(handed)
+        if self._polling:
+            self.fetching.wake()  # another task still waits: its poll begins anew
+
+    def _out_of_range(self, partition: Any) -> None:
+        self.driver.offset_out_of_range(TopicPartition(*partition))
+        self._changed()
+
+    # -- positions ---------------------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on reading from this offset.
+
+        :raises IllegalStateError: if the partition is not assigned.
+        """
+        self.settle()
+        try:
+            self.driver.seek(partition, offset)
+        except ValueError as error:
+            raise IllegalStateError(f"Partition {partition} is not assigned") from error
+        if partition in self.fetching.partitions:
+            self.fetching.seek(partition, offset)
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Hand out nothing of an assigned partition."""
+        self.settle()
+        self.paused.add(partition)
+        self.fetching.pause(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        """Undo `pause`."""
+        self.paused.discard(partition)
+        self.fetching.resume(partition)
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record; waits until it is known.
+
+        :raises IllegalStateError: if the partition is not assigned.
+        """
+        while True:
+            self.settle()
+            position = self.driver.position(partition)
+            if position is not None:
+                return position
+            if partition not in self.driver.assignment:
+                raise IllegalStateError(f"Partition {partition} is not assigned")
+            if self.driver.state is ConsumerMemberState.FATAL:
+                self._begin()
+            if partition in self._being_assigned:
+                return await self._starting_position(partition)
+            await self.fetching.wait(None)
+
+    async def _starting_position(self, partition: TopicPartition) -> int:
+        """Where reading is going to start: the member looks for it only after its callback."""
+        committed = await self.committed(partition)
+        if committed is not None:
+            return committed
+        reset = self._config.auto_offset_reset
+        if reset not in ("earliest", "latest"):
+            raise as_kafka_error(
+                MemberError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is committed for {partition}")
+            )
+        offsets = await self.fetching.offsets_at(
+            [partition], self._config.request_timeout_ms, earliest=reset == "earliest"
+        )
+        return offsets[partition]
+
+    # -- committed offsets -------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
+        """Commit these, or everything that was handed out."""
+        self.settle()
+        try:
+            await self.driver.commit(offsets)
+        except CommitFailed as error:
+            raise as_kafka_error(error) from error
+        except asyncio.CancelledError:
+            self._raise_if_stopped()
+            raise
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The committed offset; None if there is none.
+
+        :raises KafkaError: if the coordinator refuses; KafkaTimeoutError, if it can't be reached.
+        """
+        request = OffsetFetchRequest(group_id=self._group_id, partitions=(partition,), require_stable=True)
+        until = self._loop.time() + self._config.default_api_timeout_ms / 1000
+        while True:
+            code, offset = await self._ask_committed(request, partition)
+            if code is ErrorCode.NONE:
+                return None if offset < 0 else offset
+            if not code.retriable:
+                raise as_kafka_error(MemberError(code, f"the committed offset of {partition}"))
+            if self._loop.time() >= until:
+                raise KafkaTimeoutError(f"{code.name}: no committed offset of {partition} to be had")
+            await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+
+    async def _ask_committed(
+        self, request: OffsetFetchRequest, partition: TopicPartition
+    ) -> tuple[ErrorCode, int]:
+        """A code and an offset. Where there is no answer, the coordinator is looked up for the next try."""
+        try:
+            response = await self._transport.send(request, self._config.request_timeout_ms)
+            assert isinstance(response, OffsetFetchResponse)
+            if response.error_code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+                await self._transport.find_coordinator(self._group_id)
+            offset = response.offsets.get(partition)
+            return response.error_code, -1 if offset is None else offset.offset
+        except ProtocolError as error:
+            return error.code, -1
+        except TransportError:
+            try:
+                await self._transport.find_coordinator(self._group_id)
+            except ProtocolError as error:
+                return error.code, -1
+            except TransportError:
+                pass
+            return ErrorCode.NETWORK_EXCEPTION, -1
+        except asyncio.CancelledError:
+            self._raise_if_stopped()
+            raise
+
+    def _raise_if_stopped(self) -> None:
+        """A wait that ends with the session is not a cancelled task."""
+        task = asyncio.current_task()
+        if self.closed and task is not None and not task.cancelling():
+            raise ConsumerStoppedError from None
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    async def close(self, option: CloseOption, timeout_ms: int) -> None:
+        """Commit what was handed out if commits are automatic, give everything up, leave, and stop."""
+        self.settle()
+        self.closed = True
+        self.fetching.wake()
+        try:
+            await self.driver.close(option, timeout_ms=timeout_ms)
+        finally:
+            await self.fetching.close()

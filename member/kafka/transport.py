@@ -1,0 +1,279 @@
+"""A member's transport to real brokers: group messages through the codec, over aiokafka's connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, RequestTimedOutError
+
+from fencepost.coordinator.codec.client import read_response, request_frame
+from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.codec.offsets import (
+    CommittedPartition,
+    OffsetCommitCall,
+    OffsetCommitReply,
+    OffsetFetchCall,
+    OffsetFetchGroup,
+    OffsetFetchReply,
+)
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.cluster import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+    TopicReference,
+)
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.member.kafka.engine import Call, Connections, Fetching
+
+T = TypeVar("T")
+
+
+class _Api(NamedTuple):
+    """One API in the versions that are used: those that know of member epochs, and names besides ids."""
+
+    key: ApiKey
+    oldest: int
+    newest: int
+
+
+_HEARTBEAT = _Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 1)
+_COMMIT = _Api(ApiKey.OFFSET_COMMIT, 9, 9)
+_COMMIT_BY_ID = _Api(ApiKey.OFFSET_COMMIT, 9, 10)
+_FETCH = _Api(ApiKey.OFFSET_FETCH, 9, 9)
+_METADATA = _Api(ApiKey.METADATA, 12, 13)
+_FIND_COORDINATOR = _Api(ApiKey.FIND_COORDINATOR, 3, 6)
+
+_TOO_OLD = (
+    "the broker does not speak the consumer group protocol of KIP-848: it takes Kafka 4.0 or later, with the "
+    "feature group.version at 1 (kafka-features.sh upgrade --feature group.version=1)"
+)
+
+
+class KafkaTransport:
+    """The way from one member to a Kafka cluster. Futures fail as the `Transport` protocol says."""
+
+    def __init__(self, connections: Connections, fetching: Fetching, request_timeout_ms: int) -> None:
+        self._connections = connections
+        self._fetching = fetching
+        self._timeout_ms = request_timeout_ms
+        self._coordinator: int | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    # -- what a member's driver asks for -----------------------------------------------------------------
+
+    def send(self, request: Request, timeout_ms: int) -> asyncio.Future[Response]:
+        """Send a group request to the coordinator that was found last."""
+        return self._start(self._send(request, timeout_ms))
+
+    def find_coordinator(self, group_id: str) -> asyncio.Future[None]:
+        """Ask some broker who coordinates the group."""
+        return self._start(self._find_coordinator(group_id))
+
+    def topic_names(self, topic_ids: Iterable[TopicId]) -> asyncio.Future[Mapping[TopicId, str]]:
+        """Names of topics, from fresh metadata."""
+        return self._start(self._topic_names(tuple(topic_ids)))
+
+    def log_offsets(
+        self, partitions: Iterable[TopicPartition], *, earliest: bool
+    ) -> asyncio.Future[Mapping[TopicPartition, int]]:
+        """The first or the next offset of each partition's log; partitions without a leader are missing."""
+        return self._start(self._log_offsets(tuple(partitions), earliest))
+
+    def close(self) -> None:
+        """Fail what is outstanding. The connections are the client's, and go with it."""
+        self._closed = True
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    # -- how ---------------------------------------------------------------------------------------------
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        if self._closed:
+            work.close()
+            refused: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            refused.set_exception(Disconnected("the transport is closed"))
+            return refused
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _send(self, request: Request, timeout_ms: int) -> Response:
+        if self._coordinator is None:
+            raise Disconnected("no coordinator is known")
+        match request:
+            case ConsumerGroupHeartbeatRequest():
+                answer: Response = await self._ask_coordinator(_HEARTBEAT, request, timeout_ms)
+                return answer
+            case OffsetCommitRequest():
+                api = _COMMIT_BY_ID if request.topic_ids else _COMMIT
+                committed = await self._ask_coordinator(api, _commit_call(request), timeout_ms)
+                return _commit_response(request, committed)
+            case OffsetFetchRequest():
+                fetched = await self._ask_coordinator(_FETCH, _fetch_call(request), timeout_ms)
+                return _fetch_response(fetched)
+        raise TypeError(f"a member sends no {type(request).__name__}")
+
+    async def _ask_coordinator(self, api: _Api, message: Any, timeout_ms: int) -> Any:
+        assert self._coordinator is not None
+        return await self._ask(self._coordinator, api, message, timeout_ms, coordination=True)
+
+    async def _ask(
+        self, node_id: int | None, api: _Api, message: Any, timeout_ms: int, *, coordination: bool = False
+    ) -> Any:
+        if node_id is None:
+            raise Disconnected("no broker is known")
+
+        def frame(version: int, correlation_id: int, client_id: str) -> bytes:
+            return request_frame(api.key, version, correlation_id, client_id, message)
+
+        call = Call(api.key, api.oldest, api.newest, frame)
+        answer = await _translated(
+            self._connections.ask(node_id, call, timeout_ms, coordination=coordination)
+        )
+        try:
+            return read_response(api.key, call.version, answer)[1]
+        except MalformedFrame as error:
+            raise TransportError(str(error)) from error
+
+    async def _find_coordinator(self, group_id: str) -> None:
+        request = FindCoordinatorRequest(keys=(group_id,))
+        answer: FindCoordinatorResponse = await self._ask(
+            self._connections.any_node(), _FIND_COORDINATOR, request, self._timeout_ms
+        )
+        (found,) = answer.coordinators
+        if found.error_code is not ErrorCode.NONE or found.node is None:
+            raise ProtocolError(found.error_code, found.error_message or "the group has no coordinator")
+        node = found.node
+        if not await self._connections.knows(node.node_id, node.host, node.port, self._timeout_ms):
+            raise Disconnected(f"the coordinator {node.host}:{node.port} is not in the cluster's metadata")
+        self._coordinator = node.node_id
+
+    async def _topic_names(self, topic_ids: tuple[TopicId, ...]) -> Mapping[TopicId, str]:
+        request = MetadataRequest(
+            topics=tuple(TopicReference(topic_id=topic_id) for topic_id in topic_ids),
+            allow_auto_topic_creation=False,
+        )
+        answer: MetadataResponse = await self._ask(
+            self._connections.any_node(), _METADATA, request, self._timeout_ms
+        )
+        return {topic.topic_id: topic.name for topic in answer.topics if topic.topic_id and topic.name}
+
+    async def _log_offsets(
+        self, partitions: tuple[TopicPartition, ...], earliest: bool
+    ) -> Mapping[TopicPartition, int]:
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            leader = self._connections.leader_of(partition)
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(partition)
+        found: dict[TopicPartition, int] = {}
+        for leader, led in by_leader.items():
+            offsets = await _translated(self._fetching.log_offsets(leader, led, earliest=earliest))
+            found.update({TopicPartition(*partition): offset for partition, offset in offsets.items()})
+        if len(found) < len(partitions):
+            self._connections.renew_metadata()
+        return found
+
+
+async def _translated(work: Coroutine[Any, Any, T]) -> T:
+    """The result, or the transport's own error for aiokafka's."""
+    try:
+        return await work
+    except IncompatibleBrokerVersion as error:
+        raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"{_TOO_OLD}; {error}") from error
+    except (RequestTimedOutError, TimeoutError) as error:
+        raise RequestTimedOut(str(error) or "no answer in time") from error
+    except (KafkaError, OSError) as error:
+        raise Disconnected(str(error)) from error
+
+
+def _by_topic(partitions: Iterable[T], partition_of: Callable[[T], TopicPartition]) -> dict[str, list[T]]:
+    topics: dict[str, list[T]] = {}
+    for each in partitions:
+        topics.setdefault(partition_of(each).topic, []).append(each)
+    return topics
+
+
+def _commit_call(request: OffsetCommitRequest) -> OffsetCommitCall:
+    """By name and by id: which of them goes is decided with the version."""
+
+    def of(item: tuple[TopicPartition, OffsetAndMetadata]) -> TopicPartition:
+        return item[0]
+
+    return OffsetCommitCall(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        retention_time_ms=-1,
+        api_version=request.api_version,
+        topics=tuple(
+            OfTopic(
+                name=topic,
+                topic_id=request.topic_ids.get(topic),
+                partitions=tuple(
+                    CommittedPartition(partition.partition, offset) for partition, offset in items
+                ),
+            )
+            for topic, items in _by_topic(request.offsets.items(), of).items()
+        ),
+    )
+
+
+def _commit_response(request: OffsetCommitRequest, reply: OffsetCommitReply) -> OffsetCommitResponse:
+    names = {topic_id: name for name, topic_id in request.topic_ids.items()}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in reply.topics:
+        name = topic.name or names.get(topic.topic_id or "", "")
+        for one in topic.partitions:
+            errors[TopicPartition(name, one.partition)] = one.error_code
+    return OffsetCommitResponse(errors=errors)
+
+
+def _fetch_call(request: OffsetFetchRequest) -> OffsetFetchCall:
+    topics: tuple[OfTopic[int], ...] | None = None
+    if request.partitions is not None:
+        topics = tuple(
+            OfTopic(name=topic, partitions=tuple(each.partition for each in partitions))
+            for topic, partitions in _by_topic(request.partitions, lambda each: each).items()
+        )
+    group = OffsetFetchGroup(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        topics=topics,
+    )
+    return OffsetFetchCall(groups=(group,), require_stable=request.require_stable, api_version=_FETCH.newest)
+
+
+def _fetch_response(reply: OffsetFetchReply) -> OffsetFetchResponse:
+    """An error of one partition is the group's: all that were asked for are needed."""
+    (group,) = reply.groups
+    error = group.error_code
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    for topic in group.topics:
+        for one in topic.partitions:
+            if one.error_code is not ErrorCode.NONE and error is ErrorCode.NONE:
+                error = one.error_code
+            offsets[TopicPartition(topic.name or "", one.partition)] = one.offset
+    if error is not ErrorCode.NONE:
+        return OffsetFetchResponse(group_id=group.group_id, error_code=error)
+    return OffsetFetchResponse(group_id=group.group_id, offsets=offsets)
