@@ -1,0 +1,453 @@
+"""The pure member under any interleaving of answers, failures, callbacks, polls and time.
+
+The model plays the world around one member and knows what must hold of every request and every callback,
+whatever happens: one heartbeat in flight, joins that say everything, owned lists that are true, balanced
+callbacks, the newest epoch, and nothing that belongs to an older membership.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
+from fencepost.member.consumer.actions import (
+    Action,
+    FetchOffsets,
+    FindCoordinator,
+    FindLogOffsets,
+    LeaveFinished,
+    Moved,
+    RaiseToApplication,
+    ResolveTopicNames,
+    RunCallback,
+    SendCommit,
+    SendHeartbeat,
+)
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.consumer.machine import ConsumerMember
+from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER, NEVER_TAKEN
+from fencepost.member.consumer.states import ConsumerMemberState as S
+
+NAMES = {"foo-id": "foo", "bar-id": "bar"}
+IDS = {name: topic_id for topic_id, name in NAMES.items()}
+MAX_POLL_MS = 20_000
+
+assignments = st.dictionaries(
+    st.sampled_from(sorted(NAMES)),
+    st.sets(st.integers(0, 2), min_size=1).map(lambda numbers: tuple(sorted(numbers))),
+)
+errors = st.sampled_from(
+    [
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ]
+)
+commit_errors = st.sampled_from(
+    [
+        ErrorCode.NONE,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+)
+failures = st.sampled_from(list(Failure))
+OTHERS = (FindCoordinator, ResolveTopicNames, SendCommit, FetchOffsets, FindLogOffsets)
+
+
+def flat(partitions: Partitions) -> set[TopicPartition]:
+    return {TopicPartition(NAMES[topic_id], n) for topic_id, numbers in partitions.items() for n in numbers}
+
+
+class MemberWorld(RuleBasedStateMachine):
+    """One member, and all that an observer may conclude from what it says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000_000
+        self.member = ConsumerMember("group", "member", ConsumerConfig(), random.Random(0))
+        self.open: list[Any] = []
+        self.epoch = 0
+        """The newest epoch that an answer of this membership carried."""
+        self.joins = 0
+        self.sent_in: dict[int, int] = {}
+        self.must_be_full = True
+        self.running: RunCallback | None = None
+        self.owned: set[TopicPartition] = set()
+        """on_assigned began, and on_revoked or on_lost has not ended."""
+        self.confirmed: set[TopicPartition] = set()
+        """on_assigned ended, and on_revoked or on_lost has not begun."""
+        self.leaves_wanted = 0
+        self.closed = False
+        self.fatal = False
+        self.last_poll_end: int | None = None
+        self.subscribed = False
+
+    # -- watching ------------------------------------------------------------------------------------------
+
+    def take(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            watch = getattr(self, f"saw_{type(action).__name__}", None)
+            if watch is not None:
+                watch(action)
+            if hasattr(action, "token"):
+                assert action.token not in [each.token for each in self.open]
+                self.open.append(action)
+
+    def saw_Moved(self, action: Moved) -> None:  # noqa: N802
+        CONSUMER_MEMBER.check(action.source, action.event, action.target)
+        assert (action.source, action.event, action.target) not in NEVER_TAKEN
+        if action.target is S.JOINING:
+            self.epoch = 0
+            self.joins += 1
+            self.must_be_full = True
+            assert not self.owned, "joins while it owns something"
+        if action.target in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
+            self.epoch = 0
+
+    def saw_SendHeartbeat(self, action: SendHeartbeat) -> None:  # noqa: N802
+        request = action.request
+        if request.member_epoch < 0:
+            assert request.member_epoch == -1
+            return
+        in_flight = [each for each in self.open if isinstance(each, SendHeartbeat)]
+        assert all(each.request.member_epoch < 0 for each in in_flight), "two heartbeats in flight"
+        state = self.member.state
+        assert state in ACTIVE or state is S.PREPARE_LEAVING
+        assert self.subscribed or state is S.PREPARE_LEAVING
+        assert request.member_epoch == self.epoch
+        self.sent_in[action.token] = self.joins
+        if request.member_epoch == 0:
+            assert request.topic_partitions == {}
+            assert request.rebalance_timeout_ms == MAX_POLL_MS
+            assert request.subscribed_topic_names is not None
+        elif self.must_be_full:
+            assert request.rebalance_timeout_ms == MAX_POLL_MS
+            assert request.subscribed_topic_names is not None
+            assert request.topic_partitions is not None
+        if request.topic_partitions is not None:
+            listed = flat(request.topic_partitions)
+            assert self.owned <= listed
+            assert listed - self.owned <= flat(self.member.assignment.target or {}), "neither owned nor told"
+        self.must_be_full = False
+        if self.last_poll_end is not None:
+            assert self.now < self.last_poll_end + MAX_POLL_MS, "heartbeats go on, but nobody polls"
+
+    def saw_RunCallback(self, action: RunCallback) -> None:  # noqa: N802
+        assert self.running is None, "callbacks overlap"
+        self.running = action
+        partitions = set(action.partitions)
+        assert len(partitions) == len(action.partitions)
+        if action.kind == "assigned":
+            assert not partitions & self.confirmed, "assigned twice"
+            self.owned |= partitions
+        else:
+            assert partitions <= self.owned, "lets go what it does not own"
+            assert partitions or action.kind == "revoked"
+            if action.releases:
+                assert partitions == self.owned
+            self.confirmed -= partitions
+
+    def saw_SendCommit(self, action: SendCommit) -> None:  # noqa: N802
+        assert sum(isinstance(each, SendCommit) for each in self.open) == 0, "commits overtake each other"
+        assert action.request.member_epoch == (self.epoch if self.epoch > 0 else -1)
+
+    def saw_FetchOffsets(self, action: FetchOffsets) -> None:  # noqa: N802
+        assert set(action.request.partitions or ()) <= self.confirmed
+        assert action.request.member_epoch == self.epoch
+
+    def saw_FindLogOffsets(self, action: FindLogOffsets) -> None:  # noqa: N802
+        assert set(action.partitions) <= self.confirmed
+
+    def saw_RaiseToApplication(self, action: RaiseToApplication) -> None:  # noqa: N802
+        self.fatal = self.fatal or action.fatal
+
+    def saw_LeaveFinished(self, action: LeaveFinished) -> None:  # noqa: N802
+        assert self.leaves_wanted > 0
+        self.leaves_wanted = 0
+
+    # -- the application -----------------------------------------------------------------------------------
+
+    @initialize(auto_commit=st.booleans(), seed=st.integers(0, 3), depth=st.integers(0, 12))
+    def start(self, auto_commit: bool, seed: int, depth: int) -> None:
+        config = ConsumerConfig(
+            enable_auto_commit=auto_commit,
+            auto_commit_interval_ms=2_000,
+            max_poll_interval_ms=MAX_POLL_MS,
+            auto_offset_reset="earliest",
+            unreleased_instance_id_retries=2,
+        )
+        self.member = ConsumerMember("group", "member", config, random.Random(seed))
+        self.subscribe("foo")
+        self.poll_begin()
+        for _ in range(depth):
+            if self.running is not None:
+                self.callback_ends(raises=False)
+            elif self.open:
+                self.answer_well(self.open[0])
+            else:
+                self.time_passes(1_000)
+
+    def subscribe(self, *names: str, pattern: str | None = None) -> None:
+        self.subscribed = True
+        self.take(self.member.subscribe(names, pattern, self.now))
+
+    @rule()
+    def poll_begin(self) -> None:
+        self.last_poll_end = None
+        self.take(self.member.poll_begin(self.now))
+
+    @precondition(lambda self: self.member.in_poll)
+    @rule(count=st.integers(0, 5))
+    def poll_end(self, count: int) -> None:
+        consumed = {p: position + count for p, position in self.member.positions.fetchable().items()}
+        self.last_poll_end = self.now
+        self.take(self.member.poll_end(consumed, self.now))
+
+    @rule(what=st.sampled_from(["commit", "foo", "foo bar", "x.*", "unsubscribe", "rejoin", "close"]))
+    def the_application_decides(self, what: str) -> None:
+        if what == "commit":
+            self.take(self.member.commit(None, self.now)[1])
+        elif self.closed:
+            return
+        elif what in ("unsubscribe", "rejoin"):
+            self.unsubscribe()
+            if what == "rejoin":
+                self.subscribe("bar")
+        elif what == "close":
+            self.close()
+        elif what == "x.*":
+            self.subscribe("foo", pattern=what)
+        else:
+            self.subscribe(*what.split())
+
+    def unsubscribe(self) -> None:
+        self.leaves_wanted += 1
+        self.subscribed = False
+        self.take(self.member.unsubscribe(self.now))
+
+    def close(self) -> None:
+        self.leaves_wanted += 1
+        self.closed = True
+        self.subscribed = False
+        self.take(self.member.close(self.now, CloseOption.DEFAULT, 3_600_000))
+
+    @precondition(lambda self: self.running is not None)
+    @rule(raises=st.sampled_from([False, False, False, True]))
+    def callback_ends(self, raises: bool) -> None:
+        action, self.running = self.running, None
+        assert action is not None
+        self.open.remove(action)
+        partitions = set(action.partitions)
+        if action.kind == "assigned":
+            if not raises:
+                self.confirmed |= partitions
+        elif not raises or action.releases:
+            self.owned -= partitions
+        error = RuntimeError("the application's") if raises else None
+        self.take(self.member.callback_finished(action.token, error, self.now))
+
+    # -- the cluster ---------------------------------------------------------------------------------------
+
+    def pick(self, kind: type[Any] | tuple[type[Any], ...], data: st.DataObject) -> Any:
+        action = data.draw(st.sampled_from([each for each in self.open if isinstance(each, kind)]))
+        self.open.remove(action)
+        return action
+
+    def has(self, kind: type[Any]) -> bool:
+        return any(isinstance(each, kind) for each in self.open)
+
+    def belongs(self, action: SendHeartbeat) -> bool:
+        """Whether the answer is about the membership that the member is in now."""
+        return (
+            action.request.member_epoch >= 0
+            and self.sent_in.get(action.token) == self.joins
+            and (
+                self.member.state in ACTIVE
+                or (self.member.state is S.PREPARE_LEAVING and self.member.member_epoch > 0)
+            )
+        )
+
+    @precondition(lambda self: self.has(SendHeartbeat))
+    @rule(data=st.data(), step=st.integers(0, 1), assignment=st.none() | assignments)
+    def heartbeat_succeeds(self, data: st.DataObject, step: int, assignment: Partitions | None) -> None:
+        action = self.pick(SendHeartbeat, data)
+        request: ConsumerGroupHeartbeatRequest = action.request
+        epoch = request.member_epoch
+        if epoch >= 0:
+            epoch = max(2, epoch) + step
+            if request.member_epoch == 0 or self.full(request):
+                assignment = assignment or {}
+        if self.belongs(action):
+            self.epoch = epoch
+        response = ConsumerGroupHeartbeatResponse(
+            member_epoch=epoch,
+            heartbeat_interval_ms=5_000,
+            assignment=assignment if request.member_epoch >= 0 else None,
+        )
+        self.take(self.member.heartbeat_answered(action.token, response, self.now))
+
+    @staticmethod
+    def full(request: ConsumerGroupHeartbeatRequest) -> bool:
+        return request.rebalance_timeout_ms != -1 and request.topic_partitions is not None
+
+    @precondition(lambda self: self.has(SendHeartbeat))
+    @rule(data=st.data(), code=errors)
+    def heartbeat_is_refused(self, data: st.DataObject, code: ErrorCode) -> None:
+        action = self.pick(SendHeartbeat, data)
+        if self.belongs(action):
+            self.must_be_full = True
+        response = ConsumerGroupHeartbeatResponse(error_code=code)
+        self.take(self.member.heartbeat_answered(action.token, response, self.now))
+
+    @precondition(lambda self: any(not isinstance(each, RunCallback) for each in self.open))
+    @rule(data=st.data(), failure=failures)
+    def a_request_fails(self, data: st.DataObject, failure: Failure) -> None:
+        action = self.pick((SendHeartbeat, *OTHERS), data)
+        if isinstance(action, SendHeartbeat) and self.belongs(action):
+            self.must_be_full = True
+        self.take(self.member.request_failed(action.token, failure, self.now))
+
+    @precondition(lambda self: any(isinstance(each, OTHERS) for each in self.open))
+    @rule()
+    def the_cluster_answers(self) -> None:
+        self.answer_well(next(each for each in self.open if isinstance(each, OTHERS)))
+
+    @precondition(lambda self: any(isinstance(each, OTHERS) for each in self.open))
+    @rule(data=st.data(), code=commit_errors)
+    def the_cluster_answers_badly(self, data: st.DataObject, code: ErrorCode) -> None:
+        action = self.pick(OTHERS, data)
+        member, token, before = self.member, action.token, self.member.member_epoch
+        if isinstance(action, FindCoordinator):
+            self.take(member.coordinator_refused(token, ErrorCode.COORDINATOR_NOT_AVAILABLE, self.now))
+        elif isinstance(action, ResolveTopicNames):
+            self.take(member.topic_names_found(token, {"foo-id": "foo"}, self.now))
+        elif isinstance(action, SendCommit):
+            refused = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, code))
+            self.take(member.commit_answered(token, refused, self.now))
+        elif isinstance(action, FetchOffsets):
+            unknown = OffsetFetchResponse(group_id="group", error_code=code)
+            self.take(member.offsets_fetched(token, unknown, self.now))
+        else:
+            self.take(member.log_offsets_found(token, {}, self.now))
+        assert member.member_epoch == before
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from([1, 100, 1_000, 5_000, 30_000]))
+    def time_passes(self, ms: int) -> None:
+        end = self.now + ms
+        steps = 0
+        while (deadline := self.member.next_deadline()) is not None and deadline <= end:
+            self.now = max(self.now, deadline)
+            self.take(self.member.deadline_reached(self.now))
+            steps += 1
+            assert steps < 1_000, "spins"
+        self.now = end
+
+    # -- always --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def what_is_fetchable_is_owned_and_not_on_its_way_out(self) -> None:
+        assert set(self.member.positions.fetchable()) <= self.confirmed
+
+    @invariant()
+    def the_owned_set_is_what_callbacks_say(self) -> None:
+        assert set(self.member.owned_partitions()) == self.owned
+
+    @invariant()
+    def the_epoch_is_the_newest_received(self) -> None:
+        assert self.member.member_epoch == self.epoch
+
+    @invariant()
+    def the_deadline_is_in_the_future(self) -> None:
+        if (deadline := self.member.next_deadline()) is not None:
+            assert deadline >= self.now or self.member.state in ACTIVE
+
+    @invariant()
+    def a_fatal_member_is_silent(self) -> None:
+        if self.fatal:
+            assert self.member.state is S.FATAL
+
+    def teardown(self) -> None:
+        """Whatever happened: once the world answers again, the member settles, or ends."""
+        for _ in range(400):
+            if self.running is not None:
+                self.callback_ends(raises=False)
+            elif self.open:
+                self.answer_well(self.open[0])
+            elif self.settled():
+                break
+            else:
+                self.poll_begin()
+                self.time_passes(1_000)
+        assert self.settled(), f"stuck in {self.member.state} with {self.open}"
+
+    def settled(self) -> bool:
+        if self.leaves_wanted or self.running is not None:
+            return False
+        if self.fatal:
+            return not self.owned
+        if self.subscribed:
+            return self.member.state is S.STABLE
+        return self.member.state in (S.UNSUBSCRIBED, S.STALE) and not self.owned
+
+    def answer_well(self, action: Any) -> None:
+        self.open.remove(action)
+        member, token, now = self.member, action.token, self.now
+        if isinstance(action, SendHeartbeat):
+            epoch = action.request.member_epoch
+            good = {"foo-id": (0, 1)}
+            if epoch >= 0:
+                epoch = max(2, epoch)
+                if self.belongs(action):
+                    self.epoch = epoch
+            response = ConsumerGroupHeartbeatResponse(
+                member_epoch=epoch, heartbeat_interval_ms=5_000, assignment=good if epoch >= 0 else None
+            )
+            self.take(member.heartbeat_answered(token, response, now))
+        elif isinstance(action, FindCoordinator):
+            self.take(member.coordinator_found(token, now))
+        elif isinstance(action, ResolveTopicNames):
+            self.take(member.topic_names_found(token, NAMES, now))
+        elif isinstance(action, SendCommit):
+            done = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, ErrorCode.NONE))
+            self.take(member.commit_answered(token, done, now))
+        elif isinstance(action, FetchOffsets):
+            found = dict.fromkeys(action.request.partitions or (), OffsetAndMetadata(offset=1))
+            fetched = OffsetFetchResponse(group_id="group", offsets=found)
+            self.take(member.offsets_fetched(token, fetched, now))
+        elif isinstance(action, FindLogOffsets):
+            self.take(member.log_offsets_found(token, dict.fromkeys(action.partitions, 1), now))
+
+
+MemberWorld.TestCase.settings = settings(
+    max_examples=100,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+TestMemberInterleavings = MemberWorld.TestCase

@@ -1,0 +1,266 @@
+"""aiokafka's fetcher with partitions that come and go in place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import pytest
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from fencepost.member.kafka.engine import Call, Fetching
+
+A, B, C = ("orders", 0), ("orders", 1), ("orders", 2)
+
+
+def batch(base: int, count: int) -> bytes:
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 20,
+    )
+    for offset in range(count):
+        builder.append(offset, timestamp=0, key=None, value=b"%d" % (base + offset), headers=[])
+    data = bytearray(builder.build())
+    data[:8] = base.to_bytes(8, "big")
+    return bytes(data)
+
+
+class Cluster:
+    """One broker whose partitions hold a hundred records each, served ten at a time."""
+
+    records = 100
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._metadata_max_age_ms = 300_000
+        self.cluster = SimpleNamespace(
+            leader_for_partition=lambda partition: 1, broker_metadata=lambda node_id: None
+        )
+        self.fetched: list[tuple[int, int]] = []
+        self.held = asyncio.Event()
+        self.held.set()
+        self.fails: Exception | None = None
+
+    async def send(self, node_id, request):
+        asked = [(topic, number, offset) for topic, rows in request.topics for number, offset, _ in rows]
+        self.fetched += [(number, offset) for _, number, offset in asked]
+        await asyncio.sleep(0.02)
+        await self.held.wait()
+        if self.fails is not None:
+            fails, self.fails = self.fails, None
+            raise fails
+        return SimpleNamespace(API_VERSION=4, topics=[(topic, [self._read(n, o)]) for topic, n, o in asked])
+
+    def _read(self, number, offset):
+        if offset > self.records:
+            return (number, 1, -1, -1, [], b"")
+        count = min(10, self.records - offset)
+        return (number, 0, self.records, self.records, [], batch(offset, count) if count else b"")
+
+
+@pytest.fixture
+async def brokers() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+async def fetching(brokers) -> AsyncIterator[Fetching]:
+    made = Fetching(brokers, fetcher_timeout=0.05)
+    yield made
+    await made.close()
+
+
+async def until(condition):
+    for _ in range(1_000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it does not come")
+
+
+async def buffered(fetching, *partitions):
+    """Wait until these have records."""
+    await until(lambda: all(partition in fetching._records for partition in partitions))
+
+
+def offsets(records):
+    return {partition: [record.offset for record in rows] for partition, rows in records.items()}
+
+
+async def test_partitions_that_stay_keep_buffer_and_place(fetching, brokers):
+    fetching.assign({A: 0, B: 50}, ())
+    await buffered(fetching, A, B)
+    assert fetching.take_one((A,)).offset == 0
+    fetching.assign({A: 0, C: 7}, ())
+    assert offsets(fetching.take_many((), None)) == {A: list(range(1, 10))}, "from the buffer, at once"
+    await buffered(fetching, A, C)
+    assert offsets(fetching.take_many((), None)) == {A: list(range(10, 20)), C: list(range(7, 17))}
+    assert brokers.fetched.count((0, 0)) == 1
+    assert fetching.partitions == {A, C}
+
+
+async def test_what_is_taken_away_loses_its_records_at_once(fetching):
+    fetching.assign({A: 0}, ())
+    await buffered(fetching, A)
+    assert fetching.take_one().offset == 0
+    fetching.assign({}, ())
+    assert fetching.take_one() is None
+    assert fetching.take_many((), None) == {}
+    assert fetching.position(A) is None
+    assert fetching.handed() == {}
+
+
+async def test_a_fetch_under_way_brings_nothing_of_what_was_taken_away(fetching, brokers):
+    brokers.held.clear()
+    fetching.assign({A: 0, B: 0}, ())
+    await until(lambda: brokers.fetched)
+    fetching.assign({B: 0}, ())
+    brokers.held.set()
+    await buffered(fetching, B)
+    assert offsets(fetching.take_many((), None)) == {B: list(range(10))}
+    fetching.check()
+
+
+async def test_what_comes_back_is_read_from_its_new_place(fetching, brokers):
+    brokers.held.clear()
+    fetching.assign({A: 0}, ())
+    await until(lambda: brokers.fetched)
+    fetching.assign({}, ())
+    fetching.assign({A: 90}, ())
+    brokers.held.set()
+    await buffered(fetching, A)
+    assert offsets(fetching.take_many((), None)) == {A: list(range(90, 100))}
+
+
+async def test_states_of_partitions_that_went_are_dropped(fetching):
+    for start in range(20):
+        fetching.assign({("orders", start): 0}, ())
+        await buffered(fetching, ("orders", start))
+    fetching.assign({}, ())
+    await asyncio.sleep(0.1)
+    fetching.assign({A: 0}, ())
+    assert len(fetching._assignment._tp_state) <= 2
+
+
+async def test_paused_partitions_keep_their_records(fetching, brokers):
+    fetching.assign({A: 0, B: 0}, {B})
+    await buffered(fetching, A)
+    assert offsets(fetching.take_many((), None)) == {A: list(range(10))}
+    fetching.resume(B)
+    await buffered(fetching, B)
+    assert fetching.take_one((B,)).offset == 0
+    fetching.pause(B)
+    assert fetching.take_one((B,)) is None
+    await asyncio.sleep(0.2)
+    fetching.resume(B)
+    assert fetching.take_one((B,)).offset == 1
+    assert brokers.fetched.count((1, 0)) == 1
+
+
+async def test_seeking_drops_what_was_fetched(fetching):
+    fetching.assign({A: 0}, ())
+    await buffered(fetching, A)
+    assert fetching.take_one().offset == 0
+    fetching.seek(A, 42)
+    assert fetching.take_one() is None
+    await buffered(fetching, A)
+    assert fetching.take_one().offset == 42
+    assert fetching.handed() == {A: 43}
+    assert fetching.handed() == {}
+    assert fetching.take_one().offset == 43
+    assert fetching.handed() == {A: 44}
+
+
+async def test_at_most_so_many(fetching):
+    fetching.assign({A: 0, B: 0}, ())
+    await buffered(fetching, A, B)
+    first = fetching.take_many((), 12)
+    assert sum(map(len, first.values())) == 12
+    rest = fetching.take_many((), 100)
+    taken = {
+        partition: offsets(first).get(partition, []) + offsets(rest).get(partition, [])
+        for partition in (A, B)
+    }
+    assert taken == {A: list(range(10)), B: list(range(10))}
+
+
+async def test_a_position_outside_of_the_log(fetching):
+    outside = []
+    fetching.on_out_of_range = outside.append
+    fetching.assign({A: 1_000}, ())
+    await buffered(fetching, A)
+    assert fetching.take_one() is None
+    assert outside == [A]
+
+
+async def test_an_error_of_one_partition_waits_for_the_others(brokers):
+    def number(raw):
+        if raw == b"5":
+            raise ValueError("five")
+        return int(raw)
+
+    fetching = Fetching(brokers, fetcher_timeout=0.05, value_deserializer=number)
+    fetching.assign({A: 20, B: 0}, ())
+    await buffered(fetching, A, B)
+    assert offsets(fetching.take_many((), None)) == {A: list(range(20, 30))}
+    fetching.pause(A)
+    assert fetching.take_many((B,), None) == {}, "what it was read from is used up"
+    await buffered(fetching, B)
+    with pytest.raises(ValueError, match="five"):
+        fetching.take_many((B,), None)
+    assert fetching.position(B) == 0
+    fetching.seek(B, 6)
+    await buffered(fetching, B)
+    assert fetching.take_one((B,)).value == 6
+    await fetching.close()
+
+
+async def test_a_fetch_that_fails_is_tried_again(fetching, brokers):
+    brokers.fails = KafkaError("gone")
+    fetching.assign({A: 0}, ())
+    await buffered(fetching, A)
+    assert brokers.fetched.count((0, 0)) == 2
+
+
+async def test_a_fetcher_that_dies_is_told_of_and_works_again(fetching, brokers):
+    brokers.fails = ZeroDivisionError()
+    fetching.assign({A: 0}, ())
+    await until(fetching._fetcher._fetch_task.done)
+    with pytest.raises(KafkaError, match="Unexpected error"):
+        fetching.check()
+    fetching.check()
+    await buffered(fetching, A)
+    assert fetching.take_one().offset == 0
+
+
+async def test_waiting_ends_with_records_time_or_a_wake(fetching):
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    await fetching.wait(0.5)
+    assert loop.time() - start == pytest.approx(0.5, abs=0.01)
+    loop.call_later(0.25, fetching.wake)
+    await fetching.wait(None)
+    assert loop.time() - start == pytest.approx(0.75, abs=0.01)
+    fetching.assign({A: 0}, ())
+    await fetching.wait(None)
+    assert fetching.take_one().offset == 0
+
+
+def test_a_call_takes_the_newest_version_that_both_speak():
+    def frame(version, correlation_id, client_id):
+        return b"\0\0\0\3" + f"{version}{correlation_id}{client_id}".encode()
+
+    call = Call(68, 0, 1, frame)
+    prepared = call.prepare({68: (0, 7)})
+    assert call.version == 1
+    assert prepared.build_request_header(7, "c").encode() + prepared.encode() == b"17c"
+    for versions in ({}, {68: (2, 3)}):
+        with pytest.raises(IncompatibleBrokerVersion, match="API 68"):
+            call.prepare(versions)

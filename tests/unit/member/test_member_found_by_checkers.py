@@ -1,0 +1,166 @@
+"""Defects that checkers found in simulated runs, each as the shortest history that shows it."""
+
+from __future__ import annotations
+
+import random
+
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
+from fencepost.member.consumer.actions import (
+    CallbackKind,
+    FetchOffsets,
+    FindCoordinator,
+    ResolveTopicNames,
+    RunCallback,
+    SendCommit,
+    SendHeartbeat,
+)
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.machine import ConsumerMember
+
+X = "XXXXXXXXXXXXXXXXXXXXXX"
+X0 = TopicPartition("x", 0)
+
+
+class Script:
+    """A member, and all actions that it has asked for."""
+
+    def __init__(self) -> None:
+        self.member = ConsumerMember("g", "m", ConsumerConfig(), random.Random(1))
+        self.actions = []
+
+    def __call__(self, actions) -> None:
+        self.actions += actions
+
+    def last(self, kind):
+        return next(action for action in reversed(self.actions) if isinstance(action, kind))
+
+
+def consuming(assigned=None) -> Script:
+    """A member that owns x-0, or what it is told, and was handed ten records of each partition."""
+    assigned = assigned or {X: (0,)}
+    script = Script()
+    member = script.member
+    script(member.subscribe(["x"], None, 0))
+    script(member.poll_begin(0))
+    script(member.coordinator_found(script.last(FindCoordinator).token, 0))
+    answer = ConsumerGroupHeartbeatResponse(
+        member_id="m", member_epoch=2, heartbeat_interval_ms=5000, assignment=assigned
+    )
+    script(member.heartbeat_answered(script.last(SendHeartbeat).token, answer, 0))
+    script(member.topic_names_found(script.last(ResolveTopicNames).token, {X: "x"}, 0))
+    script(member.callback_finished(script.last(RunCallback).token, None, 0))
+    owned = [TopicPartition("x", number) for number in assigned[X]]
+    nothing = dict.fromkeys(owned, OffsetAndMetadata(offset=0))
+    found = OffsetFetchResponse(group_id="g", offsets=nothing)
+    script(member.offsets_fetched(script.last(FetchOffsets).token, found, 0))
+    assert member.positions.fetchable() == dict.fromkeys(owned, 0)
+    script(member.poll_end(dict.fromkeys(owned, 10), 10))
+    return script
+
+
+def test_a_close_whose_commit_nobody_answers_still_runs_on_revoked():
+    script = consuming()
+    script(script.member.close(1_000, timeout_ms=30_000))
+    assert script.last(SendCommit).request.offsets[X0].offset == 10
+    while script.member.next_deadline() is not None and script.member.next_deadline() < 31_000:
+        script(script.member.deadline_reached(script.member.next_deadline()))
+        callback = script.last(RunCallback)
+        if callback.kind is CallbackKind.REVOKED:
+            break
+    assert callback.kind is CallbackKind.REVOKED
+    assert callback.partitions == (X0,)
+
+
+def heartbeat_answer(assignment=None, epoch=2):
+    return ConsumerGroupHeartbeatResponse(
+        member_id="m", member_epoch=epoch, heartbeat_interval_ms=5000, assignment=assignment
+    )
+
+
+def granted_another() -> Script:
+    """A member that owns x-0, was told x-1 as well, and waits for a commit before it takes it."""
+    script = consuming()
+    member = script.member
+    acknowledgement = script.last(SendHeartbeat)
+    assert acknowledgement.request.topic_partitions == {X: (0,)}
+    script(member.heartbeat_answered(acknowledgement.token, heartbeat_answer(), 20))
+    script(member.deadline_reached(5_020))
+    script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer({X: (0, 1)}), 5_020))
+    script(member.poll_begin(5_030))
+    assert script.last(SendCommit).request.offsets[X0].offset == 10
+    return script
+
+
+def fail_heartbeat(script, now_ms) -> None:
+    """The next heartbeat gets no answer; the one after it says everything."""
+    member = script.member
+    while member.next_deadline() < now_ms:
+        script(member.deadline_reached(member.next_deadline()))
+    script(member.request_failed(script.last(SendHeartbeat).token, Failure.TIMED_OUT, now_ms))
+    script(member.coordinator_found(script.last(FindCoordinator).token, now_ms))
+    script(member.deadline_reached(now_ms + 2_000))
+    assert script.last(SendHeartbeat).request.rebalance_timeout_ms > 0
+
+
+def test_a_partition_that_the_target_may_still_bring_is_not_reported_as_released():
+    script = granted_another()
+    fail_heartbeat(script, 11_000)
+    assert script.last(SendHeartbeat).request.topic_partitions == {X: (0, 1)}
+
+
+def test_a_partition_that_a_newer_target_takes_back_is_not_taken_any_more():
+    script = granted_another()
+    member = script.member
+    fail_heartbeat(script, 11_000)
+    script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer({X: (0,)}), 14_000))
+    accepted = OffsetCommitResponse(errors={X0: ErrorCode.NONE})
+    for _ in range(2):  # the one of the interval, then the one before the release
+        script(member.commit_answered(script.last(SendCommit).token, accepted, 14_010))
+    assert [c.partitions for c in script.actions if isinstance(c, RunCallback)] == [(X0,)]
+    assert script.last(SendHeartbeat).request.topic_partitions == {X: (0,)}
+
+
+def test_a_commit_that_waits_for_a_coordinator_leaves_out_what_was_let_go_meanwhile():
+    script = consuming({X: (0, 1)})
+    member = script.member
+    script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer(), 20))
+    script(member.deadline_reached(5_020))
+    script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer({X: (0,)}), 5_020))
+    script(member.deadline_reached(10_020))
+    script(member.request_failed(script.last(SendHeartbeat).token, Failure.DISCONNECTED, 10_030))
+    script(member.poll_begin(10_040))
+    while script.last(RunCallback).kind is not CallbackKind.REVOKED:  # the commit before it has expired
+        script(member.deadline_reached(member.next_deadline()))
+    now_ms = member.next_deadline() or 400_000
+    script(member.poll_begin(now_ms))
+    script(member.callback_finished(script.last(RunCallback).token, None, now_ms))
+    assert not any(isinstance(action, SendCommit) for action in script.actions)
+    script(member.coordinator_found(script.last(FindCoordinator).token, now_ms))
+    assert list(script.last(SendCommit).request.offsets) == [X0]
+
+
+def test_a_commit_names_its_topics_by_id():
+    """A topic that is deleted and created again must not get the offsets of the one before."""
+    script = granted_another()
+    request = script.last(SendCommit).request
+    assert request.topic_ids == {"x": X}
+    assert request.api_version == 10
+
+
+def test_a_commit_for_a_topic_that_is_not_owned_has_names_only():
+    script = consuming()
+    other = TopicPartition("other", 0)
+    _, actions = script.member.commit(
+        {X0: OffsetAndMetadata(offset=3), other: OffsetAndMetadata(offset=4)}, 50
+    )
+    script(actions)
+    request = script.last(SendCommit).request
+    assert (request.topic_ids, request.api_version) == ({}, 9)
