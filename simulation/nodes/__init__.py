@@ -1,0 +1,1 @@
+"""What lives in the world: broker hosts with a coordinator, member hosts with a driver and an application."""

@@ -1,0 +1,148 @@
+"""What a member's process does with records: polls, processes, polls again.
+
+An iteration: begin a poll; wait until records are there for partitions that may be fetched; end the poll
+with at most `max_poll_records` of them; spend the time that processing takes. A poll without records
+stays open and costs nothing. Records are ranges of offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.consumer.errors import CallbackFailed, FatalMemberError, MemberError
+from fencepost.simulation.world.host import HostTimer
+
+if TYPE_CHECKING:
+    from fencepost.member.driver.consumer import ConsumerDriver
+    from fencepost.simulation.nodes.member import MemberHost
+
+Taken: TypeAlias = dict[TopicPartition, tuple[int, int]]
+"""Records as ranges of offsets: the first, and the one after the last."""
+
+_AFTER_ERROR_US = 100_000
+"""How soon an application polls again that caught an exception."""
+
+
+class Application:
+    """The loop of one process. It ends when it is told to stop, or meets an error that is fatal."""
+
+    def __init__(self, host: MemberHost, driver: ConsumerDriver) -> None:
+        world = host.world
+        self._host = host
+        self._loop = host.loop
+        self._driver = driver
+        self._logs = world.cluster.logs
+        self._poll_us = world.scenario.application.poll.us
+        self._most = world.scenario.application.max_poll_records
+        self._record_times = world.processing_times
+        self._delivered = world.hooks["on_records_delivered"]
+        self._processed = world.hooks["on_records_processed"]
+        self._stopping = False
+        self._stall_until_us = 0
+        self._waiter: asyncio.Future[None] | None = None
+        driver.on_change = self.wake
+
+    # -- from outside -------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Leave the loop after what is being processed."""
+        self._stopping = True
+        self.wake()
+
+    def stall(self, until_us: int) -> None:
+        """Be busy until that time, as with a batch that takes far too long."""
+        self._stall_until_us = until_us
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again at what is there; called when the assignment changes."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # -- the loop -----------------------------------------------------------------------------------------
+
+    async def run(self) -> FatalMemberError | None:
+        """Poll and process until told to stop; answers the error if a fatal one ended it."""
+        while not self._stopping:
+            try:
+                taken = await self._poll()
+            except FatalMemberError as error:
+                return error
+            except (MemberError, CallbackFailed):
+                await self._host.sleep(_AFTER_ERROR_US)
+                continue
+            self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
+            await self._process(taken)
+        return None
+
+    async def _poll(self) -> Taken:
+        """One poll, ended by records, or without any by what comes from outside."""
+        earliest_us = self._loop.now_us + self._poll_us
+        while True:
+            self._driver.poll_begin()
+            if self._stopping or self._stall_until_us > self._loop.now_us:
+                return {}
+            ready_us = self._records_at()
+            if ready_us is not None:
+                ready_us = max(ready_us, earliest_us)
+                if ready_us <= self._loop.now_us:
+                    return self._take()
+            await self._wait(ready_us)
+
+    async def _wait(self, until_us: int | None) -> None:
+        """Wait for that time, or for something to change."""
+        self._waiter = waiter = self._loop.create_future()
+        timer = None if until_us is None else HostTimer(self._host, until_us, self.wake, ())
+        await waiter
+        self._waiter = None
+        if timer is not None:
+            timer.cancel()
+
+    def _records_at(self) -> int | None:
+        """When the first record is there that this member may fetch; None if never."""
+        first: int | None = None
+        outside = []
+        for partition, position in self._driver.fetchable().items():
+            log = self._logs.log(partition)
+            if log is None:
+                continue
+            if position > log.end(self._loop.now_us):
+                outside.append(partition)
+            elif (at := log.appears_us(position)) is not None and (first is None or at < first):
+                first = at
+        for partition in outside:
+            self._driver.offset_out_of_range(partition)
+        return first
+
+    def _take(self) -> Taken:
+        """Records that are there now, from one partition after the other."""
+        taken: Taken = {}
+        left = self._most
+        now = self._loop.now_us
+        for partition, position in self._driver.fetchable().items():
+            log = self._logs.log(partition)
+            if log is None:
+                continue
+            end = min(log.end(now), position + left)
+            if end > position:
+                taken[partition] = (position, end)
+                left -= end - position
+                if not left:
+                    break
+        return taken
+
+    async def _process(self, taken: Taken) -> None:
+        host, name = self._host, self._host.name
+        for partition, (first, end) in taken.items():
+            for hook in self._delivered:
+                hook(name, partition, first, end, self._loop.now_us)
+        records = sum(end - first for first, end in taken.values())
+        await host.sleep(records * self._record_times.draw() if records else 0)
+        if self._stall_until_us > self._loop.now_us:
+            await host.sleep(self._stall_until_us - self._loop.now_us)
+        for partition, (first, end) in taken.items():
+            for hook in self._processed:
+                hook(name, partition, first, end, self._loop.now_us)

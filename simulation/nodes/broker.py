@@ -1,0 +1,184 @@
+"""A broker's host: answers for the cluster, and runs the group's coordinator while it is in charge."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.outcome import (
+    NOTHING,
+    DeadlineReached,
+    Event,
+    Outcome,
+    ResolveRegularExpressions,
+    TopicsChanged,
+)
+from fencepost.coordinator.runtime import CoordinatorRuntime
+from fencepost.simulation.nodes.requests import GROUP_REQUESTS, refuse
+from fencepost.simulation.world.network import Call
+from fencepost.simulation.world.rng import Samples
+
+if TYPE_CHECKING:
+    from fencepost.simulation.nodes.cluster import Cluster
+
+
+class BrokerStatus(enum.StrEnum):
+    """What a broker's host does for the group."""
+
+    STANDBY = "standby"
+    LOADING = "loading"
+    ACTIVE = "active"
+    DOWN = "down"
+
+
+class BrokerHost:
+    """One broker. `runtime` is there while it loads or runs the group's coordinator."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.status = BrokerStatus.STANDBY
+        self.runtime: CoordinatorRuntime | None = None
+        self._cluster = cluster
+        self._loop = cluster.loop
+        self._term = 0
+        """Grows whenever this host stops or starts being the coordinator: what is due of before is void."""
+        self._armed_ms: int | None = None
+        self._steady = cluster.hooks["on_steady_step"]
+        self._changed = cluster.hooks["on_coordinator_step"]
+        self._replication: Samples = cluster.streams.samples(
+            f"replication/{name}", cluster.spec.replication.quantiles
+        )
+
+    @property
+    def up(self) -> bool:
+        """Whether the process lives."""
+        return self.status is not BrokerStatus.DOWN
+
+    @property
+    def coordinator(self) -> GroupCoordinator | None:
+        """The group's coordinator while this host loads or runs it."""
+        return None if self.runtime is None else self.runtime.coordinator
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def receive(self, call: Call) -> None:
+        """Answer one request."""
+        request = call.request
+        now = self._loop.now_us
+        if not isinstance(request, GROUP_REQUESTS):
+            call.answer(self._cluster.answer(request), now)
+        elif self.status is BrokerStatus.ACTIVE:
+            outcome = self.step(request)  # type: ignore[arg-type]  # GROUP_REQUESTS are events
+            call.answer(outcome.reply, now + self._replication.draw() if outcome.records else now)
+        elif self.status is BrokerStatus.LOADING:
+            call.answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), now)
+        else:
+            call.answer(refuse(request, ErrorCode.NOT_COORDINATOR), now)
+
+    def step(self, event: Event) -> Outcome:
+        """One step of the coordinator, and all that follows from it but the reply."""
+        assert self.runtime is not None
+        now = self._loop.now_us
+        outcome = self.runtime.process(event, now // 1_000)
+        reply = outcome.reply
+        if (
+            not outcome.records
+            and not outcome.effects
+            and type(reply) is ConsumerGroupHeartbeatResponse
+            and reply.error_code is ErrorCode.NONE
+        ):
+            for hook in self._steady:
+                hook(self.name, event, outcome, now)
+            return outcome
+        if outcome is NOTHING:
+            return outcome
+        self._cluster.journal.clean()
+        for hook in self._changed:
+            hook(self.name, event, outcome, now)
+        for effect in outcome.effects:
+            if isinstance(effect, ResolveRegularExpressions):
+                self._resolve(effect)
+        self._arm()
+        return outcome
+
+    # -- timers and effects -------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Make sure that something wakes the coordinator at its next deadline."""
+        assert self.runtime is not None
+        due = self.runtime.coordinator.next_deadline()
+        if due is not None and (self._armed_ms is None or due < self._armed_ms):
+            self._armed_ms = due
+            self._loop.schedule(max(due * 1_000, self._loop.now_us), self._run_due, (self._term, due))
+
+    def _run_due(self, armed: tuple[int, int]) -> None:
+        if armed != (self._term, self._armed_ms) or self.status is not BrokerStatus.ACTIVE:
+            return
+        assert self.runtime is not None
+        self._armed_ms = None
+        now_ms = self._loop.now_us // 1_000
+        coordinator = self.runtime.coordinator
+        while (due := coordinator.next_deadline()) is not None and due <= now_ms:
+            self.step(DeadlineReached())
+        self._arm()
+
+    def _resolve(self, effect: ResolveRegularExpressions) -> None:
+        self._loop.schedule(
+            self._loop.now_us + self._cluster.regex.draw(), self._resolved, (self._term, effect)
+        )
+
+    def _resolved(self, due: tuple[int, ResolveRegularExpressions]) -> None:
+        term, effect = due
+        if term == self._term and self.status is BrokerStatus.ACTIVE:
+            self.step(self._cluster.resolve(effect))
+
+    # -- leadership ---------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Become the group's coordinator: refuse requests until the journal is read."""
+        self._term += 1
+        self.status = BrokerStatus.LOADING
+        self._cluster.tell("on_coordinator_state", self.name, "load")
+        self._loop.schedule(self._loop.now_us + self._cluster.load.draw(), self._loaded, self._term)
+
+    def _loaded(self, term: int) -> None:
+        if term != self._term or self.status is not BrokerStatus.LOADING:
+            return
+        coordinator = GroupCoordinator(self._cluster.config)
+        self.runtime = CoordinatorRuntime(coordinator, self._cluster.journal)
+        now_ms = self._loop.now_us // 1_000
+        coordinator.replay(self._cluster.journal, now_ms)
+        self._armed_ms = None
+        self.status = BrokerStatus.ACTIVE
+        self._cluster.tell("on_coordinator_state", self.name, "active")
+        self.step(TopicsChanged(image=self._cluster.topics))
+
+    def resign(self) -> None:
+        """Stop being the coordinator, in good order: the journal has everything."""
+        if self.status in (BrokerStatus.LOADING, BrokerStatus.ACTIVE):
+            self._forget(BrokerStatus.STANDBY)
+            self._cluster.tell("on_coordinator_state", self.name, "resign")
+
+    def crash(self) -> None:
+        """Die. All connections break; replies that waited for replication are never sent."""
+        self._forget(BrokerStatus.DOWN)
+        self._cluster.tell("on_coordinator_state", self.name, "crash")
+
+    def restart(self) -> None:
+        """Come back, in charge of nothing."""
+        self.status = BrokerStatus.STANDBY
+        self._cluster.tell("on_coordinator_state", self.name, "restart")
+
+    def _forget(self, status: BrokerStatus) -> None:
+        self._term += 1
+        self.runtime = None
+        self._armed_ms = None
+        self.status = status
+
+    def topics_changed(self) -> None:
+        """Hear of the cluster's topics."""
+        if self.status is BrokerStatus.ACTIVE:
+            self.step(TopicsChanged(image=self._cluster.topics))

@@ -1,0 +1,70 @@
+"""The partitions' logs: how many records there are as a function of time. No record exists as an object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.simulation.world.loop import VirtualLoop
+
+
+class PartitionLog:
+    """One log, to which a record is appended every `interval_us`; 0 stands for never."""
+
+    __slots__ = ("_began_us", "_interval_us")
+
+    def __init__(self, began_us: int, interval_us: int, phase_us: int) -> None:
+        self._interval_us = interval_us
+        self._began_us = began_us - phase_us
+
+    def end(self, now_us: int) -> int:
+        """The next offset at that time."""
+        return (now_us - self._began_us) // self._interval_us if self._interval_us else 0
+
+    def appears_us(self, offset: int) -> int | None:
+        """When the record of that offset is there; None if never."""
+        return self._began_us + (offset + 1) * self._interval_us if self._interval_us else None
+
+
+class PartitionLogs(Mapping[TopicPartition, int]):
+    """All logs of the cluster. As a mapping: the next offset of each, as of now."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._intervals: dict[str, int] = {}
+
+    def create(self, topic: str, partitions: int, records_per_second: float) -> None:
+        """A topic appears; its partitions share the rate evenly, one after the other."""
+        interval = round(partitions * 1_000_000 / records_per_second) if records_per_second else 0
+        self._intervals[topic] = interval
+        self._add(topic, range(partitions), interval)
+
+    def grow(self, topic: str, before: int, partitions: int) -> None:
+        """A topic gets more partitions, with the same rate each as the others."""
+        self._add(topic, range(before, partitions), self._intervals[topic])
+
+    def delete(self, topic: str) -> None:
+        """A topic disappears, and its records with it."""
+        del self._intervals[topic]
+        self._logs = {partition: log for partition, log in self._logs.items() if partition.topic != topic}
+
+    def _add(self, topic: str, numbers: Iterable[int], interval: int) -> None:
+        now = self._loop.now_us
+        chosen = list(numbers)
+        for index, partition in enumerate(topic_partitions(topic, chosen)):
+            phase = interval * index // len(chosen)
+            self._logs[partition] = PartitionLog(now, interval, phase)
+
+    def log(self, partition: TopicPartition) -> PartitionLog | None:
+        """The partition's log; None if the cluster has no such partition."""
+        return self._logs.get(partition)
+
+    def __getitem__(self, partition: TopicPartition) -> int:
+        return self._logs[partition].end(self._loop.now_us)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._logs)
+
+    def __len__(self) -> int:
+        return len(self._logs)

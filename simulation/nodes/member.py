@@ -1,0 +1,240 @@
+"""A member's host: a process with a consumer and an application, which starts, stops, dies and freezes."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.simulation.nodes.application import Application
+from fencepost.simulation.nodes.reports import MemberReports
+from fencepost.simulation.nodes.transport import SimulatedTransport
+from fencepost.simulation.world.host import Host, HostClock, HostTimer
+
+if TYPE_CHECKING:
+    from fencepost.simulation.nodes.world import World
+
+
+class MemberStatus(enum.StrEnum):
+    """What a member's host is doing."""
+
+    STOPPED = "stopped"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FROZEN = "frozen"
+    CRASHED = "crashed"
+
+
+ALIVE = (MemberStatus.RUNNING, MemberStatus.STOPPING, MemberStatus.FROZEN)
+
+
+class CallbackRaised(Exception):
+    """What an application's rebalance callback raises when a fault tells it to."""
+
+
+class MemberHost(Host):
+    """One host. Each start is a new process with a new member id; a static one keeps its instance id."""
+
+    def __init__(self, name: str, world: World, instance_id: str | None) -> None:
+        super().__init__(name, world.loop)
+        self.world = world
+        self.instance_id = instance_id
+        self.status = MemberStatus.STOPPED
+        self.wanted = False
+        """Whether the host is meant to run: a supervisor starts it again when its process ends by itself."""
+        self.member_id: MemberId = ""
+        self.driver: ConsumerDriver | None = None
+        self.application: Application | None = None
+        self.topics = world.scenario.group.topics
+        self.pattern = world.scenario.group.pattern
+        self.callback_raises = False
+        self.callback_stall_us = 0
+        self.rng = world.streams.small_random(f"member/{name}")
+        drift = world.scenario.application.clock_drift_ppm
+        self.clock = HostClock(
+            self,
+            drift_ppm=round(self.rng.uniform(-drift, drift)),
+            offset_us=round(self.rng.uniform(0, 10**12)),
+        )
+        self._processes = 0
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    # -- the process --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a new process, if none runs."""
+        self.wanted = True
+        if self.status in ALIVE:
+            return
+        world = self.world
+        self._processes += 1
+        self.member_id = world.streams.uuid(f"member/{self.name}/{self._processes}")
+        world.hosts_by_member[self.member_id] = self.name
+        transport = SimulatedTransport(
+            self,
+            world.network,
+            world.cluster.brokers,
+            first=self._processes + int(self.rng.uniform(0, 1_000)),
+            timeout_us=world.scenario.network.request_timeout.us,
+        )
+        self.status = MemberStatus.RUNNING
+        self.tell("start")
+        self.driver = ConsumerDriver(
+            world.group_id,
+            self.member_id,
+            transport,
+            self.clock,
+            listener=self,
+            config=self._config(),
+            rng=cast(random.Random, self.rng),
+            observer=MemberReports(world, self),
+        )
+        self.application = Application(self, self.driver)
+        self.resubscribe()
+        self._spawn(self._live(self.driver, self.application))
+
+    def _config(self) -> ConsumerConfig:
+        scenario = self.world.scenario
+        return ConsumerConfig(
+            max_poll_interval_ms=scenario.group.rebalance_timeout.ms,
+            request_timeout_ms=scenario.network.request_timeout.ms,
+            auto_commit_interval_ms=scenario.application.auto_commit_interval.ms,
+            auto_offset_reset="earliest",
+            group_instance_id=self.instance_id,
+            group_remote_assignor=scenario.group.assignor,
+            client_id=self.name,
+        )
+
+    async def _live(self, driver: ConsumerDriver, application: Application) -> None:
+        """The main function of the process."""
+        error = await application.run()
+        self.status = MemberStatus.STOPPING
+        forever = self.instance_id is not None and not self.wanted and error is None
+        await driver.close(CloseOption.LEAVE_GROUP if forever else CloseOption.DEFAULT)
+        self._ended(MemberStatus.STOPPED, "stopped")
+        if self.wanted:
+            self.world.restart_later(self)
+
+    def stop(self, *, come_back: bool) -> None:
+        """End the process in good order; with `come_back` it is started again after a restart's time.
+
+        A process that is frozen learns of it when it thaws.
+        """
+        self.wanted = come_back
+        if self.status in (MemberStatus.RUNNING, MemberStatus.FROZEN):
+            self.run(self._stop, None)
+
+    def _stop(self, _: object) -> None:
+        if self.application is not None:
+            self.tell("stop")
+            self.application.stop()
+
+    def crash(self) -> None:
+        """End the process without a word to anybody."""
+        if self.status not in ALIVE:
+            return
+        self._ended(MemberStatus.CRASHED, "crash")
+
+    def vanish(self) -> None:
+        """The run is over: leave no task behind, and tell nobody."""
+        if self.status in ALIVE:
+            self._release(MemberStatus.STOPPED)
+
+    def _ended(self, status: MemberStatus, what: str) -> None:
+        self._release(status)
+        self.tell(what)
+
+    def _release(self, status: MemberStatus) -> None:
+        driver, self.driver = self.driver, None
+        self.status = status
+        self.application = None
+        self.callback_raises = False
+        self.callback_stall_us = 0
+        self.end()
+        if driver is not None:
+            driver.abandon()
+        self.world.network.forget(self)
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            if task is not asyncio.current_task(self.loop):
+                task.cancel()
+
+    def freeze_process(self) -> None:
+        """Stand still: timers, deliveries and the application wait."""
+        if self.status is MemberStatus.RUNNING:
+            self.status = MemberStatus.FROZEN
+            self.freeze()
+            self.tell("freeze")
+
+    def thaw_process(self) -> None:
+        """Go on where the process stood."""
+        if self.status is MemberStatus.FROZEN:
+            self.status = MemberStatus.RUNNING
+            self.tell("thaw")
+            self.thaw()
+
+    def resubscribe(self) -> None:
+        """Tell the member what it is to subscribe to now; a frozen one hears it when it thaws."""
+        self.run(self._resubscribe, None)
+
+    def _resubscribe(self, _: object) -> None:
+        if self.driver is not None and self.status is not MemberStatus.STOPPING:
+            names = self.topics if self.topics is not None or self.pattern else self.world.all_topics
+            self.driver.subscribe(names or (), pattern=self.pattern)
+
+    # -- what runs in the process -------------------------------------------------------------------------
+
+    async def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application's callback."""
+        await self._callback()
+
+    async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application's callback."""
+        await self._callback()
+
+    async def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application's callback."""
+        await self._callback()
+
+    async def _callback(self) -> None:
+        if (task := asyncio.current_task(self.loop)) is not None:
+            self._keep(task)
+        stall, self.callback_stall_us = self.callback_stall_us, 0
+        await self.sleep(self.world.callback_times.draw() + stall)
+        if self.callback_raises:
+            self.callback_raises = False
+            raise CallbackRaised("the callback raised")
+
+    async def sleep(self, us: int) -> None:
+        """Let so many microseconds pass on this host."""
+        if us > 0:
+            future: asyncio.Future[None] = self.loop.create_future()
+            HostTimer(self, self.loop.now_us + us, self._wake, (future,))
+            await future
+
+    @staticmethod
+    def _wake(future: asyncio.Future[None]) -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._keep(self.loop.create_task(work))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        if task not in self._tasks:
+            self._tasks[task] = None
+            task.add_done_callback(self._forget_task)
+
+    def _forget_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+
+    def tell(self, what: str) -> None:
+        """Tell observers what became of this host."""
+        for hook in self.world.hooks["on_member_host"]:
+            hook(self.name, what, self.loop.now_us)

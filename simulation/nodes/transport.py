@@ -1,0 +1,107 @@
+"""A member's transport over the simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.driver.transport import Disconnected
+from fencepost.simulation.nodes.requests import CoordinatorFound, FindCoordinator, LogOffsets, TopicNames
+from fencepost.simulation.world.host import Host
+from fencepost.simulation.world.network import Connection, Network
+
+if TYPE_CHECKING:
+    from fencepost.simulation.nodes.broker import BrokerHost
+
+
+class SimulatedTransport:
+    """The way from one member's host to the brokers. Metadata is asked of one broker after the other."""
+
+    __slots__ = ("_brokers", "_connections", "_coordinator", "_host", "_network", "_next", "_timeout_us")
+
+    def __init__(
+        self, host: Host, network: Network, brokers: Mapping[str, BrokerHost], *, first: int, timeout_us: int
+    ) -> None:
+        self._host = host
+        self._network = network
+        self._brokers = tuple(brokers.values())
+        self._next = first
+        self._timeout_us = timeout_us
+        self._connections: dict[str, Connection] = {}
+        self._coordinator: BrokerHost | None = None
+
+    def send(self, request: Request, timeout_ms: int) -> asyncio.Future[Response]:
+        """Send a group request to the coordinator that was found last."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            future: asyncio.Future[Response] = self._network.loop.create_future()
+            future.set_exception(Disconnected("no coordinator is known"))
+            return future
+        connection = self._connections.get(coordinator.name)
+        if connection is None or not connection.usable:
+            connection = self._connect(coordinator)
+        return self._network.send(connection, request, timeout_ms * 1_000)
+
+    def find_coordinator(self, group_id: str) -> asyncio.Future[None]:
+        """Ask some broker who coordinates the group."""
+        found: asyncio.Future[None] = self._network.loop.create_future()
+
+        def answered(asked: asyncio.Future[Any]) -> None:
+            if found.done():
+                return
+            error = None if asked.cancelled() else asked.exception()
+            if error is not None:
+                self._next += 1
+                found.set_exception(error)
+                return
+            answer = asked.result()
+            assert isinstance(answer, CoordinatorFound)
+            if answer.error_code != ErrorCode.NONE:
+                found.set_exception(ProtocolError(answer.error_code, "the group has no coordinator"))
+                return
+            self._coordinator = next(broker for broker in self._brokers if broker.name == answer.host)
+            found.set_result(None)
+
+        self._ask(FindCoordinator(group_id)).add_done_callback(answered)
+        return found
+
+    def topic_names(self, topic_ids: Iterable[TopicId]) -> asyncio.Future[Mapping[TopicId, str]]:
+        """Names of topics, as the cluster knows them now."""
+        return self._asked(TopicNames(tuple(topic_ids)))
+
+    def log_offsets(
+        self, partitions: Iterable[TopicPartition], *, earliest: bool
+    ) -> asyncio.Future[Mapping[TopicPartition, int]]:
+        """The first or the next offset of each partition's log."""
+        return self._asked(LogOffsets(tuple(partitions), earliest))
+
+    def close(self) -> None:
+        """Give all connections up."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            self._network.close(connection)
+
+    def _asked(self, request: object) -> asyncio.Future[Any]:
+        future = self._ask(request)
+        future.add_done_callback(self._try_another)
+        return future
+
+    def _try_another(self, asked: asyncio.Future[Any]) -> None:
+        if not asked.cancelled() and asked.exception() is not None:
+            self._next += 1
+
+    def _ask(self, request: object) -> asyncio.Future[Any]:
+        broker = self._brokers[self._next % len(self._brokers)]
+        connection = self._connections.get(broker.name)
+        if connection is None or not connection.usable:
+            connection = self._connect(broker)
+        return self._network.send(connection, request, self._timeout_us)
+
+    def _connect(self, broker: BrokerHost) -> Connection:
+        connection = self._network.connect(self._host, broker)
+        self._connections[broker.name] = connection
+        return connection

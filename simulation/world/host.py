@@ -1,0 +1,120 @@
+"""A machine of the world: whatever reaches it waits while it is frozen, and is lost when it dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fencepost.simulation.world.loop import Timer, VirtualLoop
+
+
+class Host:
+    """One process on one machine. Deliveries and timers come in through `run`, in their order.
+
+    A process that ends takes its timers and everything that waits for it along: `generation` tells
+    those of an earlier process.
+    """
+
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
+        self.name = name
+        self.loop = loop
+        self.frozen = False
+        self.generation = 0
+        self._waiting: list[tuple[Callable[[Any], Any], Any]] = []
+
+    def run(self, action: Callable[[Any], Any], argument: object) -> None:
+        """Run the action now, or when the host thaws."""
+        if self.frozen:
+            self._waiting.append((action, argument))
+        else:
+            action(argument)
+
+    def freeze(self) -> None:
+        """Stand still: nothing that arrives is seen, no timer runs."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Go on, with all that has come in meanwhile."""
+        self.frozen = False
+        waiting, self._waiting = self._waiting, []
+        generation = self.generation
+        for done, (action, argument) in enumerate(waiting):
+            if self.generation != generation:
+                return
+            if self.frozen:
+                self._waiting = waiting[done:] + self._waiting
+                return
+            action(argument)
+
+    def end(self) -> None:
+        """The process is gone, and what waited for it."""
+        self.generation += 1
+        self.frozen = False
+        self._waiting.clear()
+
+
+class HostTimer(Timer):
+    """A timer of a host; it keeps still once its process has ended."""
+
+    __slots__ = ("_generation", "_host")
+
+    def __init__(
+        self, host: Host, when_us: int, callback: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> None:
+        self._loop = loop = host.loop
+        self.action = callback
+        self.argument = arguments
+        self._host = host
+        self._generation = host.generation
+        loop.schedule(when_us, HostTimer._due, self)
+
+    def _due(self) -> None:
+        if self._host.frozen:
+            self._host.run(HostTimer._fire, self)
+        else:
+            self._fire()
+
+    def _fire(self) -> None:
+        action = self.action
+        if action is not None and self._generation == self._host.generation:
+            self.action = None
+            action(*self.argument)
+
+
+class HostClock:
+    """A host's clock: milliseconds since its first start, a little faster or slower than the world's.
+
+    `drift_ppm` is how many parts in a million it runs ahead; `offset_us` is where it stood at the start
+    of the run.
+    """
+
+    __slots__ = ("_host", "_loop", "drift_ppm", "offset_us")
+
+    def __init__(self, host: Host, *, drift_ppm: int = 0, offset_us: int = 0) -> None:
+        self._host = host
+        self._loop = host.loop
+        self.drift_ppm = drift_ppm
+        self.offset_us = offset_us
+
+    def now_us(self) -> int:
+        """This clock's time in microseconds."""
+        true = self._loop.now_us
+        return self.offset_us + true + true * self.drift_ppm // 1_000_000
+
+    def now_ms(self) -> int:
+        """This clock's time in milliseconds."""
+        true = self._loop.now_us
+        return (self.offset_us + true + true * self.drift_ppm // 1_000_000) // 1_000
+
+    def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> HostTimer:
+        """Run the callback once `now_ms` has reached that time."""
+        return HostTimer(self._host, self.true_us(when_ms), callback, args)
+
+    def true_us(self, when_ms: int) -> int:
+        """The first moment of the world at which this clock shows that time, or now."""
+        local = when_ms * 1_000 - self.offset_us
+        true = local * 1_000_000 // (1_000_000 + self.drift_ppm)
+        while true + true * self.drift_ppm // 1_000_000 < local:
+            true += 1
+        now = self._loop.now_us
+        return true if true > now else now

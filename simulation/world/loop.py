@@ -1,0 +1,307 @@
+"""An asyncio loop on a virtual clock: integer microseconds, ties in the order of insertion, nothing outside.
+
+One heap of (time, sequence) holds everything that is going to happen. Ready callbacks run first; when
+none is left the clock jumps to the next entry of the heap. Two things feed the heap: asyncio's own
+timers, and `schedule`, which takes a plain function and one argument and makes no handle, for
+deliveries of the network and timers of hosts.
+
+Runs are repeatable: tasks and futures hash by a counter instead of their address, so that sets of
+them (asyncio.wait, anyio, TaskGroup) iterate in the same order in every process. Whatever would bring
+in the outside world (threads, executors, sockets, signals, subprocesses) raises `OutsideWorld`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from asyncio import events
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVarTuple, Unpack
+
+Arguments = TypeVarTuple("Arguments")
+
+_PURGE_FROM = 4096
+"""Cancelled entries that the heap may hold before they are worth being swept out."""
+
+
+class Deadlock(RuntimeError):
+    """Something is waited for, and nothing is going to happen any more."""
+
+
+class TooManyEvents(RuntimeError):
+    """The run used up its bound of events: something spins without time passing, or the bound is too low."""
+
+
+class OutsideWorld(RuntimeError):
+    """Code in virtual time reached for a thread, a socket, a signal or a process."""
+
+
+class VirtualTask(asyncio.Task[Any]):
+    """A task that hashes by a counter of its loop."""
+
+    __slots__ = ("_number",)
+    _number: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            self._number = _next_number(self.get_loop())
+            return self._number
+
+
+class VirtualFuture(asyncio.Future[Any]):
+    """A future that hashes by a counter of its loop."""
+
+    __slots__ = ("_number",)
+    _number: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            self._number = _next_number(self.get_loop())
+            return self._number
+
+
+def _next_number(loop: asyncio.AbstractEventLoop) -> int:
+    assert isinstance(loop, VirtualLoop)
+    loop.hashed += 1
+    return loop.hashed
+
+
+class Timer:
+    """What an entry of the heap runs that can be taken back."""
+
+    __slots__ = ("_loop", "action", "argument")
+
+    def __init__(self, loop: VirtualLoop, action: Callable[..., Any], argument: Any) -> None:
+        self._loop = loop
+        self.action: Callable[..., Any] | None = action
+        self.argument = argument
+
+    def cancel(self) -> None:
+        """Do nothing if it has run already."""
+        if self.action is not None:
+            self.action = None
+            self.argument = None
+            self._loop.note_cancelled()
+
+
+def _run_timer(timer: Timer) -> None:
+    action = timer.action
+    if action is not None:
+        timer.action = None
+        action(timer.argument)
+
+
+def _run_handle(handle: asyncio.TimerHandle) -> None:
+    handle._scheduled = False  # type: ignore[attr-defined]
+    if not handle.cancelled():
+        handle._run()
+
+
+def _refusing(what: str) -> Callable[..., NoReturn]:
+    """A method that refuses a part of asyncio's interface."""
+
+    def refuse(self: VirtualLoop, *_: object, **__: object) -> NoReturn:
+        self._refuse(what)
+
+    return refuse
+
+
+Entry: TypeAlias = tuple[int, int, Callable[[Any], Any], Any]
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop whose time is `now_us` and moves only when nothing is left to do at that moment.
+
+    `events` counts what ran: ready callbacks and entries of the heap. `max_events` bounds it.
+    """
+
+    if TYPE_CHECKING:  # asyncio's own, which typeshed does not show
+        _ready: Any
+        _stopping: bool
+
+        def _check_closed(self) -> None: ...
+
+    def __init__(self, *, max_events: int | None = None) -> None:
+        super().__init__()
+        self.now_us = 0
+        self.events = 0
+        self.hashed = 0
+        self.max_events = max_events
+        self.on_task_failed: Callable[[BaseException], None] | None = None
+        """Called with the exception that a task ended with, whether or not somebody waits for the task."""
+        self._heap: list[Entry] = []
+        self._sequence = 0
+        self._cancelled = 0
+        self._thread = threading.get_ident()
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self.now_us / 1_000_000
+
+    def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
+        """Run `action(argument)` at that time. It can't be taken back. An exception ends the run."""
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (when_us, sequence, action, argument))
+
+    def timer(self, when_us: int, action: Callable[[Any], Any], argument: object) -> Timer:
+        """As `schedule`, but with a way to take it back."""
+        timer = Timer(self, action, argument)
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (when_us, sequence, _run_timer, timer))
+        return timer
+
+    def run_until(self, when_us: int) -> None:
+        """Let time pass up to that moment, whatever happens in between."""
+        self.schedule(when_us, self._stop_here, None)
+        self.run_forever()
+
+    def _stop_here(self, _: object) -> None:
+        self.stop()
+
+    # -- what asyncio asks of a loop ------------------------------------------------------------------
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Run the callback before time moves on."""
+        self._check_closed()
+        handle = events.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run the callback at that time of `time()`; equal times keep their order."""
+        self._check_closed()
+        handle = events.TimerHandle(when, callback, args, self, context)
+        handle._scheduled = True  # type: ignore[attr-defined]
+        self.schedule(max(round(when * 1_000_000), self.now_us), _run_handle, handle)
+        return handle
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run the callback after so many virtual seconds."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """As `call_soon`; from another thread it raises OutsideWorld."""
+        if threading.get_ident() != self._thread:
+            self._refuse("a call from another thread")
+        return self.call_soon(callback, *args, context=context)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """A task of this loop, hashed by a counter."""
+        self._check_closed()
+        task = VirtualTask(coro, loop=self, **options)
+        if self.on_task_failed is not None:
+            task.add_done_callback(self._look_at)
+        return task
+
+    def _look_at(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.on_task_failed is not None:
+            self.on_task_failed(error)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop, hashed by a counter."""
+        return VirtualFuture(loop=self)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self.note_cancelled()
+
+    def close(self) -> None:
+        """Forget what has not happened."""
+        super().close()
+        self._heap.clear()
+
+    # -- the run ----------------------------------------------------------------------------------------
+
+    def _run_once(self) -> None:
+        """One pass for asyncio's `run_forever`: goes on until the loop is told to stop."""
+        ready, heap = self._ready, self._heap
+        limit = self.max_events
+        count = self.events
+        try:
+            while True:
+                for _ in range(len(ready)):
+                    handle = ready.popleft()
+                    count += 1
+                    if not handle._cancelled:
+                        handle._run()
+                if limit is not None and count > limit:
+                    self._give_up(limit)
+                if self._stopping:
+                    return
+                if ready:
+                    continue
+                if not heap:
+                    self._report_deadlock()
+                self.now_us, _, action, argument = heappop(heap)
+                count += 1
+                action(argument)
+        finally:
+            self.events = count
+
+    def note_cancelled(self) -> None:
+        """Count a cancelled entry of the heap; sweep them out when they are half of it."""
+        self._cancelled += 1
+        if self._cancelled < _PURGE_FROM or self._cancelled * 2 < len(self._heap):
+            return
+        self._heap[:] = [entry for entry in self._heap if not _is_dead(entry)]
+        heapify(self._heap)
+        self._cancelled = 0
+
+    def _give_up(self, limit: int) -> NoReturn:
+        raise TooManyEvents(f"{limit} events were not enough; virtual time is {self.now_us} us")
+
+    def _report_deadlock(self) -> NoReturn:
+        waiting = sorted(task.get_name() for task in asyncio.all_tasks(self))
+        names = ", ".join(waiting[:10])
+        raise Deadlock(f"nothing is scheduled at {self.now_us} us, and {len(waiting)} tasks wait: {names}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise OutsideWorld(f"{what} has no place in virtual time")
+
+    if not TYPE_CHECKING:  # their many signatures say nothing about refusals
+        run_in_executor = _refusing("a thread")
+        add_signal_handler = _refusing("a signal")
+        add_reader = _refusing("a socket")
+        add_writer = _refusing("a socket")
+        create_connection = _refusing("a socket")
+        create_server = _refusing("a socket")
+        create_datagram_endpoint = _refusing("a socket")
+        subprocess_exec = _refusing("a process")
+        subprocess_shell = _refusing("a process")
+
+
+def _is_dead(entry: Entry) -> bool:
+    action, argument = entry[2], entry[3]
+    if isinstance(argument, Timer):
+        return argument.action is None
+    return action is _run_handle and bool(argument.cancelled())

@@ -1,0 +1,281 @@
+"""Connections between members and brokers, on which messages take time, keep their order, and get lost.
+
+A connection is TCP's: what is sent on it arrives in order or not at all, and nothing arrives twice. A
+member that opens another connection can overtake itself. A message is on its way from the moment it is
+sent; rules decide then what becomes of it. A request whose answer is lost without a trace fails when its
+time is up, and its connection is given up with it, as Kafka's clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from fencepost.member.driver.transport import Disconnected, RequestTimedOut
+from fencepost.simulation.world.host import Host
+from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.world.rng import Quantiles, Samples, Streams
+from fencepost.simulation.world.rules import Delay, Direction, Fate, Message, Rule
+
+LossHook: TypeAlias = Callable[[str, str, str, Any, int], None]
+
+
+class Server(Protocol):
+    """The broker's end of connections."""
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+
+    @property
+    def up(self) -> bool:
+        """Whether anybody listens there."""
+
+    def receive(self, call: Call) -> None:
+        """Take a request; answer it with `call.answer`, now or later."""
+
+
+class Pipe(enum.Enum):
+    """What a connection still carries."""
+
+    OPEN = "open"
+    STALLED = "stalled"
+    """A message was lost on it: nothing gets through any more, and nobody knows."""
+    CLOSED = "closed"
+    """The member's side gave it up; requests under way still arrive."""
+    CUT = "cut"
+    """Broken: nothing arrives."""
+
+
+class Call:
+    """A request under way, and its answer."""
+
+    __slots__ = ("connection", "deadline_us", "future", "generation", "request", "response")
+
+    def __init__(
+        self, connection: Connection, request: object, future: asyncio.Future[Any], deadline_us: int
+    ) -> None:
+        self.connection = connection
+        self.request = request
+        self.future = future
+        self.deadline_us = deadline_us
+        self.generation = connection.client.generation
+        self.response: object = None
+
+    def answer(self, response: object, ready_us: int) -> None:
+        """Send the response at that time. An exception is delivered as the call's failure."""
+        self.connection.network.respond(self, response, ready_us)
+
+
+class Connection:
+    """A member's way to one broker."""
+
+    __slots__ = ("calls", "client", "network", "pipe", "requests_us", "responses_us", "samples", "server")
+
+    def __init__(self, network: Network, client: Host, server: Server, samples: Samples) -> None:
+        self.network = network
+        self.client = client
+        self.server = server
+        self.samples = samples
+        self.pipe = Pipe.OPEN
+        self.calls: dict[Call, None] = {}
+        self.requests_us = 0
+        """When the last request arrives; the next one does not arrive before."""
+        self.responses_us = 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether the member's side takes it for working."""
+        return self.pipe is not Pipe.CLOSED
+
+
+class Network:
+    """All connections. `rules` are asked about each message, in their order."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        streams: Streams,
+        *,
+        latency: Quantiles,
+        detection: Quantiles,
+        on_loss: LossHook,
+    ) -> None:
+        self.loop = loop
+        self.rules: list[Rule] = []
+        self._streams = streams
+        self._latency = latency
+        self._detection = streams.samples("network/detection", detection)
+        self._on_loss = on_loss
+        self._connections: dict[Connection, None] = {}
+        """Those that neither side knows to be over, in the order in which they were made."""
+        self._links: dict[tuple[str, str], Samples] = {}
+
+    def connect(self, client: Host, server: Server) -> Connection:
+        """A new connection; the handshake is one round trip, which the first request waits for."""
+        link = (client.name, server.name)
+        samples = self._links.get(link)
+        if samples is None:
+            samples = self._streams.samples(f"link/{client.name}/{server.name}", self._latency)
+            self._links[link] = samples
+        connection = Connection(self, client, server, samples)
+        connection.requests_us = self.loop.now_us + samples.draw() + samples.draw()
+        self._connections[connection] = None
+        return connection
+
+    def send(self, connection: Connection, request: object, timeout_us: int) -> asyncio.Future[Any]:
+        """Send a request. The future fails with Disconnected or RequestTimedOut."""
+        loop = self.loop
+        now = loop.now_us
+        future = loop.create_future()
+        call = Call(connection, request, future, now + timeout_us)
+        connection.calls[call] = None
+        arrives = now + connection.samples.draw()
+        if connection.pipe is not Pipe.OPEN:
+            loop.schedule(call.deadline_us, self._time_out, call)
+            return future
+        if self.rules:
+            message = Message(connection.client.name, connection.server.name, Direction.REQUEST, request)
+            delay = self._judge(call, message)
+            if delay is None:
+                return future
+            arrives += delay
+        arrives = max(arrives, connection.requests_us)
+        connection.requests_us = arrives
+        if arrives > call.deadline_us:
+            loop.schedule(call.deadline_us, self._time_out, call)
+        loop.schedule(arrives, self._arrive, call)
+        return future
+
+    def respond(self, call: Call, response: object, ready_us: int) -> None:
+        """Send the answer of a call at that time."""
+        connection = call.connection
+        if connection.pipe is Pipe.STALLED:
+            self.loop.schedule(call.deadline_us, self._time_out, call)
+            return
+        if connection.pipe is not Pipe.OPEN:
+            return
+        call.response = response
+        arrives = ready_us + connection.samples.draw()
+        if self.rules:
+            client, server = connection.client.name, connection.server.name
+            delay = self._judge(call, Message(client, server, Direction.RESPONSE, call.request, response))
+            if delay is None:
+                return
+            arrives += delay
+        arrives = max(arrives, connection.responses_us)
+        connection.responses_us = arrives
+        if arrives > call.deadline_us:
+            self.loop.schedule(call.deadline_us, self._time_out, call)
+        else:
+            self.loop.schedule(arrives, self._deliver, call)
+
+    def _judge(self, call: Call, message: Message) -> int | None:
+        """The delay that the rules put on a message; None if it is lost."""
+        for rule in self.rules:
+            verdict = rule.judge(message)
+            if verdict is Fate.PASS:
+                continue
+            if isinstance(verdict, Delay):
+                return verdict.us
+            connection = call.connection
+            self._on_loss(
+                message.member, message.broker, message.direction, message.request, self.loop.now_us
+            )
+            if verdict is Fate.CUT:
+                self.cut(connection)
+            else:
+                connection.pipe = Pipe.STALLED
+                self.loop.schedule(call.deadline_us, self._time_out, call)
+            return None
+        return 0
+
+    def _arrive(self, call: Call) -> None:
+        connection = call.connection
+        if connection.pipe is Pipe.CUT:
+            return
+        if connection.pipe is Pipe.STALLED:
+            self.loop.schedule(max(call.deadline_us, self.loop.now_us), self._time_out, call)
+        elif connection.server.up:
+            connection.server.receive(call)
+        else:
+            self.cut(connection)
+
+    def _deliver(self, call: Call) -> None:
+        connection = call.connection
+        if connection.pipe is Pipe.OPEN:
+            client = connection.client
+            if client.frozen:
+                client.run(self._complete, call)
+            else:
+                self._complete(call)
+        elif connection.pipe is Pipe.STALLED:
+            # Overtaken by a loss in the other direction; TCP would still deliver what had arrived before it.
+            connection.client.run(self._complete, call)
+
+    def _complete(self, call: Call) -> None:
+        connection = call.connection
+        connection.calls.pop(call, None)
+        if call.future.done() or call.generation != connection.client.generation:
+            return
+        if isinstance(call.response, Exception):
+            call.future.set_exception(call.response)
+        else:
+            call.future.set_result(call.response)
+
+    # -- losses -----------------------------------------------------------------------------------------
+
+    def cut(self, connection: Connection) -> None:
+        """Break a connection; the member's side hears of it after a while."""
+        if connection.pipe in (Pipe.OPEN, Pipe.STALLED):
+            connection.pipe = Pipe.CUT
+            self.loop.schedule(self.loop.now_us + self._detection.draw(), self._detected, connection)
+
+    def cut_all(self, name: str) -> None:
+        """Break all connections of a member's or a broker's host."""
+        for connection in [c for c in self._connections if name in (c.client.name, c.server.name)]:
+            self.cut(connection)
+
+    def close(self, connection: Connection) -> None:
+        """The member's side gives a connection up: what is outstanding fails at once."""
+        self._connections.pop(connection, None)
+        if connection.pipe is not Pipe.CUT:
+            connection.pipe = Pipe.CLOSED
+        self._fail(connection)
+
+    def forget(self, client: Host) -> None:
+        """A member's process is gone; requests under way still arrive, nobody waits for answers."""
+        for connection in [c for c in self._connections if c.client is client]:
+            del self._connections[connection]
+            if connection.pipe is not Pipe.CUT:
+                connection.pipe = Pipe.CLOSED
+            connection.calls.clear()
+
+    def _detected(self, connection: Connection) -> None:
+        connection.client.run(self._hear_of_cut, connection)
+
+    def _hear_of_cut(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        connection.pipe = Pipe.CLOSED
+        self._fail(connection)
+
+    def _fail(self, connection: Connection) -> None:
+        calls, connection.calls = connection.calls, {}
+        for call in calls:
+            if not call.future.done() and call.generation == connection.client.generation:
+                call.future.set_exception(
+                    Disconnected(f"the connection to {connection.server.name} was lost")
+                )
+
+    def _time_out(self, call: Call) -> None:
+        call.connection.client.run(self._give_up, call)
+
+    def _give_up(self, call: Call) -> None:
+        connection = call.connection
+        connection.calls.pop(call, None)
+        if call.future.done() or call.generation != connection.client.generation:
+            return
+        call.future.set_exception(RequestTimedOut(f"{connection.server.name} did not answer in time"))
+        self.close(connection)

@@ -1,0 +1,208 @@
+"""Who watches a run: checkers, and the recorder of the trace.
+
+An observer overrides the hooks that it needs; the world calls no others. Hooks run inside the step that
+they tell of, after its records were applied: they read, and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.config import GroupCoordinatorConfig
+    from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.coordinator.journal.memory import MemoryJournal
+    from fencepost.member.driver.consumer import ConsumerDriver
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """An invariant that did not hold. `seq` is the trace row after which it was seen."""
+
+    invariant: str
+    seq: int
+    t_us: int
+    message: str
+
+
+Report: TypeAlias = Callable[[str, str], None]
+"""Takes the invariant's name and a message; the world adds when and where in the trace."""
+
+
+class CoordinatorView(Protocol):
+    """A broker's host, as observers see it."""
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+
+    @property
+    def status(self) -> str:
+        """`standby` (not in charge), `loading`, `active` or `down`."""
+
+    @property
+    def coordinator(self) -> GroupCoordinator | None:
+        """The group's coordinator while this host loads or runs it."""
+
+
+class MemberView(Protocol):
+    """A member's host, as observers see it."""
+
+    @property
+    def name(self) -> str:
+        """The host's name; it stays the same over restarts."""
+
+    @property
+    def status(self) -> str:
+        """`stopped`, `running`, `stopping`, `frozen` or `crashed`."""
+
+    @property
+    def member_id(self) -> MemberId:
+        """The id of the member that runs here now, or ran here last."""
+
+    @property
+    def instance_id(self) -> str | None:
+        """The instance id of a static member."""
+
+    @property
+    def driver(self) -> ConsumerDriver | None:
+        """The member itself while its process lives."""
+
+
+class WorldView(Protocol):
+    """What an observer may read of the world."""
+
+    @property
+    def now_us(self) -> int:
+        """Virtual microseconds since the start of the run."""
+
+    @property
+    def group_id(self) -> str:
+        """The one group of this world."""
+
+    @property
+    def config(self) -> GroupCoordinatorConfig:
+        """The coordinator's configuration."""
+
+    @property
+    def topics(self) -> TopicsImage:
+        """The cluster's topics as they are; coordinators may lag behind."""
+
+    @property
+    def journal(self) -> MemoryJournal:
+        """The replicated log that all coordinators of the group write to and load from."""
+
+    @property
+    def coordinators(self) -> Mapping[str, CoordinatorView]:
+        """All broker hosts by name."""
+
+    @property
+    def active(self) -> GroupCoordinator | None:
+        """The coordinator that answers requests now, if there is one."""
+
+    @property
+    def members(self) -> Mapping[str, MemberView]:
+        """All member hosts by name."""
+
+    @property
+    def hosts_by_member(self) -> Mapping[MemberId, str]:
+        """The host of each member id that there ever was."""
+
+    @property
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        """The next offset of each partition's log, as of now."""
+
+    @property
+    def faults_over(self) -> bool:
+        """Whether the last phase has begun, in which nothing disturbs the group."""
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest rebalance timeout of any member."""
+
+
+class Observer:
+    """Base of everything that watches. The names of hosts are those of the world's mappings."""
+
+    def attach(self, world: WorldView, report: Report) -> None:
+        """Called once, before anything happens."""
+
+    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+        """A coordinator's step that wrote records, had effects, or answered an error. Records are applied."""
+
+    def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+        """Any other step of a coordinator: nothing changed. This is the hot one."""
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """A broker's host changed: `crash`, `restart`, `resign`, `load` (begins) or `active` (has loaded)."""
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """A member machine moved along an arrow of its table."""
+
+    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+        """A member's driver sent a request."""
+
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """A member's driver got an answer, or the exception that stands for none."""
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """A rebalance callback (`assigned`, `revoked`, `lost`) reached `begin`, `end` or `raised`."""
+
+    def on_commit(
+        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """A member's commit was answered, or got no answer."""
+
+    def on_records_delivered(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> None:
+        """The application was handed these records: the end of a poll."""
+
+    def on_records_processed(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> None:
+        """The application finished with these records."""
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A member's host: `start`, `stop` (begins), `stopped`, `crash`, `freeze`, `thaw`."""
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """The network lost a `request`, or the `response` to it, of a member."""
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """A topic was `created`, `grown` or `deleted`; `partitions` is how many it has now."""
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """A fault `begin`s or `end`s; one that lasts no time only begins."""
+
+    def on_faults_end(self, now_us: int) -> None:
+        """From here on nothing disturbs the group."""
+
+    def on_violation(self, violation: Violation) -> None:
+        """A checker reported."""
+
+    def on_end(self, now_us: int) -> None:
+        """The run is over; checkers of progress report now."""
+
+
+HOOKS: tuple[str, ...] = tuple(name for name in vars(Observer) if name.startswith("on_"))
+
+
+def hook_lists(observers: Iterable[Observer]) -> dict[str, tuple[Callable[..., Any], ...]]:
+    """For each hook the bound methods of those observers that override it, in their order."""
+    chosen = tuple(observers)
+    return {
+        hook: tuple(getattr(o, hook) for o in chosen if getattr(type(o), hook) is not getattr(Observer, hook))
+        for hook in HOOKS
+    }

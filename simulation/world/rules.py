@@ -1,0 +1,135 @@
+"""Faults of the network are rules: each sees one message and says what becomes of it.
+
+The rules of a network are asked in their order; the first that does not let a message pass decides.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from fencepost.simulation.world.rng import Samples
+
+
+class Direction(enum.StrEnum):
+    """Which way a message goes."""
+
+    REQUEST = "request"
+    RESPONSE = "response"
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message under way between a member's host and a broker's."""
+
+    member: str
+    broker: str
+    direction: Direction
+    request: object
+    """The request; for a response, the one that it answers."""
+    response: object = None
+
+
+class Delay(NamedTuple):
+    """The message takes longer by so many microseconds, and what follows on its connection with it."""
+
+    us: int
+
+
+class Fate(enum.Enum):
+    """What else may become of a message."""
+
+    PASS = "pass"
+    DROP = "drop"
+    """It is lost, and nothing that follows on its connection arrives: the member's side times out."""
+    CUT = "cut"
+    """It is lost because the connection breaks; the member's side hears of that soon."""
+
+
+Verdict: TypeAlias = Delay | Fate
+
+
+class Rule(Protocol):
+    """Decides about messages."""
+
+    def judge(self, message: Message) -> Verdict:
+        """What becomes of the message; `Fate.PASS` leaves it to the next rule."""
+
+
+class Matching:
+    """A rule for messages of some members, brokers, directions or kinds; None stands for all of them.
+
+    `kinds` are classes of requests. `condition` sees what the other filters let through. `chance`, with
+    `rng`, picks some of those at random. After `limit` verdicts the rule lets everything pass, and
+    `spent` is true.
+    """
+
+    def __init__(
+        self,
+        verdict: Callable[[Message], Verdict],
+        *,
+        members: Collection[str] | None = None,
+        brokers: Collection[str] | None = None,
+        direction: Direction | None = None,
+        kinds: tuple[type, ...] | None = None,
+        condition: Callable[[Message], bool] | None = None,
+        chance: float = 1.0,
+        rng: random.Random | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self._verdict = verdict
+        self._members = members
+        self._brokers = brokers
+        self._direction = direction
+        self._kinds = kinds
+        self._condition = condition
+        self._chance = chance
+        self._rng = rng
+        self._left = limit
+
+    @property
+    def spent(self) -> bool:
+        """Whether the limit is used up."""
+        return self._left == 0
+
+    def judge(self, message: Message) -> Verdict:
+        """What becomes of the message."""
+        if self._left == 0 or not self._matches(message):
+            return Fate.PASS
+        if self._rng is not None and self._rng.random() >= self._chance:
+            return Fate.PASS
+        verdict = self._verdict(message)
+        if self._left is not None and verdict is not Fate.PASS:
+            self._left -= 1
+        return verdict
+
+    def _matches(self, message: Message) -> bool:
+        return (
+            (self._members is None or message.member in self._members)
+            and (self._brokers is None or message.broker in self._brokers)
+            and (self._direction is None or message.direction is self._direction)
+            and (self._kinds is None or isinstance(message.request, self._kinds))
+            and (self._condition is None or self._condition(message))
+        )
+
+
+def dropping(_: Message) -> Verdict:
+    """Lose the message silently."""
+    return Fate.DROP
+
+
+def cutting(_: Message) -> Verdict:
+    """Lose the message with its connection."""
+    return Fate.CUT
+
+
+def delaying(samples: Samples) -> Callable[[Message], Verdict]:
+    """Slow each message down by a draw, in microseconds."""
+
+    def delay(_: Message) -> Verdict:
+        return Delay(samples.draw())
+
+    return delay
