@@ -1,0 +1,142 @@
+"""What types can't say about a scenario: values that contradict each other, or the run's length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.scenarios import scenario as s
+from fencepost.simulation.scenarios.positions import Path
+from fencepost.simulation.scenarios.values import Moment
+
+Mistake: TypeAlias = tuple[Path, str]
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def first_mistake(scenario: s.Scenario) -> Mistake | None:
+    """Where the first mistake is, and what was expected there; None if there is none."""
+    for checks in (_lengths, _topics, _group, _config, _steps, _topic_steps, _faults):
+        for mistake in checks(scenario):
+            return mistake
+    return None
+
+
+def _lengths(scenario: s.Scenario) -> Iterator[Mistake]:
+    positive = {
+        ("duration",): scenario.duration,
+        ("group", "rebalance_timeout"): scenario.group.rebalance_timeout,
+        ("network", "request_timeout"): scenario.network.request_timeout,
+        ("application", "poll"): scenario.application.poll,
+        ("application", "auto_commit_interval"): scenario.application.auto_commit_interval,
+    }
+    for path, duration in positive.items():
+        if duration.ms < 1:
+            yield path, f"expected at least 1ms, got {duration}"
+
+
+def _topics(scenario: s.Scenario) -> Iterator[Mistake]:
+    names: set[str] = set()
+    for index, topic in enumerate(scenario.topics):
+        if not _TOPIC_NAME.fullmatch(topic.name) or topic.name in (".", ".."):
+            yield ("topics", index, "name"), f"expected letters, digits, '.', '_' and '-', got {topic.name!r}"
+        if topic.name in names:
+            yield ("topics", index, "name"), f"expected names that differ, {topic.name!r} is there twice"
+        names.add(topic.name)
+
+
+def _group(scenario: s.Scenario) -> Iterator[Mistake]:
+    group = scenario.group
+    if group.pattern is not None and (wrong := _pattern_mistake(group.pattern)):
+        yield ("group", "pattern"), wrong
+    if group.topics is not None and not group.topics and group.pattern is None:
+        yield ("group", "topics"), "expected at least one topic, or a pattern"
+
+
+def _pattern_mistake(pattern: str) -> str | None:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0]
+        text = reason.decode() if isinstance(reason, bytes) else str(reason)
+        return f"expected a regular expression in RE2's syntax: {text}"
+    return None
+
+
+def _config(scenario: s.Scenario) -> Iterator[Mistake]:
+    try:
+        config = GroupCoordinatorConfig.from_properties(scenario.config)
+    except FencepostError as error:
+        named = [key for key in scenario.config if key in str(error)]
+        yield ("config", *named[:1]), str(error).removeprefix(f"{''.join(named[:1])}: ")
+        return
+    assignor = scenario.group.assignor
+    if assignor is not None and assignor not in config.group_consumer_assignors:
+        allowed = ", ".join(config.group_consumer_assignors)
+        yield ("group", "assignor"), f"expected one of {allowed}, got {assignor!r}"
+
+
+def _steps(scenario: s.Scenario) -> Iterator[Mistake]:
+    for index, step in enumerate(scenario.steps):
+        yield from _inside(scenario, ("steps", index, "at"), step.at)
+        if isinstance(step, s.RollingRestart | s.Scale | s.Subscribe):
+            end = step.at.within(scenario.duration.us) + step.over.within(scenario.duration.us)
+            if end > scenario.duration.us:
+                yield ("steps", index, "over"), f"the step ends after the run's {scenario.duration}"
+        if isinstance(step, s.Scale) and (step.members is None) == (step.factor is None):
+            yield ("steps", index), "expected one of members and factor"
+        if isinstance(step, s.Subscribe):
+            if not step.topics and step.pattern is None:
+                yield ("steps", index), "expected topics or a pattern"
+            if step.pattern is not None and (wrong := _pattern_mistake(step.pattern)):
+                yield ("steps", index, "pattern"), wrong
+
+
+def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
+    """Walks through the steps in time: what is created, grown and deleted must be possible then."""
+    counts = {topic.name: topic.partitions for topic in scenario.topics}
+    ordered = sorted(enumerate(scenario.steps), key=lambda item: item[1].at.within(scenario.duration.us))
+    for index, step in ordered:
+        if isinstance(step, s.CreateTopic):
+            if step.name in counts:
+                yield ("steps", index, "name"), f"expected a new name, {step.name!r} exists by then"
+            counts[step.name] = step.partitions
+        elif isinstance(step, s.GrowTopic | s.DeleteTopic):
+            if step.name not in counts:
+                known = ", ".join(counts)
+                yield (
+                    ("steps", index, "name"),
+                    f"expected a topic that exists by then ({known}), got {step.name!r}",
+                )
+            elif isinstance(step, s.DeleteTopic):
+                del counts[step.name]
+            else:
+                counts[step.name] = max(step.partitions, counts[step.name])
+
+
+def _faults(scenario: s.Scenario) -> Iterator[Mistake]:
+    length = scenario.duration.us
+    for index, fault in enumerate(scenario.faults):
+        path: Path = ("faults", index)
+        if (fault.at is None) == (fault.every is None):
+            yield path, "expected one of at (once) and every (again and again)"
+        if fault.every is not None and fault.every.ms < 1:
+            yield (*path, "every"), f"expected at least 1ms, got {fault.every}"
+        if fault.at is not None:
+            yield from _inside(scenario, (*path, "at"), fault.at)
+        yield from _inside(scenario, (*path, "from"), fault.start)
+        yield from _inside(scenario, (*path, "until"), fault.until)
+        if fault.start.within(length) >= fault.until.within(length):
+            yield (*path, "until"), "the window ends before it begins"
+
+
+def _inside(scenario: s.Scenario, path: Path, moment: Moment) -> Iterator[Mistake]:
+    if moment.within(scenario.duration.us) > scenario.duration.us:
+        yield path, f"expected a time within the run's {scenario.duration}"

@@ -1,0 +1,315 @@
+"""Reads scenarios: from the library or a file, with overrides, every mistake told with its place.
+
+A mistake is a FencepostError: the file, the line, the key's path, and what was expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path as FilePath
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.scenarios import check
+from fencepost.simulation.scenarios.positions import Path, line_of, lines_of
+from fencepost.simulation.scenarios.scenario import Fault, Scenario, Step
+from fencepost.simulation.scenarios.values import decode_value
+
+DEFAULT = "rolling-deploy"
+LIBRARY = FilePath(__file__).parent / "library"
+
+_STEP = re.compile(r"\.([\w-]+)|\[(\d+)\]")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.+)`")
+_MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
+_INVALID_TAG = re.compile(r"Invalid value '(.*)'")
+_EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=|>|<) ([\d.]+))?(?:, got `.+`)?")
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "object": "a table",
+    "array": "a list",
+}
+_BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+_LONGEST_SHOWN = 60
+
+
+class LibraryEntry(NamedTuple):
+    """One scenario that ships with the package."""
+
+    name: str
+    summary: str
+    world: str
+
+
+def library() -> list[LibraryEntry]:
+    """The scenarios that ship with the package, by name."""
+    return [
+        LibraryEntry(path.stem, load(path.stem).summary, "simulated")
+        for path in sorted(LIBRARY.glob("*.toml"))
+    ]
+
+
+def load(
+    name_or_path: str | FilePath = DEFAULT,
+    *,
+    overrides: Iterable[str] = (),
+    members: int | None = None,
+    partitions: int | None = None,
+    duration: str | None = None,
+    option: str = "--set",
+) -> Scenario:
+    """A scenario of the library by its name, or the one in a TOML file.
+
+    `overrides` are texts such as "group.members=12"; values are TOML, or plain text where they are not.
+    `partitions` is a total that the topics share in proportion. `option` is the one of the command line
+    that the overrides were given with: mistakes in them are told by it.
+
+    :raises FencepostError: if there is no such scenario, or something in it is wrong.
+    """
+    path = _find(name_or_path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise FencepostError(f"{path}: can't be read: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise FencepostError(f"{path}: can't be read: expected TOML, which is UTF-8 text") from None
+
+    def shown(name: str, value: object) -> str:
+        return f"--{name} {value}" if option == "--set" else f"{option} {name}={value}"
+
+    loaded = [_Override.parse(override, option) for override in overrides]
+    if members is not None:
+        loaded.append(_Override(shown("members", members), "group.members", members))
+    if duration is not None:
+        loaded.append(_Override(shown("duration", duration), "duration", duration))
+    total = None if partitions is None else (partitions, shown("partitions", partitions))
+    return _scenario(text, str(path), path.stem, loaded, total)
+
+
+def loads(
+    text: str,
+    *,
+    source: str = "<text>",
+    name: str = "scenario",
+    overrides: Iterable[str] = (),
+    partitions: int | None = None,
+) -> Scenario:
+    """The scenario in a TOML text; `source` is what mistakes call it.
+
+    :raises FencepostError: if something in it is wrong.
+    """
+    total = None if partitions is None else (partitions, f"--partitions {partitions}")
+    return _scenario(text, source, name, [_Override.parse(each, "--set") for each in overrides], total)
+
+
+def _scenario(
+    text: str, source: str, name: str, overrides: Iterable[_Override], partitions: tuple[int, str] | None
+) -> Scenario:
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FencepostError(f"{source}: not TOML: {error}") from None
+    raw.setdefault("name", name)
+    if isinstance(raw.get("config"), dict):
+        raw["config"] = _flat(raw["config"])
+    places = _Places(source, lines_of(text))
+    for override in overrides:
+        places.overridden.append((_put(raw, override), override.shown))
+    try:
+        scenario = msgspec.convert(raw, Scenario, dec_hook=decode_value)
+    except msgspec.ValidationError as error:
+        raise places.error(*_explain(raw, str(error))) from None
+    if partitions is not None:
+        scenario = _with_partitions(scenario, *partitions)
+    if mistake := check.first_mistake(scenario):
+        raise places.error(*mistake)
+    return scenario
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Kafka's names in one piece, also where they were written without quotes, which makes tables of them."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _find(name_or_path: str | FilePath) -> FilePath:
+    path = FilePath(name_or_path)
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        return path
+    inside = LIBRARY / f"{path}.toml"
+    if inside.is_file():
+        return inside
+    if path.exists():
+        return path
+    names = sorted(found.stem for found in LIBRARY.glob("*.toml"))
+    near = difflib.get_close_matches(str(path), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    raise FencepostError(f"no scenario {str(path)!r} in the library, and no such file; {hint}")
+
+
+class _Override(NamedTuple):
+    """Another value for a key; `shown` is how it was given, for mistakes."""
+
+    shown: str
+    key: str
+    value: Any
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> _Override:
+        key, equals, words = text.partition("=")
+        if not equals or not key.strip():
+            raise FencepostError(f"{option} {text}: expected KEY=VALUE, such as group.members=12")
+        try:
+            value = tomllib.loads(f"value = {words}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = words.strip()
+        return cls(f"{option} {text}", key.strip(), value)
+
+
+class _Places:
+    """Where things stand: lines of the file, and overrides from outside of it."""
+
+    def __init__(self, source: str, lines: Mapping[Path, int]) -> None:
+        self.source = source
+        self.lines = {_with_config_name(path): line for path, line in lines.items()}
+        self.overridden: list[tuple[Path, str]] = []
+
+    def error(self, path: Path, message: str) -> FencepostError:
+        shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+        for key, override in reversed(self.overridden):
+            inside = path[: len(key)] == key
+            around = key[: len(path)] == path and path not in self.lines
+            if path and (inside or around):
+                told = "" if path == key else f" {shown}:"
+                return FencepostError(f"{override}:{told} {message}")
+        line = line_of(self.lines, path)
+        where = self.source if line is None else f"{self.source}:{line}"
+        return FencepostError(f"{where}: {shown}: {message}" if shown else f"{where}: {message}")
+
+
+def _with_config_name(path: Path) -> Path:
+    return ("config", ".".join(map(str, path[1:]))) if path[0] == "config" and len(path) > 1 else path
+
+
+def _put(raw: dict[str, Any], override: _Override) -> Path:
+    """Put the override's value into the raw tables; answers the key's path."""
+    parts = tuple(int(part) if part.isdecimal() else part for part in override.key.split("."))
+    path = _with_config_name(parts)
+    place: Any = raw
+    for depth, part in enumerate(path[:-1]):
+        if isinstance(place, dict) and isinstance(part, str):
+            place = place.setdefault(part, {})
+        elif isinstance(place, list) and isinstance(part, int) and part < len(place):
+            place = place[part]
+        else:
+            raise _nowhere(override, path[: depth + 1], place)
+    last = path[-1]
+    if isinstance(place, dict):
+        place[str(last)] = override.value
+    elif isinstance(place, list) and isinstance(last, int) and last < len(place):
+        place[last] = override.value
+    else:
+        raise _nowhere(override, path, place)
+    return path
+
+
+def _nowhere(override: _Override, path: Path, place: Any) -> FencepostError:
+    shown = ".".join(map(str, path))
+    there = (
+        f"; {shown.rpartition('.')[0]} has 0 to {len(place) - 1}" if isinstance(place, list) and place else ""
+    )
+    return FencepostError(f"{override.shown}: there is no {shown}{there}")
+
+
+def _explain(raw: Mapping[str, Any], error: str) -> tuple[Path, str]:
+    """The path and the message of what msgspec found."""
+    message, _, where = error.rpartition(" - at `$")
+    if not message:
+        message, where = error, ""
+    path: Path = tuple(int(index) if index else name for name, index in _STEP.findall(where))
+    if unknown := _UNKNOWN_FIELD.match(message):
+        known = _keys_at(raw, path)
+        near = difflib.get_close_matches(unknown[1], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+        return (*path, unknown[1]), f"unknown key; {hint}"
+    if missing := _MISSING_FIELD.match(message):
+        return path, f"the key {missing[1]} is missing"
+    if (tag := _INVALID_TAG.match(message)) and path[-1:] == ("kind",):
+        kinds = _kinds(str(path[0]))
+        return path, f"expected one of {', '.join(kinds)}, got {tag[1]!r}"
+    if path == ("config",) and isinstance(raw["config"], dict):
+        wrong = [key for key, value in raw["config"].items() if not isinstance(value, bool | int | str)]
+        path = ("config", *wrong[:1])
+    if expected := _EXPECTED.fullmatch(message):
+        return path, f"expected {_kind_of_value(*expected.groups())}, got {_shown(_value_at(raw, path))}"
+    return path, message[:1].lower() + message[1:].replace("`", "")
+
+
+def _kind_of_value(types: str, bound: str | None, limit: str | None) -> str:
+    """What msgspec expected, in the words of TOML."""
+    words = " or ".join(_TYPES.get(name, name) for name in types.split(" | ") if name != "null")
+    if bound is None or limit is None:
+        return words
+    characters = " characters" if types.startswith("str") else ""
+    return f"{words} {_BOUNDS[bound]} {limit.removesuffix('.0')}{characters}"
+
+
+def _value_at(raw: Any, path: Path) -> Any:
+    return functools.reduce(lambda place, part: place[part], path, raw)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list" if value else "an empty one"
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower()
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def _kinds(table: str) -> dict[str, type[msgspec.Struct]]:
+    union = {"faults": Fault, "steps": Step}.get(table)
+    return {str(kind.__struct_config__.tag): kind for kind in typing.get_args(union)}
+
+
+def _keys_at(raw: Any, path: Path) -> list[str]:
+    """The keys that the table at that path may have."""
+    kind: Any = Scenario
+    place: Any = raw
+    for part in path:
+        place = place[part]
+        if isinstance(part, int):
+            kind = _kinds(str(path[0])).get(place.get("kind", "")) or typing.get_args(kind)[0]
+        else:
+            kind = next(f.type for f in msgspec.structs.fields(kind) if f.encode_name == part)
+            kind = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+    keys = [field.encode_name for field in msgspec.structs.fields(kind)]
+    return [*(["kind"] if kind.__struct_config__.tag else []), *keys]
+
+
+def _with_partitions(scenario: Scenario, total: int, shown: str) -> Scenario:
+    """The scenario with so many partitions in all, shared among the topics in proportion."""
+    if total < len(scenario.topics):
+        raise FencepostError(f"{shown}: expected at least {len(scenario.topics)}, one for each topic")
+    spare, weight = total - len(scenario.topics), scenario.partitions
+    topics, before = [], 0
+    for topic in scenario.topics:
+        after = before + topic.partitions
+        extra = spare * after // weight - spare * before // weight
+        topics.append(msgspec.structs.replace(topic, partitions=1 + extra))
+        before = after
+    return msgspec.structs.replace(scenario, topics=tuple(topics))

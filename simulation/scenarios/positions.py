@@ -1,0 +1,41 @@
+"""Where in a TOML text a key stands: tomllib keeps values, not lines."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[\w-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[\w-]+))*)\s*=""")
+_PART = re.compile(r"""\s*("[^"]*"|'[^']*'|[\w-]+)\s*\.?""")
+
+
+def lines_of(text: str) -> dict[Path, int]:
+    """The line of each table and key, counted from 1. Keys inside inline tables have their table's line."""
+    found: dict[Path, int] = {}
+    table: Path = ()
+    arrays: dict[Path, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            table = _parts(header[2])
+            if header[1] == "[[":
+                arrays[table] = index = arrays.get(table, -1) + 1
+                table = (*table, index)
+            found.setdefault(table, number)
+        elif key := _KEY.match(line):
+            found.setdefault((*table, *_parts(key[1])), number)
+    return found
+
+
+def line_of(lines: dict[Path, int], path: Path) -> int | None:
+    """The line of that key, or of the nearest table around it."""
+    for length in range(len(path), 0, -1):
+        if (line := lines.get(path[:length])) is not None:
+            return line
+    return None
+
+
+def _parts(dotted: str) -> Path:
+    return tuple(part.strip("\"'") for part in _PART.findall(dotted))

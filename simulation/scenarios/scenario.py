@@ -1,0 +1,311 @@
+"""What a scenario says: the group, its topics, the cluster, the network, the application, and what happens.
+
+A scenario is a value: the same scenario and the same seed give the same run. Steps are what people do
+(deploys, scaling, topics); faults are what befalls them, at a moment of their own or as often as the seed
+draws. Everything has ended when the quiet phase at the end of a run begins.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from fencepost.simulation.scenarios.values import Duration, Moment, Span
+
+Count = Annotated[int, Meta(ge=1, le=100_000)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=249)]
+
+SECOND = 1_000_000
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the file: a key that is not declared is refused."""
+
+
+class Group(_Table, frozen=True):
+    """The group and its members at the start."""
+
+    id: Name = "orders-service"
+    members: Count = 6
+    static: bool = False
+    """Whether members have instance ids and keep them over restarts."""
+    topics: tuple[Name, ...] | None = None
+    """What members subscribe to; all topics of the file if neither this nor `pattern` is given."""
+    pattern: Annotated[str, Meta(min_length=1)] | None = None
+    """A regular expression (RE2) to subscribe to, beside `topics` if they are given."""
+    assignor: Name | None = None
+    rebalance_timeout: Duration = Duration(60 * SECOND)
+    """The clients' max.poll.interval.ms, which is also their rebalance timeout."""
+    start: Span = Span("uniform", 0, 5 * SECOND)
+    """When members start, after the beginning of the run."""
+
+
+class Topic(_Table, frozen=True):
+    """One topic that exists from the start."""
+
+    name: Name
+    partitions: Annotated[int, Meta(ge=1, le=200_000)] = 12
+    records_per_second: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    """Over all its partitions; 0 leaves the data plane out."""
+
+
+class Cluster(_Table, frozen=True):
+    """The brokers. One of them coordinates the group."""
+
+    brokers: Annotated[int, Meta(ge=1, le=100)] = 3
+    replication: Span = Span("constant", 2_000)
+    """From an append to the high watermark: how long a reply with records waits."""
+    failover: Span = Span("uniform", 1 * SECOND, 4 * SECOND)
+    """From the loss of a coordinator until another broker begins to load the group."""
+    load: Span = Span("uniform", 50_000, 800_000)
+    """How long a new coordinator loads."""
+    metadata: Span = Span("uniform", 5_000, 60_000)
+    """From a change of topics until a coordinator hears of it."""
+    regex: Span = Span("uniform", 2_000, 40_000)
+    """How long matching regular expressions takes."""
+
+
+class Network(_Table, frozen=True):
+    """Links between members and brokers."""
+
+    latency: Span = Span("lognormal", 1_000, 15_000)
+    """One way, drawn for each message."""
+    detection: Span = Span("uniform", 1_000, 200_000)
+    """From the loss of a connection until the member's side knows."""
+    request_timeout: Duration = Duration(30 * SECOND)
+
+
+class Application(_Table, frozen=True):
+    """What members do with records."""
+
+    poll: Duration = Duration(1 * SECOND)
+    """How long records gather before a poll returns with them."""
+    max_poll_records: Count = 500
+    processing: Span = Span("constant", 1_000)
+    """For one record."""
+    auto_commit_interval: Duration = Duration(5 * SECOND)
+    callback: Span = Span("uniform", 0, 50_000)
+    """How long a rebalance callback takes."""
+    restart: Span = Span("uniform", 2 * SECOND, 10 * SECOND)
+    """How long a process is down when it is restarted."""
+    clock_drift_ppm: Annotated[int, Meta(ge=0, le=100_000)] = 100
+    """Clocks of hosts run faster or slower by up to so many parts in a million."""
+
+
+# -- what people do ---------------------------------------------------------------------------------------
+
+
+class _Step(_Table, frozen=True, tag_field="kind"):
+    """Something that people do at a moment of the run."""
+
+    at: Moment
+
+
+class RollingRestart(_Step, frozen=True, tag="rolling-restart"):
+    """Restart all members, batch by batch, evenly over a time."""
+
+    over: Moment = Moment(share=0.3)
+    batch: Share | None = None
+    """Which part of the members restarts at the same time, at least one; one by one if not given."""
+    graceful: bool = True
+    """Whether members close their consumer before they go."""
+
+
+class Scale(_Step, frozen=True, tag="scale"):
+    """Start or stop members until there are so many, evenly over a time."""
+
+    members: Count | None = None
+    factor: Annotated[float, Meta(gt=0, le=100)] | None = None
+    """Instead of `members`: so many times those at the start."""
+    over: Moment = Moment(10 * SECOND)
+
+
+class Subscribe(_Step, frozen=True, tag="subscribe"):
+    """Members change what they subscribe to, evenly over a time."""
+
+    topics: tuple[Name, ...] = ()
+    pattern: Annotated[str, Meta(min_length=1)] | None = None
+    share: Share = 1.0
+    """Which part of the members."""
+    over: Moment = Moment(10 * SECOND)
+
+
+class CreateTopic(_Step, frozen=True, tag="create-topic"):
+    """A topic appears."""
+
+    name: Name
+    partitions: Annotated[int, Meta(ge=1, le=200_000)] = 12
+    records_per_second: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+
+
+class GrowTopic(_Step, frozen=True, tag="grow-topic"):
+    """A topic gets more partitions."""
+
+    name: Name
+    partitions: Annotated[int, Meta(ge=2, le=200_000)]
+
+
+class DeleteTopic(_Step, frozen=True, tag="delete-topic"):
+    """A topic disappears, and its records with it."""
+
+    name: Name
+
+
+Step: TypeAlias = RollingRestart | Scale | Subscribe | CreateTopic | GrowTopic | DeleteTopic
+
+
+# -- what befalls them ------------------------------------------------------------------------------------
+
+
+class _Fault(_Table, frozen=True, tag_field="kind"):
+    """Something that goes wrong: once at a moment, or again and again at random."""
+
+    at: Moment | None = None
+    every: Duration | None = None
+    """Mean time between two; the seed draws when."""
+    start: Moment = msgspec.field(default=Moment(share=0.0), name="from")
+    until: Moment = Moment(share=1.0)
+    likely: Share = 1.0
+    """The chance that a run has this fault at all."""
+
+
+class MemberCrash(_Fault, frozen=True, tag="member-crash"):
+    """A member's process dies without a word, and comes back or does not."""
+
+    lasts: Span = Span("uniform", 1 * SECOND, 60 * SECOND)
+    returns: Annotated[float, Meta(ge=0, le=1)] = 1.0
+
+
+class MemberFreeze(_Fault, frozen=True, tag="member-freeze"):
+    """A member's process stands still, as in a long garbage collection."""
+
+    lasts: Span = Span("uniform", 1 * SECOND, 60 * SECOND)
+
+
+class SlowCallback(_Fault, frozen=True, tag="slow-callback"):
+    """A member's next rebalance callback takes long."""
+
+    lasts: Span = Span("uniform", 1 * SECOND, 30 * SECOND)
+
+
+class CallbackError(_Fault, frozen=True, tag="callback-error"):
+    """A member's next rebalance callback raises."""
+
+
+class PollTimeout(_Fault, frozen=True, tag="poll-timeout"):
+    """A member's application processes one batch for so long beyond its poll interval."""
+
+    lasts: Span = Span("uniform", 1 * SECOND, 30 * SECOND)
+
+
+class CoordinatorCrash(_Fault, frozen=True, tag="coordinator-crash"):
+    """The coordinator's host dies; another takes over, unless it is back first."""
+
+    lasts: Span = Span("uniform", 500_000, 30 * SECOND)
+
+
+class CoordinatorMove(_Fault, frozen=True, tag="coordinator-move"):
+    """The group moves to another host in good order."""
+
+
+class CoordinatorUnavailable(_Fault, frozen=True, tag="coordinator-unavailable"):
+    """The group's partition has no leader, and nobody can say who coordinates."""
+
+    lasts: Span = Span("uniform", 500_000, 20 * SECOND)
+
+
+class AppendFailure(_Fault, frozen=True, tag="append-failure"):
+    """The coordinator can't write its log."""
+
+    lasts: Span = Span("uniform", 100_000, 10 * SECOND)
+
+
+class Partition(_Fault, frozen=True, tag="partition"):
+    """Some members can't reach some brokers: every message between them is lost."""
+
+    lasts: Span = Span("uniform", 1 * SECOND, 60 * SECOND)
+    share: Share = 0.3
+    """Which part of the members."""
+    brokers: Share = 1.0
+    """Which part of the brokers."""
+
+
+class SlowLink(_Fault, frozen=True, tag="slow-link"):
+    """Messages of some members take longer."""
+
+    lasts: Span = Span("uniform", 5 * SECOND, 60 * SECOND)
+    share: Share = 0.3
+    latency: Span = Span("uniform", 50_000, 2 * SECOND)
+    """What is added, drawn for each message."""
+
+
+class Loss(_Fault, frozen=True, tag="loss"):
+    """Messages get lost at random, for a while."""
+
+    lasts: Span = Span("uniform", 5 * SECOND, 60 * SECOND)
+    share: Share = 0.5
+    probability: Share = 0.1
+
+
+class ConnectionLoss(_Fault, frozen=True, tag="connection-loss"):
+    """A member's connections break."""
+
+
+class LostRequest(_Fault, frozen=True, tag="lost-request"):
+    """A member's next request is lost, and its connection with it."""
+
+
+class LostResponse(_Fault, frozen=True, tag="lost-response"):
+    """The next response to a member is lost, and its connection with it."""
+
+    epoch_moved: bool = True
+    """Wait for a heartbeat whose response carries another epoch than its request."""
+
+
+Fault: TypeAlias = (
+    MemberCrash
+    | MemberFreeze
+    | SlowCallback
+    | CallbackError
+    | PollTimeout
+    | CoordinatorCrash
+    | CoordinatorMove
+    | CoordinatorUnavailable
+    | AppendFailure
+    | Partition
+    | SlowLink
+    | Loss
+    | ConnectionLoss
+    | LostRequest
+    | LostResponse
+)
+
+
+class Scenario(_Table, frozen=True, kw_only=True):
+    """A whole scenario. `load` reads one from a file and checks what types can't say."""
+
+    name: Name = "scenario"
+    summary: str = ""
+    duration: Duration
+    """How long a run takes in virtual time; longer if the quiet phase needs it."""
+    quiet: Duration | None = None
+    """The phase at the end without faults; by default what a group needs to settle."""
+    swarm: bool = False
+    """Whether each run leaves out about half of the faults and steps, as the seed draws."""
+    group: Group = Group()
+    topics: Annotated[tuple[Topic, ...], Meta(min_length=1)]
+    cluster: Cluster = Cluster()
+    network: Network = Network()
+    application: Application = Application()
+    config: dict[str, bool | int | str] = {}
+    """The coordinator's configuration under Kafka's names."""
+    steps: tuple[Step, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def partitions(self) -> int:
+        """Of all topics at the start."""
+        return sum(topic.partitions for topic in self.topics)
