@@ -1,0 +1,291 @@
+"""Carries a plan out: does what each entry says at its time, and ends all of it before the quiet phase."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.nodes.broker import BrokerHost
+from fencepost.simulation.nodes.member import MemberHost, MemberStatus
+from fencepost.simulation.nodes.requests import moves_epoch
+from fencepost.simulation.scenarios.values import Span
+from fencepost.simulation.world.rules import (
+    Direction,
+    Fate,
+    Matching,
+    Message,
+    Verdict,
+    cutting,
+    delaying,
+    dropping,
+)
+
+if TYPE_CHECKING:
+    from fencepost.simulation.nodes.world import World
+
+
+class Nemesis:
+    """The one who disturbs a world."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self._world = world
+        self._plan = plan
+        self._rng = world.streams.random("nemesis")
+        self._ongoing: dict[int, tuple[str, Callable[[], None]]] = {}
+        self._number = 0
+        self._actions: dict[Kind, Callable[[Entry], None]] = {
+            Kind.RESTART: self._restart,
+            Kind.START: self._start,
+            Kind.STOP: self._stop,
+            Kind.SUBSCRIBE: self._subscribe,
+            Kind.CREATE_TOPIC: self._create_topic,
+            Kind.GROW_TOPIC: self._grow_topic,
+            Kind.DELETE_TOPIC: self._delete_topic,
+            Kind.MEMBER_CRASH: self._member_crash,
+            Kind.MEMBER_FREEZE: self._member_freeze,
+            Kind.SLOW_CALLBACK: self._slow_callback,
+            Kind.CALLBACK_ERROR: self._callback_error,
+            Kind.POLL_TIMEOUT: self._poll_timeout,
+            Kind.COORDINATOR_CRASH: self._coordinator_crash,
+            Kind.COORDINATOR_MOVE: self._coordinator_move,
+            Kind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
+            Kind.APPEND_FAILURE: self._append_failure,
+            Kind.PARTITION: self._partition,
+            Kind.SLOW_LINK: self._slow_link,
+            Kind.LOSS: self._loss,
+            Kind.CONNECTION_LOSS: self._connection_loss,
+            Kind.LOST_REQUEST: self._lost_request,
+            Kind.LOST_RESPONSE: self._lost_response,
+        }
+
+    def begin(self) -> None:
+        """Put the whole plan on the loop."""
+        loop = self._world.loop
+        for entry in self._plan.entries:
+            loop.schedule(entry.at_us, self._act, entry)
+        loop.schedule(self._plan.faults_end_us, self._heal, None)
+
+    def _act(self, entry: Entry) -> None:
+        self._actions[entry.kind](entry)
+
+    # -- bookkeeping --------------------------------------------------------------------------------------
+
+    def _tell(self, fault: str, phase: str, detail: str) -> None:
+        self._world.tell("on_fault", fault, phase, detail)
+
+    def _lasting(self, entry: Entry, detail: str, end: Callable[[], None]) -> None:
+        """A fault has begun; `end` undoes it when its time is over, or when the quiet phase begins."""
+        self._tell(entry.kind, "begin", detail)
+        self._number += 1
+        self._ongoing[self._number] = (entry.kind, end)
+        loop = self._world.loop
+        loop.schedule(loop.now_us + entry.lasts_us, self._over, self._number)
+
+    def _over(self, number: int) -> None:
+        if (ongoing := self._ongoing.pop(number, None)) is not None:
+            kind, end = ongoing
+            end()
+            self._tell(kind, "end", "")
+
+    def _heal(self, _: object) -> None:
+        for number in list(self._ongoing):
+            self._over(number)
+        self._world.network.rules.clear()
+        self._world.calm()
+
+    def _victim(self, entry: Entry, *statuses: MemberStatus) -> MemberHost | None:
+        """The member that an entry means; None if nobody can be disturbed so."""
+        hosts = [host for host in self._world.members.values() if host.status in statuses]
+        return hosts[entry.member % len(hosts)] if hosts else None
+
+    def _some(self, share: float, names: list[str]) -> frozenset[str]:
+        return frozenset(self._rng.sample(names, max(1, round(share * len(names)))))
+
+    # -- what people do -----------------------------------------------------------------------------------
+
+    def _host(self, entry: Entry) -> MemberHost:
+        return list(self._world.members.values())[entry.member]
+
+    def _restart(self, entry: Entry) -> None:
+        host = self._host(entry)
+        if host.status is MemberStatus.STOPPED and not host.wanted:
+            return
+        self._tell(entry.kind, "begin", host.name)
+        if entry.graceful:
+            host.stop(come_back=True)
+        else:
+            host.crash()
+            self._world.restart_later(host)
+
+    def _start(self, entry: Entry) -> None:
+        self._host(entry).start()
+
+    def _stop(self, entry: Entry) -> None:
+        self._host(entry).stop(come_back=False)
+
+    def _subscribe(self, entry: Entry) -> None:
+        host = self._host(entry)
+        host.topics, host.pattern = entry.topics, entry.pattern
+        self._tell(
+            entry.kind, "begin", f"{host.name} {', '.join(entry.topics)} {entry.pattern or ''}".rstrip()
+        )
+        host.resubscribe()
+
+    def _create_topic(self, entry: Entry) -> None:
+        self._world.cluster.create_topic(entry.name, entry.partitions, entry.records_per_second)
+
+    def _grow_topic(self, entry: Entry) -> None:
+        if entry.name in self._world.cluster.topics.by_name:
+            self._world.cluster.grow_topic(entry.name, entry.partitions)
+
+    def _delete_topic(self, entry: Entry) -> None:
+        if entry.name in self._world.cluster.topics.by_name:
+            self._world.cluster.delete_topic(entry.name)
+
+    # -- members ------------------------------------------------------------------------------------------
+
+    def _member_crash(self, entry: Entry) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
+        if host is None:
+            return
+        host.wanted = entry.returns
+        host.crash()
+        self._lasting(entry, host.name, host.start if entry.returns else _nothing)
+
+    def _member_freeze(self, entry: Entry) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING)
+        if host is not None:
+            host.freeze_process()
+            self._lasting(entry, host.name, host.thaw_process)
+
+    def _slow_callback(self, entry: Entry) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
+        if host is not None:
+            host.callback_stall_us = min(entry.lasts_us, self._plan.faults_end_us - entry.at_us)
+            self._tell(entry.kind, "begin", host.name)
+
+    def _callback_error(self, entry: Entry) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
+        if host is not None:
+            host.callback_raises = True
+            self._tell(entry.kind, "begin", host.name)
+
+    def _poll_timeout(self, entry: Entry) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
+        if host is not None and host.application is not None:
+            until = entry.at_us + self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
+            host.run(host.application.stall, min(until, self._plan.faults_end_us))
+            self._tell(entry.kind, "begin", host.name)
+
+    # -- the coordinator ------------------------------------------------------------------------------------
+
+    def _coordinator_crash(self, entry: Entry) -> None:
+        broker = self._world.cluster.leader
+        if broker is None:
+            return
+        cluster = self._world.cluster
+        cluster.crash(broker)
+
+        def back(broker: BrokerHost = broker) -> None:
+            cluster.restart(broker)
+
+        self._lasting(entry, broker.name, back)
+
+    def _coordinator_move(self, entry: Entry) -> None:
+        self._world.cluster.move()
+        self._tell(entry.kind, "begin", "")
+
+    def _coordinator_unavailable(self, entry: Entry) -> None:
+        self._world.cluster.unavailable(min(entry.lasts_us, self._plan.faults_end_us - entry.at_us))
+        self._tell(entry.kind, "begin", "")
+
+    def _append_failure(self, entry: Entry) -> None:
+        journal = self._world.cluster.journal
+        journal.failing += 1
+
+        def mend() -> None:
+            journal.failing -= 1
+
+        self._lasting(entry, "", mend)
+
+    # -- the network ----------------------------------------------------------------------------------------
+
+    def _ruled(self, entry: Entry, detail: str, rule: Matching) -> None:
+        rules = self._world.network.rules
+        rules.append(rule)
+
+        def lift() -> None:
+            if rule in rules:
+                rules.remove(rule)
+
+        self._lasting(entry, detail, lift)
+
+    def _partition(self, entry: Entry) -> None:
+        members = self._some(entry.share, list(self._world.members))
+        brokers = self._some(entry.brokers, list(self._world.cluster.brokers))
+        self._ruled(entry, _named(members, brokers), Matching(dropping, members=members, brokers=brokers))
+
+    def _slow_link(self, entry: Entry) -> None:
+        members = self._some(entry.share, list(self._world.members))
+        samples = self._world.streams.samples(f"slow-link/{self._number}", Span(*entry.added).quantiles)
+        self._ruled(entry, _named(members), Matching(delaying(samples), members=members))
+
+    def _loss(self, entry: Entry) -> None:
+        members = self._some(entry.share, list(self._world.members))
+        rng = random.Random(self._rng.getrandbits(64))
+
+        def lose(_: Message) -> Verdict:
+            return Fate.CUT if rng.random() < 0.7 else Fate.DROP
+
+        self._ruled(
+            entry, _named(members), Matching(lose, members=members, chance=entry.probability, rng=rng)
+        )
+
+    def _connection_loss(self, entry: Entry) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
+        if host is not None:
+            self._world.network.cut_all(host.name)
+            self._tell(entry.kind, "begin", host.name)
+
+    def _lost_request(self, entry: Entry) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING)
+        if host is not None:
+            self._once(
+                entry,
+                host.name,
+                Matching(cutting, members=(host.name,), direction=Direction.REQUEST, limit=1),
+            )
+
+    def _lost_response(self, entry: Entry) -> None:
+        if not entry.epoch_moved:
+            host = self._victim(entry, MemberStatus.RUNNING)
+            if host is not None:
+                rule = Matching(cutting, members=(host.name,), direction=Direction.RESPONSE, limit=1)
+                self._once(entry, host.name, rule)
+            return
+        rule = Matching(
+            cutting,
+            direction=Direction.RESPONSE,
+            kinds=(ConsumerGroupHeartbeatRequest,),
+            condition=lambda message: moves_epoch(message.request, message.response),
+            limit=1,
+        )
+        self._once(entry, "the next that moves an epoch", rule)
+
+    def _once(self, entry: Entry, detail: str, rule: Matching) -> None:
+        """A rule for one message; rules that are used up go when the next one comes."""
+        rules = self._world.network.rules
+        rules[:] = [other for other in rules if not (isinstance(other, Matching) and other.spent)]
+        rules.append(rule)
+        self._tell(entry.kind, "begin", detail)
+
+
+def _named(*sets: frozenset[str]) -> str:
+    return " | ".join(", ".join(sorted(names)) for names in sets)
+
+
+def _nothing() -> None:
+    """What ends a fault that has no end."""

@@ -1,0 +1,190 @@
+"""What a run's seed decides in advance: which disturbance happens when, to whom, and for how long.
+
+A plan is a flat list of values, and goes to JSON and back. With a scenario and a seed it makes the run;
+taking entries out leaves the rest as it is, so that a failure can be made smaller.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+
+import msgspec
+
+from fencepost.simulation.scenarios import scenario as s
+from fencepost.simulation.scenarios.values import Moment
+from fencepost.simulation.world.rng import Streams
+
+
+class Kind(enum.StrEnum):
+    """What an entry does."""
+
+    RESTART = "restart"
+    START = "start"
+    STOP = "stop"
+    SUBSCRIBE = "subscribe"
+    CREATE_TOPIC = "create-topic"
+    GROW_TOPIC = "grow-topic"
+    DELETE_TOPIC = "delete-topic"
+    MEMBER_CRASH = "member-crash"
+    MEMBER_FREEZE = "member-freeze"
+    SLOW_CALLBACK = "slow-callback"
+    CALLBACK_ERROR = "callback-error"
+    POLL_TIMEOUT = "poll-timeout"
+    COORDINATOR_CRASH = "coordinator-crash"
+    COORDINATOR_MOVE = "coordinator-move"
+    COORDINATOR_UNAVAILABLE = "coordinator-unavailable"
+    APPEND_FAILURE = "append-failure"
+    PARTITION = "partition"
+    SLOW_LINK = "slow-link"
+    LOSS = "loss"
+    CONNECTION_LOSS = "connection-loss"
+    LOST_REQUEST = "lost-request"
+    LOST_RESPONSE = "lost-response"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One disturbance. What a kind does not need keeps its default."""
+
+    at_us: int
+    kind: Kind
+    member: int = 0
+    """Which member: of those that can be disturbed so at that time, this one modulo their number. For
+    starts, stops and restarts the member of that number."""
+    lasts_us: int = 0
+    graceful: bool = True
+    returns: bool = True
+    epoch_moved: bool = False
+    share: float = 0.0
+    brokers: float = 1.0
+    probability: float = 0.0
+    added: tuple[str, int, int] = ("constant", 0, 0)
+    """For a slow link: the span of what is added to each message."""
+    name: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: int = 0
+    records_per_second: float = 0.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a run. The quiet phase begins at `faults_end_us`; the run is over at `end_us`."""
+
+    entries: tuple[Entry, ...]
+    faults_end_us: int
+    end_us: int
+    members: int
+    """How many hosts there are at most."""
+
+
+def draw(scenario: s.Scenario, streams: Streams, quiet_us: int) -> Plan:
+    """The plan of a seed. Each fault and each step of the scenario has a stream of its own."""
+    length = scenario.duration.us
+    faults_end = max(length - quiet_us, length // 2)
+    swarm = streams.random("plan/swarm")
+    entries: list[Entry] = []
+    members = scenario.group.members
+    for index, step in enumerate(sorted(scenario.steps, key=lambda step: step.at.within(length))):
+        rng = streams.random(f"plan/step/{index}")
+        if scenario.swarm and swarm.random() < 0.5:
+            continue
+        if isinstance(step, s.Scale):
+            target = _scaled(scenario, step)
+            entries += _scale(step, members, target, length)
+            members = target
+        else:
+            entries += _step_entries(step, members, length, rng)
+    for index, fault in enumerate(scenario.faults):
+        rng = streams.random(f"plan/fault/{index}")
+        left_out = scenario.swarm and swarm.random() < 0.5
+        if rng.random() < fault.likely and not left_out:
+            entries += [_fault_entry(fault, at, rng) for at in _times(fault, length, faults_end, rng)]
+    last = max((entry.at_us for entry in entries), default=0)
+    faults_end = max(faults_end, last)
+    entries.sort(key=lambda entry: entry.at_us)
+    most = max(
+        [scenario.group.members, *(_scaled(scenario, t) for t in scenario.steps if isinstance(t, s.Scale))]
+    )
+    return Plan(entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most)
+
+
+def _scaled(scenario: s.Scenario, step: s.Scale) -> int:
+    if step.members is not None:
+        return step.members
+    assert step.factor is not None
+    return max(1, round(scenario.group.members * step.factor))
+
+
+def _spread(at: Moment, over: Moment, count: int, length: int) -> list[int]:
+    begin, whole = at.within(length), over.within(length)
+    return [begin + whole * index // max(count, 1) for index in range(count)]
+
+
+def _scale(step: s.Scale, before: int, after: int, length: int) -> list[Entry]:
+    kind = Kind.START if after > before else Kind.STOP
+    numbers = range(before, after) if after > before else range(before - 1, after - 1, -1)
+    times = _spread(step.at, step.over, len(numbers), length)
+    return [Entry(at_us=at, kind=kind, member=number) for at, number in zip(times, numbers, strict=True)]
+
+
+def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -> list[Entry]:
+    at = step.at.within(length)
+    if isinstance(step, s.RollingRestart):
+        batch = 1 if step.batch is None else max(1, round(members * step.batch))
+        times = _spread(step.at, step.over, -(-members // batch), length)
+        return [
+            Entry(at_us=times[number // batch], kind=Kind.RESTART, member=number, graceful=step.graceful)
+            for number in range(members)
+        ]
+    if isinstance(step, s.Subscribe):
+        chosen = sorted(rng.sample(range(members), max(1, round(members * step.share))))
+        times = _spread(step.at, step.over, len(chosen), length)
+        return [
+            Entry(at_us=t, kind=Kind.SUBSCRIBE, member=number, topics=step.topics, pattern=step.pattern)
+            for number, t in zip(chosen, times, strict=True)
+        ]
+    if isinstance(step, s.CreateTopic):
+        rate = step.records_per_second
+        common = {"name": step.name, "partitions": step.partitions}
+        return [Entry(at_us=at, kind=Kind.CREATE_TOPIC, records_per_second=rate, **common)]  # type: ignore[arg-type]
+    if isinstance(step, s.GrowTopic):
+        return [Entry(at_us=at, kind=Kind.GROW_TOPIC, name=step.name, partitions=step.partitions)]
+    assert isinstance(step, s.DeleteTopic)
+    return [Entry(at_us=at, kind=Kind.DELETE_TOPIC, name=step.name)]
+
+
+def _times(fault: s.Fault, length: int, faults_end: int, rng: random.Random) -> list[int]:
+    """When a fault happens: at its moment, or again and again in its window and before the quiet phase."""
+    if fault.at is not None:
+        return [min(fault.at.within(length), faults_end)]
+    assert fault.every is not None
+    begin, end = fault.start.within(length), min(fault.until.within(length), faults_end)
+    times = []
+    at = begin + round(rng.expovariate(1 / fault.every.us))
+    while at < end:
+        times.append(at)
+        at += 1 + round(rng.expovariate(1 / fault.every.us))
+    return times
+
+
+def _fault_entry(fault: s.Fault, at: int, rng: random.Random) -> Entry:
+    tag = fault.__struct_config__.tag
+    lasts = getattr(fault, "lasts", None)
+    entry = Entry(
+        at_us=at,
+        kind=Kind(str(tag)),
+        member=rng.randrange(1 << 30),
+        lasts_us=0 if lasts is None else rng.choice(lasts.quantiles),
+    )
+    more: dict[str, object] = {}
+    if isinstance(fault, s.MemberCrash):
+        more = {"returns": rng.random() < fault.returns}
+    elif isinstance(fault, s.Partition):
+        more = {"share": fault.share, "brokers": fault.brokers}
+    elif isinstance(fault, s.SlowLink):
+        more = {"share": fault.share, "added": (fault.latency.kind, fault.latency.low, fault.latency.high)}
+    elif isinstance(fault, s.Loss):
+        more = {"share": fault.share, "probability": fault.probability}
+    elif isinstance(fault, s.LostResponse):
+        more = {"epoch_moved": fault.epoch_moved}
+    return msgspec.structs.replace(entry, **more) if more else entry
