@@ -1,0 +1,81 @@
+"""What all checkers share: a finding, and a reporter that does not repeat itself for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
+from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.world.observers import Observer, Report, WorldView
+
+Finding: TypeAlias = tuple[str, str]
+"""An invariant's name, and who broke it, where, and at which epochs."""
+
+REPORTS_PER_INVARIANT: Final = 5
+"""One defect is seen at every later event; the first few say all there is to say."""
+
+
+NOTHING: Final[frozenset[TopicPartition]] = frozenset()
+
+
+@lru_cache(maxsize=64)
+def as_set(partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
+    """Partitions as a set, which is the same object for all checkers that are told of the same ones."""
+    return frozenset(partitions)
+
+
+def joined(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+    """The union; one of the two where the other is empty."""
+    return one | other if one and other else one or other
+
+
+def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+    """The difference; the same empty set wherever nothing is left."""
+    return (one - other or NOTHING) if one else one
+
+
+class Checker(Observer):
+    """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times."""
+
+    world: WorldView
+
+    def attach(self, world: WorldView, report: Report) -> None:
+        """Remembers the world, and where findings go."""
+        self.world = world
+        self._report = report
+        self._reported: dict[str, int] = {}
+
+    def report(self, invariant: str, message: str) -> None:
+        """Passes one finding on, unless there were enough of its kind.
+
+        :raises KeyError: if the catalogue has no such invariant.
+        """
+        INVARIANTS[invariant]
+        count = self._reported.get(invariant, 0)
+        if count < REPORTS_PER_INVARIANT:
+            self._reported[invariant] = count + 1
+            self._report(invariant, message)
+
+    def report_all(self, findings: Iterable[Finding]) -> None:
+        """Passes findings on."""
+        for invariant, message in findings:
+            self.report(invariant, message)
+
+
+def shown(partitions: Partitions, names: Mapping[str, str] | None = None, limit: int = 12) -> str:
+    """A set of partitions as people read it: `orders 0 1 2, payments 4`; cut after `limit` of a topic."""
+    known = names or {}
+    parts = []
+    for topic_id, numbers in partitions.items():
+        few = " ".join(map(str, numbers[:limit])) + (" …" if len(numbers) > limit else "")
+        parts.append(f"{known.get(topic_id, topic_id)} {few}")
+    return "{" + ", ".join(parts) + "}"
+
+
+def shown_names(partitions: Iterable[TopicPartition], limit: int = 12) -> str:
+    """The same for partitions under their topics' names."""
+    ordered = sorted(partitions)
+    few = ", ".join(f"{topic}-{number}" for topic, number in ordered[:limit])
+    return "{" + few + (", …" if len(ordered) > limit else "") + "}"

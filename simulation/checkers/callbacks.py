@@ -1,0 +1,129 @@
+"""Rebalance callbacks: one at a time, each partition let go exactly once, records only in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
+
+CLOSE_TIMEOUT_US = 29_000_000
+"""A member that closes takes 30 s at most, by its own clock; what it could not let go then it just drops."""
+
+
+class CallbackWatch:
+    """One member process: what its callbacks say that it owns."""
+
+    __slots__ = ("host", "leaving_since_us", "owned", "releasing", "running", "unconfirmed")
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.owned = NOTHING
+        """Assigned callback ended, revoked or lost callback not ended."""
+        self.unconfirmed = NOTHING
+        """Owned, but a callback for them raised: assigned has to run again, or revoked."""
+        self.releasing = NOTHING
+        self.running: tuple[str, frozenset[TopicPartition]] | None = None
+        self.leaving_since_us: int | None = None
+
+    def begin(self, kind: str, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:
+        """A callback begins."""
+        if self.running is not None:
+            yield (
+                "callbacks-balanced",
+                f"{self.host} began {kind} {shown_names(partitions)} inside {self.running[0]}"
+                f" {shown_names(self.running[1])}",
+            )
+        self.running = kind, partitions
+        if kind == "assigned":
+            if twice := partitions & self.owned:
+                yield "callbacks-balanced", f"{self.host} was assigned {shown_names(twice)} a second time"
+            return
+        if foreign := partitions - self.owned - self.unconfirmed:
+            yield (
+                "callbacks-balanced",
+                f"{self.host} let go {shown_names(foreign)} without owning it ({kind})",
+            )
+        if kind == "lost" and (kept := self.owned - partitions):
+            yield "callbacks-balanced", f"{self.host} lost its membership, but kept {shown_names(kept)}"
+        self.releasing = partitions
+
+    def end(
+        self, kind: str, partitions: frozenset[TopicPartition], *, raised: bool = False
+    ) -> Iterator[Finding]:
+        """A callback ends, well or not. One of `lost` that raises gives everything up all the same."""
+        if self.running != (kind, partitions):
+            yield (
+                "callbacks-balanced",
+                f"{self.host} ended {kind} {shown_names(partitions)}, which had not begun",
+            )
+        self.running = None
+        self.releasing = NOTHING
+        if raised and kind != "lost":
+            self.owned = without(self.owned, partitions)
+            self.unconfirmed = joined(self.unconfirmed, partitions)
+            return
+        self.unconfirmed = without(self.unconfirmed, partitions)
+        if kind == "assigned":
+            self.owned = joined(self.owned, partitions)
+        else:
+            self.owned = without(self.owned, partitions)
+
+    def delivers(self, partition: TopicPartition) -> bool:
+        """Whether records of the partition may reach the application now."""
+        return partition in self.owned and partition not in self.releasing
+
+    def emptied(self, why: str) -> Iterator[Finding]:
+        """The member joins anew, or is gone: it must have let everything go."""
+        if self.owned and self.running is None:
+            yield "callbacks-balanced", f"{self.host} {why} without letting go {shown_names(self.owned)}"
+
+
+class Callbacks(Checker):
+    """Watches the callbacks of all members of a world."""
+
+    def __init__(self) -> None:
+        self.watches: dict[str, CallbackWatch] = {}
+
+    def watch(self, host: str) -> CallbackWatch:
+        """The process that runs on a host now."""
+        return self.watches.setdefault(host, CallbackWatch(host))
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A process starts with nothing, and ends cleanly with nothing; a crash runs no callbacks."""
+        if what in ("start", "crash"):
+            self.watches[host] = CallbackWatch(host)
+        elif what == "stopped":
+            watch = self.watch(host)
+            since = watch.leaving_since_us
+            if since is None or now_us - since < CLOSE_TIMEOUT_US:
+                self.report_all(watch.emptied("stopped"))
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """Whoever joins owns nothing."""
+        if target == ConsumerMemberState.JOINING:
+            self.report_all(self.watch(host).emptied("joined"))
+        elif target == ConsumerMemberState.PREPARE_LEAVING:
+            self.watch(host).leaving_since_us = now_us
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """Checks a begin or an end."""
+        watch, chosen = self.watch(host), as_set(tuple(partitions))
+        if phase == "begin":
+            self.report_all(watch.begin(str(kind), chosen))
+        else:
+            self.report_all(watch.end(str(kind), chosen, raised=phase == "raised"))
+
+    def on_records_delivered(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> None:
+        """Records come only while the partition is owned."""
+        if not self.watch(host).delivers(partition):
+            self.report(
+                "records-while-owned",
+                f"{host} was handed {partition.topic}-{partition.partition} [{first}, {last_exclusive})"
+                " outside of its assigned and revoked callbacks",
+            )

@@ -1,0 +1,241 @@
+"""Every invariant by its short name: what it says, and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+
+class Invariant(msgspec.Struct, frozen=True):
+    """Something that must hold after every event (or, for `progress` and its like, at the end)."""
+
+    name: str
+    summary: str
+    source: str
+    """A section of KIP-848, or the defect that taught it."""
+
+
+_ALL: Final = (
+    # The coordinator's state.
+    Invariant(
+        "one-owner",
+        "No partition is assigned to, or still to be revoked from, two members.",
+        "KIP-848, Reconciliation of the group; KAFKA-16147",
+    ),
+    Invariant(
+        "owners-map",
+        "The coordinator's map of holders is exactly what its members hold.",
+        "KAFKA-16147, KAFKA-19862",
+    ),
+    Invariant(
+        "epochs-monotone",
+        "Group and target epochs never fall; a member's falls only to -2.",
+        "KIP-848, Group Epoch, Member Epoch",
+    ),
+    Invariant(
+        "epochs-ordered",
+        "Member epoch <= target epoch <= group epoch; the previous epoch <= the member's.",
+        "KIP-848, Assignment Epoch",
+    ),
+    Invariant(
+        "revocation-state",
+        "A member is UNREVOKED exactly while partitions wait for its release.",
+        "KIP-848, Reconciliation of the group",
+    ),
+    Invariant(
+        "revocation-frozen",
+        "While UNREVOKED the epoch stays; unacknowledged partitions stay pending.",
+        "KAFKA-16249, KAFKA-19974",
+    ),
+    Invariant(
+        "revocation-bounded",
+        "Nobody stays UNREVOKED beyond its rebalance timeout.",
+        "KIP-848, Rebalance Timeout",
+    ),
+    Invariant(
+        "stable-owns-target",
+        "A member that reaches STABLE is assigned its whole target.",
+        "KIP-848, Reconciliation of the group",
+    ),
+    Invariant(
+        "unreleased-waits",
+        "An UNRELEASED member waits for a partition that somebody else holds.",
+        "KAFKA-19449",
+    ),
+    Invariant(
+        "assigned-in-target",
+        "A reconciled member is assigned only partitions of its target and subscription.",
+        "KAFKA-19431",
+    ),
+    Invariant(
+        "assignment-epochs",
+        "Each held partition has an assignment epoch between 0 and the member's epoch.",
+        "KIP-1251",
+    ),
+    Invariant("target-exclusive", "No partition is in the targets of two members.", "KIP-848, Assignors"),
+    Invariant(
+        "target-covers",
+        "A new target gives each existing subscribed partition to one of its subscribers.",
+        "KIP-848, Assignors",
+    ),
+    Invariant(
+        "target-balanced",
+        "With equal subscriptions target sizes differ by one at most; range keeps its ranges.",
+        "KIP-848, Assignors",
+    ),
+    Invariant(
+        "target-sticky",
+        "The uniform assignor never takes a partition from a member to give it another.",
+        "KIP-848, Assignors",
+    ),
+    Invariant(
+        "static-bijection", "Instance ids and static members name each other, one to one.", "KAFKA-20747"
+    ),
+    Invariant(
+        "timers-armed",
+        "Each member has a session timer, each UNREVOKED one a rebalance timer of its epoch.",
+        "KIP-848, Member Session Management",
+    ),
+    Invariant(
+        "empty-group",
+        "An empty group has no holders, targets or resolved expressions.",
+        "KIP-848, Group Epoch",
+    ),
+    Invariant(
+        "metadata-hash",
+        "The stored digest of topics is that of the image when the epoch is raised.",
+        "KIP-1101",
+    ),
+    Invariant(
+        "regexes-subscribed",
+        "Resolved regular expressions are ones that members subscribe to.",
+        "KIP-848, Regular Expressions",
+    ),
+    Invariant(
+        "bounded-memory",
+        "Nothing is kept of members that went; maps and timers are no larger than the group.",
+        "KAFKA-20601",
+    ),
+    # Requests and replies.
+    Invariant(
+        "reply-equals-state",
+        "A reply tells the stored epoch and exactly the assigned partitions.",
+        "KIP-848, ConsumerGroupHeartbeat; KAFKA-16367",
+    ),
+    Invariant(
+        "assignment-present",
+        "Joins, full heartbeats and changes are answered with the assignment.",
+        "KAFKA-16367",
+    ),
+    Invariant(
+        "granted-after-release",
+        "A partition is told to a member only when nobody else holds it.",
+        "KIP-848, Reconciliation of the group",
+    ),
+    Invariant(
+        "failed-changes-nothing",
+        "A request that fails writes no record and changes no session.",
+        "KIP-848, ConsumerGroupHeartbeat",
+    ),
+    Invariant(
+        "heartbeat-answers",
+        "A heartbeat is accepted, or refused with the one right error, by its epoch.",
+        "KIP-848, Member Epoch; KAFKA-19233",
+    ),
+    Invariant(
+        "commit-fenced",
+        "A commit or fetch by a removed or stale member is refused, any other is not.",
+        "KIP-848, Offset Commit; KIP-1251",
+    ),
+    Invariant("offsets-kept", "No committed offset of a subscribed topic disappears.", "KIP-848, Offsets"),
+    Invariant(
+        "fetch-equals-commit", "An offset fetch answers what was committed last.", "KIP-848, OffsetFetch"
+    ),
+    # The journal.
+    Invariant(
+        "journal-replay",
+        "The journal, encoded and decoded, replays to the live state; compacted too.",
+        "KIP-848, Records; KAFKA-17306, KAFKA-19862",
+    ),
+    Invariant(
+        "journal-batches",
+        "An outcome is one batch; a member's tombstones come in the order 8, 7, 5.",
+        "KIP-848, Records",
+    ),
+    # The members.
+    Invariant(
+        "one-claimant",
+        "No two members that the coordinator has not fenced believe they own one partition.",
+        "KIP-848, Reconciliation of the group",
+    ),
+    Invariant(
+        "transitions", "Every move of a member machine is an arrow of its table.", "KIP-848, Client States"
+    ),
+    Invariant(
+        "one-in-flight",
+        "One heartbeat at a time, and none outside of a membership.",
+        "KIP-848, Consumer Heartbeats",
+    ),
+    Invariant(
+        "request-fields",
+        "Joins, and heartbeats after a failure, carry everything.",
+        "KIP-848, ConsumerGroupHeartbeat",
+    ),
+    Invariant(
+        "owned-honest",
+        "A heartbeat lists exactly the partitions between assigned and revoked callbacks.",
+        "KIP-848, ConsumerGroupHeartbeat",
+    ),
+    Invariant(
+        "epoch-as-answered",
+        "Heartbeats and commits carry the newest epoch that was received.",
+        "KIP-848, Member Epoch; KAFKA-19335",
+    ),
+    Invariant(
+        "heartbeats-go-on",
+        "Heartbeats do not wait for callbacks, and stop when polls do.",
+        "KIP-848, Consumer Heartbeats",
+    ),
+    Invariant(
+        "callbacks-balanced",
+        "Each assigned partition is let go exactly once; callbacks never overlap.",
+        "KIP-848, Rebalance Listener",
+    ),
+    Invariant(
+        "records-while-owned",
+        "Records come only between a partition's assigned end and its revoked begin.",
+        "KAFKA-20332",
+    ),
+    Invariant(
+        "commit-while-owned", "A member commits only partitions that it has not let go.", "KAFKA-18641"
+    ),
+    Invariant(
+        "commit-before-release",
+        "What was processed is committed before a partition is let go.",
+        "KIP-848, Rebalance Listener",
+    ),
+    Invariant(
+        "commit-within-processed",
+        "A committed offset is never ahead of what its member processed.",
+        "KAFKA-18641",
+    ),
+    Invariant(
+        "at-least-once", "No record is skipped between two owners, or by one.", "KIP-848, Offset Commit"
+    ),
+    # The end.
+    Invariant(
+        "progress",
+        "Once faults end every member is STABLE at the group's epoch and owns its target.",
+        "KIP-848, Reconciliation of the group",
+    ),
+    Invariant("quiet", "Once the group has settled nothing moves it again.", "KAFKA-20145"),
+    Invariant(
+        "gone-members",
+        "Members that left or died are removed within their session timeout.",
+        "KIP-848, Member Session Management",
+    ),
+)
+
+INVARIANTS: Final[Mapping[str, Invariant]] = {invariant.name: invariant for invariant in _ALL}

@@ -1,0 +1,114 @@
+"""Owners in the members' own eyes: never two that the coordinator has not fenced.
+
+A claim stands from the end of `on_assigned` to the end of `on_revoked` or the beginning of `on_lost`. It is
+void once the coordinator has removed the member, or has let a static member go: a frozen process may go on
+believing, and its commits are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId, TopicPartition
+from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, without
+
+
+class Claims:
+    """The claims of all members of one group."""
+
+    def __init__(self) -> None:
+        self._claimants: dict[TopicPartition, MemberId] = {}
+        self._claimed: dict[MemberId, frozenset[TopicPartition]] = {}
+        """The same the other way round."""
+        self._epochs: dict[MemberId, int] = {}
+
+    def stored(self, member_id: MemberId, epoch: int | None) -> None:
+        """The coordinator keeps this member at this epoch; None: it has removed it."""
+        if epoch is None or epoch == STATIC_LEAVE_EPOCH:
+            self._epochs.pop(member_id, None)
+            self.drop_all(member_id)
+        else:
+            self._epochs[member_id] = epoch
+
+    def claim(self, member_id: MemberId, partitions: Iterable[TopicPartition]) -> Iterator[Finding]:
+        """A member believes from now on that it owns these."""
+        epoch = self._epochs.get(member_id)
+        if epoch is None:
+            return
+        wanted = tuple(partitions)
+        others = []
+        for partition in wanted:
+            holder = self._claimants.setdefault(partition, member_id)
+            if holder != member_id:
+                others.append(partition)
+                yield (
+                    "one-claimant",
+                    f"{member_id} (epoch {epoch}) believes that it owns"
+                    f" {partition.topic}-{partition.partition},"
+                    f" and so does {holder} (epoch {self._epochs.get(holder)}); neither is fenced",
+                )
+        claimed = without(as_set(wanted), as_set(tuple(others)))
+        self._claimed[member_id] = joined(self._claimed.get(member_id, NOTHING), claimed)
+
+    def drop(self, member_id: MemberId, partitions: Iterable[TopicPartition]) -> None:
+        """A member believes no longer that it owns these."""
+        own = tuple(partition for partition in partitions if self._claimants.get(partition) == member_id)
+        for partition in own:
+            del self._claimants[partition]
+        if own:
+            self._claimed[member_id] = without(self._claimed[member_id], as_set(own))
+
+    def drop_all(self, member_id: MemberId) -> None:
+        """The member is gone, or fenced."""
+        for partition in sorted(self._claimed.pop(member_id, ())):
+            del self._claimants[partition]
+
+    def drop_topic(self, topic: str) -> None:
+        """The topic was deleted: one of the same name is another topic."""
+        for partition in [p for p in self._claimants if p.topic == topic]:
+            self.drop(self._claimants[partition], (partition,))
+
+
+class OneClaimant(Checker):
+    """Checks one-claimant over all members of a world."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Claims] = {}
+        self._member_ids: dict[str, MemberId] = {}
+
+    def _claims(self) -> Claims:
+        return self._groups.setdefault(self.world.group_id, Claims())
+
+    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+        """Notes whom the coordinator keeps."""
+        for record in outcome.records:
+            key, value = record.key, record.value
+            if type(key) is r.ConsumerGroupCurrentMemberAssignmentKey:
+                epoch = (
+                    value.member_epoch if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue else None
+                )
+                self._groups.setdefault(key.group_id, Claims()).stored(key.member_id, epoch)
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A process that starts, crashes or has stopped believes nothing."""
+        if what in ("start", "crash", "stopped"):
+            if (member_id := self._member_ids.get(host)) is not None:
+                self._claims().drop_all(member_id)
+            self._member_ids[host] = self.world.members[host].member_id
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """A deleted topic is claimed by nobody."""
+        if what == "deleted":
+            self._claims().drop_topic(topic)
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """Claims begin and end with callbacks."""
+        member_id = self.world.members[host].member_id
+        if kind == "assigned" and phase == "end":
+            self.report_all(self._claims().claim(member_id, partitions))
+        elif (kind, phase) in (("revoked", "end"), ("lost", "begin")):
+            self._claims().drop(member_id, partitions)

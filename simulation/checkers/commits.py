@@ -1,0 +1,179 @@
+"""Commits and offset fetches, as a coordinator answers them: fenced by member and epoch (KIP-1251)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.offsets import (
+    NO_OFFSET,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.simulation.checkers.base import Finding
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.simulation.checkers.step import Known
+
+_BY_MEMBER: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
+
+
+def expected_commit_error(
+    request: OffsetCommitRequest, known: Known | None, image: TopicsImage
+) -> ErrorCode | None:
+    """The error that member and epoch bring on all partitions of a commit; None where other rules decide."""
+    if known is None:
+        return ErrorCode.NONE if request.member_epoch < 0 else ErrorCode.GROUP_ID_NOT_FOUND
+    if request.member_epoch < 0 and not known.members:
+        return ErrorCode.NONE
+    member = known.members.get(request.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if request.api_version < 9:
+        return None
+    if request.member_epoch == member.member_epoch:
+        return ErrorCode.NONE
+    if request.member_epoch > member.member_epoch:
+        return ErrorCode.STALE_MEMBER_EPOCH
+    for partition in request.offsets:
+        if not _held_since(member, request.topic_ids, partition, request.member_epoch, image):
+            return ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE
+
+
+def _held_since(
+    member: ConsumerGroupMember,
+    topic_ids: Mapping[str, str],
+    partition: TopicPartition,
+    epoch: int,
+    image: TopicsImage,
+) -> bool:
+    topic = image.by_name.get(partition.topic)
+    topic_id = topic_ids.get(partition.topic) or (None if topic is None else topic.topic_id)
+    if topic_id is None:
+        return False
+    since = member.assignment_epochs.get(topic_id, {}).get(partition.partition)
+    return since is not None and since <= epoch
+
+
+class Commits:
+    """Checks one group's offsets against what was committed last."""
+
+    def __init__(self) -> None:
+        self.committed: dict[TopicPartition, r.OffsetCommitValue] = {}
+
+    def check(
+        self, event: Event, outcome: Outcome, known: Known | None, image: TopicsImage
+    ) -> Iterator[Finding]:
+        """Findings of one event, then takes its records in."""
+        reply = outcome.reply
+        if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
+            yield from _check_commit(event, reply, known, image)
+        elif isinstance(event, OffsetFetchRequest) and isinstance(reply, OffsetFetchResponse):
+            yield from self._check_fetch(event, reply, known, image)
+        yield from self.take_all(outcome.records, known, image)
+
+    def take_all(
+        self, records: tuple[r.Record, ...], known: Known | None, image: TopicsImage
+    ) -> Iterator[Finding]:
+        """Takes records in."""
+        for record in records:
+            if type(record.key) is r.OffsetCommitKey:
+                yield from self._take(record, known, image)
+
+    def _take(self, record: r.Record, known: Known | None, image: TopicsImage) -> Iterator[Finding]:
+        key = record.key
+        assert isinstance(key, r.OffsetCommitKey)
+        (partition,) = topic_partitions(key.topic, (key.partition,))
+        if isinstance(record.value, r.OffsetCommitValue):
+            self.committed[partition] = record.value
+            return
+        had = self.committed.pop(partition, None)
+        subscribers = [] if known is None else list(known.members.values())
+        wanted = any(key.topic in member.subscribed_topic_names for member in subscribers)
+        if had is not None and wanted and key.topic in image.by_name:
+            yield (
+                "offsets-kept",
+                f"{key.group_id}: the offset {had.offset} of {key.topic}-{key.partition} went, though members"
+                " subscribe to it",
+            )
+
+    def _offset(self, partition: TopicPartition, image: TopicsImage) -> int:
+        """The committed offset; that of a topic which was deleted and created again since is none."""
+        value, topic = self.committed.get(partition), image.by_name.get(partition.topic)
+        if value is None:
+            return NO_OFFSET.offset
+        other = topic is not None and value.topic_id is not None and topic.topic_id != value.topic_id
+        return NO_OFFSET.offset if other else value.offset
+
+    def _check_fetch(
+        self, request: OffsetFetchRequest, reply: OffsetFetchResponse, known: Known | None, image: TopicsImage
+    ) -> Iterator[Finding]:
+        expected = _expected_fetch_error(request, known)
+        if (
+            expected is not None
+            and expected != reply.error_code
+            and {expected, reply.error_code} & _BY_MEMBER
+        ):
+            yield (
+                "commit-fenced",
+                f"{request.member_id} of {request.group_id} fetched offsets at epoch {request.member_epoch}:"
+                f" {reply.error_code.name} instead of {expected.name}",
+            )
+        if reply.error_code != ErrorCode.NONE:
+            return
+        for partition, value in reply.offsets.items():
+            stored = self._offset(partition, image)
+            if value.offset != stored:
+                yield (
+                    "fetch-equals-commit",
+                    f"{request.group_id}: {partition.topic}-{partition.partition} was answered as"
+                    f" {value.offset},"
+                    f" committed is {stored}",
+                )
+
+
+def _expected_fetch_error(request: OffsetFetchRequest, known: Known | None) -> ErrorCode | None:
+    if request.member_id is None:
+        return ErrorCode.NONE if request.member_epoch < 0 else None
+    if known is None:
+        return ErrorCode.NONE
+    member = known.members.get(request.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if request.member_epoch == member.member_epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _check_commit(
+    request: OffsetCommitRequest, reply: OffsetCommitResponse, known: Known | None, image: TopicsImage
+) -> Iterator[Finding]:
+    expected = expected_commit_error(request, known, image)
+    if expected is None:
+        return
+    for partition, got in reply.errors.items():
+        wrong = got != expected if expected != ErrorCode.NONE else got in _BY_MEMBER
+        if wrong:
+            member = None if known is None else known.members.get(request.member_id)
+            stored = "unknown" if member is None else f"at epoch {member.member_epoch}"
+            yield (
+                "commit-fenced",
+                f"{request.member_id} of {request.group_id}, {stored}, committed {partition.topic}-"
+                f"{partition.partition} at epoch {request.member_epoch}: {got.name} instead of"
+                f" {expected.name}",
+            )
+            return

@@ -1,0 +1,189 @@
+"""The checks of the coordinator: after each of its events, on what the event's records touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.checkers.commits import Commits
+from fencepost.simulation.checkers.epochs import check_epochs
+from fencepost.simulation.checkers.groups import GroupWatch
+from fencepost.simulation.checkers.heartbeats import check_answer, check_reply
+from fencepost.simulation.checkers.journal import JournalVersion, Shadow, check_replays
+from fencepost.simulation.checkers.ownership import Ownership
+from fencepost.simulation.checkers.reconciliation import Reconciliation
+from fencepost.simulation.checkers.soft import check_soft_state
+from fencepost.simulation.checkers.step import GroupStep, Tracker
+from fencepost.simulation.checkers.targets import Targets
+
+if TYPE_CHECKING:
+    from fencepost.simulation.world.observers import Report, WorldView
+
+
+class GroupChecks:
+    """All checks of one group that keep something from one event to the next."""
+
+    def __init__(self, default_assignor: str) -> None:
+        self.ownership = Ownership()
+        self.reconciliation = Reconciliation(self.ownership)
+        self._targets = Targets(default_assignor)
+        self._watch = GroupWatch()
+
+    def check(self, step: GroupStep) -> Iterator[Finding]:
+        """Findings of one event, about the group itself."""
+        yield from self.ownership.check(step)
+        yield from check_epochs(step)
+        yield from self._targets.check(step)
+        yield from self.reconciliation.check(step)
+        yield from self._watch.check(step, self.ownership.holders.total)
+
+
+class Coordination(Checker):
+    """Watches the coordinators of a world: their state, their replies, and their journal."""
+
+    def attach(self, world: WorldView, report: Report) -> None:
+        """Nothing has happened yet."""
+        super().attach(world, report)
+        self._tracker = Tracker()
+        self._checks: dict[str, GroupChecks] = {}
+        self._commits: dict[str, Commits] = {}
+        self._shadow = Shadow()
+        self._verified: dict[MemberId, Outcome] = {}
+        self._loads = 0
+
+    def _make(self) -> GroupCoordinator:
+        return GroupCoordinator(self.world.config)
+
+    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+        """Checks an event that changed something, or was refused."""
+        live = self.world.coordinators[host].coordinator
+        if live is None:
+            return
+        self.report_all(self._before(live, event, outcome))
+        if not outcome.records:
+            self.report_all(self._reply(live, event, outcome))
+            return
+        if (
+            outcome.reply is not None
+            and getattr(outcome.reply, "error_code", ErrorCode.NONE) != ErrorCode.NONE
+        ):
+            self.report(
+                "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
+            )
+        for step in self._tracker.steps(live.groups, live.image, event, outcome, now_us // 1000):
+            checks = self._checks.get(step.group_id)
+            if checks is None:
+                checks = self._checks[step.group_id] = GroupChecks(
+                    self.world.config.group_consumer_assignors[0]
+                )
+            self.report_all(checks.check(step))
+            self.report_all(self._reply(live, event, outcome))
+            self.report_all(check_soft_state(live, step))
+            for change in step.members:
+                self._verified.pop(change.member_id, None)
+            if step.group is None:
+                del self._checks[step.group_id]
+        self.report_all(self._shadow.follow(live, outcome.records))
+
+    def _before(self, live: GroupCoordinator, event: Event, outcome: Outcome) -> Iterator[Finding]:
+        """What is judged by the state that the event met."""
+        reply = outcome.reply
+        group_id = getattr(event, "group_id", None)
+        known = None if group_id is None else self._tracker.groups.get(group_id)
+        if isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
+            reply, ConsumerGroupHeartbeatResponse
+        ):
+            yield from check_answer(event, reply, known)
+        elif group_id is not None:
+            commits = self._commits.setdefault(group_id, Commits())
+            yield from commits.check(event, outcome, known, live.image)
+        else:
+            for touched in {record.key.group_id: None for record in outcome.records}:
+                commits = self._commits.setdefault(touched, Commits())
+                yield from commits.take_all(outcome.records, self._tracker.groups.get(touched), live.image)
+
+    def _reply(self, live: GroupCoordinator, event: Event, outcome: Outcome) -> Iterator[Finding]:
+        """What is judged by the state that the event left."""
+        reply = outcome.reply
+        if not isinstance(event, ConsumerGroupHeartbeatRequest) or not isinstance(
+            reply, ConsumerGroupHeartbeatResponse
+        ):
+            return
+        if reply.error_code != ErrorCode.NONE:
+            return
+        group, known = live.groups.get(event.group_id), self._tracker.groups.get(event.group_id)
+        member_id = reply.member_id or event.member_id
+        checks = self._checks.get(event.group_id)
+        yield from check_reply(
+            event,
+            reply,
+            None if known is None else known.members.get(member_id),
+            None if group is None else group.members.get(member_id),
+            None if checks is None else checks.ownership,
+        )
+
+    def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+        """The steady heartbeat: its answer was verified once, and the member has not changed since."""
+        if type(event) is not ConsumerGroupHeartbeatRequest:
+            live = self.world.coordinators[host].coordinator
+            if live is not None:
+                self.report_all(self._before(live, event, outcome))
+            return
+        reply = outcome.reply
+        if (
+            self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch  # type: ignore[union-attr]  # a heartbeat's
+        ):
+            return
+        live = self.world.coordinators[host].coordinator
+        if live is not None:
+            self.report_all(self._before(live, event, outcome))
+            self.report_all(self._reply(live, event, outcome))
+            self._verified[event.member_id] = outcome
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """A coordinator that has loaded must be what the last one was."""
+        if what != "active":
+            return
+        live = self.world.coordinators[host].coordinator
+        assert live is not None
+        # Loading was a replay of the journal itself; the compacted ones take turns.
+        versions = [version for version in JournalVersion if version is not JournalVersion.AS_IT_IS]
+        self.report_all(self._everything(live, (versions[self._loads % len(versions)],)))
+        self._loads += 1
+        for checks in self._checks.values():
+            checks.reconciliation.restart_clocks(now_us // 1000)
+        self._verified.clear()
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """A timer whose records could not be appended runs again later."""
+        if fault == "append-failure" and phase == "end":
+            for checks in self._checks.values():
+                checks.reconciliation.restart_clocks(now_us // 1000)
+
+    def on_end(self, now_us: int) -> None:
+        """Everything, once more."""
+        live = self.world.active
+        if live is None:
+            return
+        self.report_all(self._everything(live))
+        for group_id, checks in self._checks.items():
+            if (known := self._tracker.groups.get(group_id)) is not None:
+                self.report_all(checks.reconciliation.overdue(group_id, known.members, now_us // 1000))
+
+    def _everything(
+        self, live: GroupCoordinator, versions: Iterable[JournalVersion] | None = None
+    ) -> Iterator[Finding]:
+        yield from self._shadow.compare_all(live, "the records seen so far")
+        yield from check_replays(self._make, self.world.journal, live, versions)
+        for group_id, group in live.groups.items():
+            if group_id in self._checks:
+                yield from self._checks[group_id].ownership.compare_all(group)

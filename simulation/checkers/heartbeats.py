@@ -1,0 +1,199 @@
+"""Heartbeats and their replies: the right answer for the epoch, and a reply that tells the stored state.
+
+`expected_error` is a second statement of Kafka's rules (KIP-848, Member Epoch and Static Membership), made
+from what the group was before the request; it shares no code with the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    NO_PARTITIONS,
+    STATIC_LEAVE_EPOCH,
+    Partitions,
+)
+from fencepost.simulation.checkers.base import Finding, shown
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.simulation.checkers.ownership import Ownership
+    from fencepost.simulation.checkers.step import Known
+
+NONE = ErrorCode.NONE
+
+
+def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether a heartbeat asks for the whole assignment: with time-out, subscription and partitions."""
+    return (
+        request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and request.topic_partitions is not None
+    )
+
+
+def is_subset(owned: Partitions, assigned: Partitions) -> bool:
+    """Whether each owned partition is assigned."""
+    return all(set(numbers) <= set(assigned.get(topic_id, ())) for topic_id, numbers in owned.items())
+
+
+def malformed(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the fields alone make a request INVALID_REQUEST."""
+    epoch = request.member_epoch
+    named = request.api_version >= 1 or epoch > 0 or epoch == LEAVE_EPOCH
+    if (named and not request.member_id.strip()) or not request.group_id.strip():
+        return True
+    if any(text is not None and not text.strip() for text in (request.instance_id, request.rack_id)):
+        return True
+    if epoch == JOIN_EPOCH:
+        nothing = request.subscribed_topic_names is None and request.subscribed_topic_regex is None
+        return request.rebalance_timeout_ms == -1 or request.topic_partitions != {} or nothing
+    return epoch < STATIC_LEAVE_EPOCH or (epoch == STATIC_LEAVE_EPOCH and request.instance_id is None)
+
+
+def expected_error(request: ConsumerGroupHeartbeatRequest, known: Known | None) -> ErrorCode | None:
+    """Kafka's answer; None where more than epochs and names decide (limits, expressions, assignors).
+
+    `known` is the group before the request, None if there was none.
+    """
+    if malformed(request):
+        return ErrorCode.INVALID_REQUEST
+    epoch = request.member_epoch
+    if known is None:
+        return NONE if epoch == JOIN_EPOCH else ErrorCode.GROUP_ID_NOT_FOUND
+    if request.instance_id is not None:
+        return _expected_of_static(request, known)
+    member = known.members.get(request.member_id)
+    if epoch == JOIN_EPOCH:
+        return NONE
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return NONE if epoch == LEAVE_EPOCH else _expected_by_epoch(request, member)
+
+
+def _expected_of_static(request: ConsumerGroupHeartbeatRequest, known: Known) -> ErrorCode | None:
+    assert request.instance_id is not None
+    holder_id = known.instances.get(request.instance_id)
+    holder = None if holder_id is None else known.members.get(holder_id)
+    epoch = request.member_epoch
+    if epoch == JOIN_EPOCH:
+        free = holder is None or holder.member_epoch == STATIC_LEAVE_EPOCH
+        if free and request.member_id in known.members and holder_id != request.member_id:
+            return None  # one member id under two names
+        return NONE if free else ErrorCode.UNRELEASED_INSTANCE_ID
+    if epoch == LEAVE_EPOCH and request.member_id in known.members and holder_id != request.member_id:
+        return None
+    if holder is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if holder_id != request.member_id:
+        return ErrorCode.FENCED_INSTANCE_ID
+    return NONE if epoch < 0 else _expected_by_epoch(request, holder)
+
+
+def _expected_by_epoch(request: ConsumerGroupHeartbeatRequest, member: ConsumerGroupMember) -> ErrorCode:
+    epoch, owned = request.member_epoch, request.topic_partitions
+    if epoch == member.member_epoch:
+        return NONE
+    lost_reply = epoch < member.member_epoch and epoch == member.previous_member_epoch and owned is not None
+    if lost_reply and is_subset(owned or NO_PARTITIONS, member.assigned):
+        return NONE
+    return ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def check_answer(
+    request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, known: Known | None
+) -> Iterator[Finding]:
+    """Whether the request was accepted or refused as its epoch demands."""
+    expected, got = expected_error(request, known), reply.error_code
+    if expected is None or expected == got or (expected == NONE and got not in _BY_EPOCH):
+        return
+    member = None if known is None else known.members.get(request.member_id)
+    stored = (
+        "unknown"
+        if member is None
+        else f"at epoch {member.member_epoch} after {member.previous_member_epoch}"
+    )
+    owned = "none" if request.topic_partitions is None else shown(request.topic_partitions)
+    yield (
+        "heartbeat-answers",
+        f"{request.member_id} of {request.group_id}, {stored}, sent epoch {request.member_epoch} with"
+        f" owned {owned}:"
+        f" {got.name} instead of {expected.name}",
+    )
+
+
+_BY_EPOCH = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
+"""Refusals that the epoch and the names decide; others (limits, loading) have their own reasons."""
+
+
+def check_reply(
+    request: ConsumerGroupHeartbeatRequest,
+    reply: ConsumerGroupHeartbeatResponse,
+    before: ConsumerGroupMember | None,
+    after: ConsumerGroupMember | None,
+    ownership: Ownership | None,
+) -> Iterator[Finding]:
+    """Whether a successful reply tells what is stored, with the member before and after the request."""
+    who = f"{reply.member_id} of {request.group_id}"
+    if request.member_epoch < 0:
+        if reply.member_epoch != request.member_epoch or reply.assignment is not None:
+            yield (
+                "reply-equals-state",
+                f"{who} left with {request.member_epoch}, was told {reply.member_epoch}",
+            )
+        if request.member_epoch == LEAVE_EPOCH and after is not None:
+            yield "reply-equals-state", f"{who} left, and is still there at epoch {after.member_epoch}"
+        return
+    if after is None:
+        yield "reply-equals-state", f"{who} was told epoch {reply.member_epoch}, but is not stored"
+        return
+    if reply.member_epoch != after.member_epoch:
+        yield (
+            "reply-equals-state",
+            f"{who} was told epoch {reply.member_epoch}, stored is {after.member_epoch}",
+        )
+    if reply.heartbeat_interval_ms <= 0:
+        yield "reply-equals-state", f"{who} was told a heartbeat interval of {reply.heartbeat_interval_ms} ms"
+    if reply.assignment is None:
+        changed = before is not None and before.assigned != after.assigned
+        if request.member_epoch == JOIN_EPOCH or is_full(request) or changed:
+            why = (
+                "joined"
+                if request.member_epoch == JOIN_EPOCH
+                else "asked for it"
+                if not changed
+                else "changed"
+            )
+            yield (
+                "assignment-present",
+                f"{who} {why} at epoch {after.member_epoch}, and was told no assignment",
+            )
+        return
+    if reply.assignment != after.assigned:
+        yield (
+            "reply-equals-state",
+            f"{who} was told {shown(reply.assignment)} at epoch {after.member_epoch}, assigned is"
+            f" {shown(after.assigned)}",
+        )
+    if ownership is not None:
+        for topic_id, number, holder in ownership.others(after.member_id, reply.assignment):
+            yield (
+                "granted-after-release",
+                f"{who} was told {topic_id}-{number} at epoch {after.member_epoch} while {holder} holds it",
+            )

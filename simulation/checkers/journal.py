@@ -1,0 +1,194 @@
+"""The journal against the live state: a shadow that is fed from encoded records, and replays of the whole.
+
+After each event the shadow takes the event's records, as bytes and back, and must agree with the live
+coordinator on everything that they touch. When a coordinator has loaded, and at the end, everything is
+compared, and the journal must replay to the same state in every compaction.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.journal.encoding import decode, encode
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.offsets.store import OffsetStore
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.replay import apply_to_groups
+from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.checkers.step import touched_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fencepost.coordinator.coordinator import GroupCoordinator
+
+
+class JournalVersion(enum.StrEnum):
+    """What a coordinator may find of a journal when it loads."""
+
+    AS_IT_IS = "the journal"
+    COMPACTED = "the compacted journal"
+    WITH_TOMBSTONES = "the journal compacted with its tombstones"
+    HALF_COMPACTED = "the journal with its older half compacted"
+
+
+class Shadow:
+    """The hard state of a second coordinator, which sees records only."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.offsets = OffsetStore()
+
+    def apply(self, record: r.Record) -> None:
+        """Makes a record true."""
+        if isinstance(record.key, r.OffsetCommitKey):
+            self.offsets.apply(record.key, record.value)  # type: ignore[arg-type]  # a record's value is its key's
+        else:
+            apply_to_groups(self.groups, record)
+
+    def follow(self, live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
+        """Takes one batch in, and compares what it touches."""
+        apply = self.apply
+        if _offsets_only(batch):
+            # They are many and all alike: one of them goes through its bytes.
+            apply(decode(encode(batch[0])))
+            for record in batch[1:]:
+                apply(record)
+        else:
+            for record in batch:
+                apply(decode(encode(record)))
+            yield from self._compare_groups(live, batch)
+        for record in batch:
+            key = record.key
+            if type(key) is r.OffsetCommitKey:
+                stored = live.offsets.topics(key.group_id).get(key.topic, {}).get(key.partition)
+                if stored is not record.value and stored != record.value:
+                    what = f"the offset of {key.topic}-{key.partition}"
+                    yield from _differs(key.group_id, what, record.value, stored)
+
+    def _compare_groups(self, live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
+        for group_id, touched in touched_groups(batch).items():
+            ours, theirs = self.groups.get(group_id), live.groups.get(group_id)
+            if ours is None or theirs is None:
+                if ours is not theirs:
+                    yield (
+                        "journal-replay",
+                        f"{group_id} is {_there(theirs)} live, and {_there(ours)} in its journal",
+                    )
+                continue
+            yield from _compare_group(ours, theirs)
+            for member_id in touched.members:
+                yield from _differs(
+                    group_id, member_id, ours.members.get(member_id), theirs.members.get(member_id)
+                )
+            for member_id in touched.targets:
+                one, other = ours.targets.get(member_id), theirs.targets.get(member_id)
+                yield from _differs(group_id, f"the target of {member_id}", one, other)
+
+    def compare_all(self, live: GroupCoordinator, what: str) -> Iterator[Finding]:
+        """The whole of both."""
+        yield from compare_coordinators(self, live, what)
+
+
+def _offsets_only(batch: tuple[r.Record, ...]) -> bool:
+    """Whether the batch is a commit. Offsets that expire may come with the end of their group."""
+    return type(batch[0].key) is r.OffsetCommitKey and type(batch[-1].key) is r.OffsetCommitKey
+
+
+def _there(group: ConsumerGroup | None) -> str:
+    return "missing" if group is None else "there"
+
+
+def _loaded(make: Callable[[], GroupCoordinator], records: Iterable[r.Record]) -> GroupCoordinator:
+    """A coordinator that has read a journal; that its records survive their encoding the shadow shows."""
+    coordinator = make()
+    coordinator.replay(records, 0)
+    return coordinator
+
+
+def _differs(group_id: str, what: str, ours: Any, theirs: Any) -> Iterator[Finding]:
+    if ours != theirs:
+        yield "journal-replay", f"{group_id}: {what} is {theirs} live, and {ours} in its journal"
+
+
+_SUMMARY = (
+    "group_epoch",
+    "metadata_hash",
+    "assignment_epoch",
+    "assignment_timestamp_ms",
+    "state",
+    "members",
+    "targets",
+    "static members",
+    "resolved expressions",
+)
+
+
+def _summary(group: ConsumerGroup) -> tuple[object, ...]:
+    """What is compared after every event: single values, and how many there are of the others."""
+    return (
+        group.group_epoch,
+        group.metadata_hash,
+        group.assignment_epoch,
+        group.assignment_timestamp_ms,
+        group.state,
+        len(group.members),
+        len(group.targets),
+        len(group.static_members),
+        len(group.resolved),
+    )
+
+
+def _compare_group(ours: ConsumerGroup, theirs: ConsumerGroup) -> Iterator[Finding]:
+    one, other = _summary(ours), _summary(theirs)
+    if one == other:
+        return
+    for name, mine, live in zip(_SUMMARY, one, other, strict=True):
+        yield from _differs(theirs.group_id, name, mine, live)
+
+
+def compare_coordinators(
+    ours: Shadow | GroupCoordinator, live: GroupCoordinator, what: str
+) -> Iterator[Finding]:
+    """Everything that records made, in two coordinators."""
+    for group_id in sorted(ours.groups.keys() | live.groups.keys()):
+        one, other = ours.groups.get(group_id), live.groups.get(group_id)
+        if one is None or other is None:
+            yield "journal-replay", f"{group_id} is {_there(other)} live, and {_there(one)} in {what}"
+            continue
+        left, right = one.hard_state(), other.hard_state()
+        if differing := [name for name in left if left[name] != right[name]]:
+            yield "journal-replay", f"{group_id}: {', '.join(differing)} of {what} differ from the live state"
+    if ours.offsets != live.offsets:
+        yield "journal-replay", f"the offsets of {what} differ from the live ones"
+
+
+def check_replays(
+    make: Callable[[], GroupCoordinator],
+    journal: MemoryJournal,
+    live: GroupCoordinator,
+    versions: Iterable[JournalVersion] | None = None,
+) -> Iterator[Finding]:
+    """The journal in these versions, or in all of them, against the live state."""
+    for version in JournalVersion if versions is None else versions:
+        try:
+            replayed = _loaded(make, _version(journal, version))
+        except Exception as error:
+            yield "journal-replay", f"{version} cannot be replayed: {error}"
+        else:
+            yield from compare_coordinators(replayed, live, version)
+
+
+def _version(journal: MemoryJournal, version: JournalVersion) -> MemoryJournal:
+    if version is JournalVersion.AS_IT_IS:
+        return journal
+    batches = list(journal.batches())
+    half = len(batches) // 2 if version is JournalVersion.HALF_COMPACTED else len(batches)
+    compacted = MemoryJournal(batches[:half])
+    compacted.compact(keep_tombstones=version is JournalVersion.WITH_TOMBSTONES)
+    for batch in batches[half:]:
+        compacted.append(batch)
+    return compacted

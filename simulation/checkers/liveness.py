@@ -1,0 +1,216 @@
+"""What must have happened at the end: the group has settled, and stays so (invariant of progress).
+
+Once faults end the group has the session timeout (to notice who died), the longest rebalance timeout (to
+take partitions back) and three heartbeat intervals (to tell everyone). An application whose callback takes
+longer than a heartbeat interval disturbs its group itself: the time starts again when the callback ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.ids import (
+    NO_PARTITIONS,
+    MemberId,
+    TopicId,
+    TopicPartition,
+    partition_count,
+)
+from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
+from fencepost.simulation.checkers.targets import assignor_of, homogeneous, subscriptions_of
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
+    from fencepost.coordinator.protocol.topics import TopicsImage
+    from fencepost.member.driver.consumer import ConsumerDriver
+
+
+def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Finding]:
+    """What keeps a group from having settled; `live` are the ids of the members that run and subscribe."""
+    epoch = group.group_epoch
+    if group.members and group.assignment_epoch != epoch:
+        yield (
+            "progress",
+            f"{group.group_id} is at epoch {epoch}, its target is of epoch {group.assignment_epoch}",
+        )
+    for member_id in live:
+        member = group.members.get(member_id)
+        if member is None:
+            yield "progress", f"{member_id} runs, but is not a member of {group.group_id}"
+            continue
+        if member.state != MemberState.STABLE or member.member_epoch != epoch:
+            yield (
+                "progress",
+                f"{member_id} of {group.group_id} is {member.state} at epoch {member.member_epoch},"
+                f" the group is at {epoch}",
+            )
+        target = group.targets.get(member_id, NO_PARTITIONS)
+        if dict(member.assigned) != dict(target):
+            yield (
+                "progress",
+                f"{member_id} of {group.group_id} is assigned {shown(member.assigned)}, its target is"
+                f" {shown(target)}",
+            )
+    for member_id in group.members:
+        if member_id not in live:
+            yield (
+                "gone-members",
+                f"{member_id} is a member of {group.group_id}, but nobody runs under that id",
+            )
+
+
+def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -> Iterator[Finding]:
+    """Whether what is assigned covers each subscribed partition once, evenly where that is promised."""
+    members = group.members
+    subscriptions = subscriptions_of(group, image)
+    wanted: dict[TopicId, int] = {}
+    for topics in subscriptions.values():
+        wanted.update((topic_id, image.by_id[topic_id].partitions) for topic_id in topics)
+    given: Counter[tuple[TopicId, int]] = Counter(
+        (topic_id, number)
+        for member in members.values()
+        for topic_id, numbers in member.assigned.items()
+        for number in numbers
+    )
+    for topic_id, count in sorted(wanted.items()):
+        missing = [number for number in range(count) if given[topic_id, number] != 1]
+        if missing:
+            yield (
+                "progress",
+                f"{group.group_id}: partitions {missing[:12]} of {image.by_id[topic_id].name} are not"
+                " owned exactly once",
+            )
+    even = members and homogeneous(members.values()) and len(set(subscriptions.values())) == 1
+    if even and assignor_of(members.values(), default_assignor) == "uniform":
+        sizes = [partition_count(member.assigned) for member in members.values()]
+        if max(sizes) - min(sizes) > 1:
+            yield "progress", f"{group.group_id}: members own from {min(sizes)} to {max(sizes)} partitions"
+
+
+class Liveness(Checker):
+    """Checks progress, quiet and gone-members. `converged` says afterwards whether the group had settled."""
+
+    def __init__(self) -> None:
+        self.converged = False
+        self._calm_since_us: int | None = None
+        self._callbacks: dict[str, int] = {}
+        """When the callback began that a host runs."""
+
+    @property
+    def bound_us(self) -> int:
+        """How long after the faults' end the group may still move."""
+        config = self.world.config
+        session, interval = (
+            config.group_consumer_session_timeout_ms,
+            config.group_consumer_heartbeat_interval_ms,
+        )
+        return 1000 * (session + self.world.rebalance_timeout_ms + 3 * interval)
+
+    def on_faults_end(self, now_us: int) -> None:
+        """The bound begins."""
+        self._calm_since_us = now_us
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A callback ends with its process."""
+        if what in ("start", "crash", "stopped"):
+            self._callbacks.pop(host, None)
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """Takes down how long callbacks take."""
+        if phase == "begin":
+            self._callbacks[host] = now_us
+        else:
+            self._slow(self._callbacks.pop(host, now_us), now_us)
+
+    def _slow(self, since_us: int, now_us: int) -> None:
+        slow = now_us - since_us > 1000 * self.world.config.group_consumer_heartbeat_interval_ms
+        if slow and self._calm_since_us is not None:
+            self._calm_since_us = now_us
+
+    def _over_time(self, now_us: int) -> bool:
+        return self._calm_since_us is not None and now_us > self._calm_since_us + self.bound_us
+
+    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+        """After the bound only commits are written."""
+        if not self._over_time(now_us):
+            return
+        for record in outcome.records:
+            if type(record.key) is not r.OffsetCommitKey:
+                self.report(
+                    "quiet", f"{record.key} was written at {now_us / 1e6:.3f} s, after the group's bound"
+                )
+                return
+
+    def on_end(self, now_us: int) -> None:
+        """Checks that the group has settled, if it had the time that it may take."""
+        for since_us in self._callbacks.values():
+            self._slow(since_us, now_us)
+        findings = list(self._findings())
+        self.converged = not findings
+        if self._over_time(now_us):
+            self.report_all(findings)
+
+    def _findings(self) -> Iterator[Finding]:
+        coordinator = self.world.active
+        if coordinator is None:
+            yield "progress", "there is no active coordinator"
+            return
+        for name, each in self.world.members.items():
+            if each.status in ("stopping", "frozen"):
+                yield "progress", f"{name} is still {each.status}"
+        live = {
+            host.member_id: host
+            for host in self.world.members.values()
+            if host.status == "running" and host.driver is not None
+        }
+        joined = {
+            member_id: host
+            for member_id, host in live.items()
+            if host.driver is not None and host.driver.state not in _OUTSIDE
+        }
+        group = coordinator.groups.get(self.world.group_id)
+        if group is None:
+            if joined:
+                yield "progress", f"{self.world.group_id} does not exist, but {sorted(joined)} run"
+            return
+        yield from unsettled(group, joined)
+        yield from uncovered(group, coordinator.image, self.world.config.group_consumer_assignors[0])
+        for member_id in sorted(joined):
+            yield from self._own_eyes(group, member_id, live[member_id].driver, coordinator.image)
+
+    def _own_eyes(
+        self, group: ConsumerGroup, member_id: MemberId, driver: ConsumerDriver | None, image: TopicsImage
+    ) -> Iterator[Finding]:
+        assert driver is not None
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        if driver.state != ConsumerMemberState.STABLE or driver.member_epoch != member.member_epoch:
+            yield (
+                "progress",
+                f"{member_id} believes to be {driver.state} at epoch {driver.member_epoch}; stored is"
+                f" epoch {member.member_epoch}",
+            )
+        names: Mapping[TopicId, str] = {topic_id: topic.name for topic_id, topic in image.by_id.items()}
+        assigned = {
+            TopicPartition(names.get(topic_id, topic_id), number)
+            for topic_id, numbers in member.assigned.items()
+            for number in numbers
+        }
+        if assigned != set(driver.assignment):
+            yield (
+                "progress",
+                f"{member_id} owns {shown_names(driver.assignment)}, assigned is {shown_names(assigned)}",
+            )
+
+
+_OUTSIDE = (ConsumerMemberState.UNSUBSCRIBED, ConsumerMemberState.FATAL)
+"""A member that did not subscribe, or met a fatal error, is no member."""

@@ -1,0 +1,128 @@
+"""Holders in the coordinator's eyes: one for each partition, and the map of them exact."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.protocol.ids import NO_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
+from fencepost.simulation.checkers.base import Finding, shown
+from fencepost.simulation.checkers.holders import Holders, added, merged
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.simulation.checkers.step import GroupStep, MemberChange
+
+
+def held(member: ConsumerGroupMember | None) -> Partitions:
+    """What a member holds: its assigned partitions, and those it was told to release."""
+    if member is None:
+        return NO_PARTITIONS
+    return merged(member.assigned, member.pending_revocation)
+
+
+class Ownership:
+    """Checks one-owner and owners-map of one group; `holders` is the group as its members hold it."""
+
+    def __init__(self) -> None:
+        self.holders = Holders()
+        self._held: dict[MemberId, Partitions] = {}
+
+    def check(self, step: GroupStep) -> Iterator[Finding]:
+        """Findings of one event."""
+        before = {
+            change.member_id: self._held.get(change.member_id, NO_PARTITIONS) for change in step.members
+        }
+        for change in step.members:
+            self.holders.release(change.member_id, before[change.member_id], held(change.after))
+        for change in step.members:
+            yield from self._grant(step, change, before[change.member_id])
+        if step.group is not None:
+            yield from self._compare(step, before)
+
+    def _grant(self, step: GroupStep, change: MemberChange, before: Partitions) -> Iterator[Finding]:
+        after = held(change.after)
+        if change.after is None:
+            self._held.pop(change.member_id, None)
+            return
+        self._held[change.member_id] = after
+        if twice := _overlap(change.after.assigned, change.after.pending_revocation):
+            yield (
+                "one-owner",
+                f"{change.member_id} of {step.group_id} is assigned {shown(twice)} and is to release it",
+            )
+        for topic_id, number, holder in self.holders.grant(change.member_id, before, after):
+            other = None if step.group is None else step.group.members.get(holder)
+            epoch = "gone" if other is None else f"epoch {other.member_epoch}"
+            yield (
+                "one-owner",
+                f"{step.group_id}: partition {topic_id}-{number} was given to {change.member_id} at epoch"
+                f" {change.after.member_epoch} while {holder} ({epoch}) holds it",
+            )
+
+    def _compare(self, step: GroupStep, before: Mapping[MemberId, Partitions]) -> Iterator[Finding]:
+        """The coordinator's own map, on what the event gave, took, or moved to another epoch."""
+        for change in step.members:
+            old, new = before[change.member_id], held(change.after)
+            if _epoch(change.before) != _epoch(change.after):
+                for topic_id, numbers in new.items():
+                    yield from self._compare_topic(step, topic_id, numbers)
+            else:
+                for topic_id, gained in added(old, new):
+                    yield from self._compare_topic(step, topic_id, sorted(gained))
+            for topic_id, lost in added(new, old):
+                yield from self._compare_topic(step, topic_id, sorted(lost))
+
+    def _compare_topic(
+        self, step: GroupStep, topic_id: TopicId, numbers: Collection[int]
+    ) -> Iterator[Finding]:
+        group = step.group
+        assert group is not None
+        holders = list(map(self.holders.by_topic.get(topic_id, {}).get, numbers))
+        epochs = group.partition_epochs.of_all(topic_id, numbers)
+        one = group.members.get(holders[0] or "") if len(set(holders)) == 1 else None
+        if one is not None and epochs.count(one.member_epoch) == len(epochs):
+            return  # that member holds them all, at its epoch
+        for number, holder, stored in zip(numbers, holders, epochs, strict=True):
+            member = None if holder is None else group.members.get(holder)
+            epoch = NO_EPOCH if member is None else member.member_epoch
+            if stored != epoch:
+                yield (
+                    "owners-map",
+                    f"{step.group_id}: the map has epoch {stored} for {topic_id}-{number}, which"
+                    f" {holder or 'nobody'} holds at epoch {epoch}",
+                )
+
+    def compare_all(self, group: ConsumerGroup) -> Iterator[Finding]:
+        """The whole map against all members; for failovers and the end."""
+        expected: dict[TopicId, dict[int, int]] = {}
+        for member in group.members.values():
+            for topic_id, numbers in held(member).items():
+                expected.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member.member_epoch))
+        stored = group.partition_epochs.as_dict()
+        if stored != expected:
+            differing = sorted(t for t in stored.keys() | expected.keys() if stored.get(t) != expected.get(t))
+            yield (
+                "owners-map",
+                f"{group.group_id}: the map of partition epochs differs from the members on"
+                f" {', '.join(differing)}",
+            )
+
+    def others(self, member_id: MemberId, partitions: Partitions) -> Iterator[tuple[TopicId, int, MemberId]]:
+        """Which of these partitions somebody else holds."""
+        for topic_id, numbers in partitions.items():
+            holders = self.holders.by_topic.get(topic_id, {})
+            for number in numbers:
+                holder = holders.get(number)
+                if holder is not None and holder != member_id:
+                    yield topic_id, number, holder
+
+
+def _epoch(member: ConsumerGroupMember | None) -> int | None:
+    return None if member is None else member.member_epoch
+
+
+def _overlap(one: Partitions, other: Partitions) -> Partitions:
+    common = {t: tuple(sorted({*one[t]} & {*numbers})) for t, numbers in other.items() if t in one}
+    return {topic_id: numbers for topic_id, numbers in common.items() if numbers}

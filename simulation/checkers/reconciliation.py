@@ -1,0 +1,214 @@
+"""One member on its way to its target: states, epochs and assignment agree (KIP-848, Reconciliation)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.ids import (
+    JOIN_EPOCH,
+    NO_PARTITIONS,
+    STATIC_LEAVE_EPOCH,
+    MemberId,
+    Partitions,
+    TopicId,
+)
+from fencepost.simulation.checkers.base import Finding, shown
+from fencepost.simulation.checkers.holders import added
+from fencepost.simulation.checkers.ownership import held
+from fencepost.simulation.checkers.step import subscribed_topics
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.simulation.checkers.ownership import Ownership
+    from fencepost.simulation.checkers.step import GroupStep, MemberChange
+
+_RECONCILED: Final = (MemberState.STABLE, MemberState.UNRELEASED_PARTITIONS)
+
+
+class Reconciliation:
+    """Checks the members that an event touched; `ownership` has taken the event in already."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+        self._revoking_since: dict[MemberId, int] = {}
+
+    def restart_clocks(self, now_ms: int) -> None:
+        """A coordinator has loaded: rebalance timers run their full length again."""
+        self._revoking_since = dict.fromkeys(self._revoking_since, now_ms)
+
+    def check(self, step: GroupStep) -> Iterator[Finding]:
+        """Findings of one event."""
+        for change in step.members:
+            yield from self._bounded(step, change)
+            if change.after is not None and change.after != change.before:
+                if not _only_epoch_rose(change.before, change.after):
+                    yield from _epochs_of_partitions(step, change.after)
+                if change.after.member_epoch != STATIC_LEAVE_EPOCH:
+                    yield from _revocation(step, change, change.after)
+                    yield from self._against_target(step, change, change.after)
+
+    def _bounded(self, step: GroupStep, change: MemberChange) -> Iterator[Finding]:
+        """A rebalance timer is set anew by each reconciliation that changed the member."""
+        after, member_id = change.after, change.member_id
+        since = self._revoking_since.pop(member_id, None)
+        if since is not None and change.before is not None:
+            waited, limit = step.now_ms - since, change.before.rebalance_timeout_ms
+            if waited > limit:
+                yield (
+                    "revocation-bounded",
+                    f"{member_id} of {step.group_id} was UNREVOKED for {waited} ms, its rebalance"
+                    f" timeout is {limit} ms",
+                )
+        revoking = after is not None and after.state == MemberState.UNREVOKED_PARTITIONS
+        if revoking and after is not None and after.member_epoch != STATIC_LEAVE_EPOCH:
+            same = (
+                since is not None and change.before is not None and _same_reconciliation(change.before, after)
+            )
+            self._revoking_since[member_id] = since if same and since is not None else step.now_ms
+
+    def overdue(
+        self, group_id: str, members: dict[MemberId, ConsumerGroupMember], now_ms: int
+    ) -> Iterator[Finding]:
+        """Members that are UNREVOKED beyond their rebalance timeout now; for the end of a run."""
+        for member_id, since in self._revoking_since.items():
+            member = members.get(member_id)
+            if member is not None and now_ms - since > member.rebalance_timeout_ms:
+                yield (
+                    "revocation-bounded",
+                    f"{member_id} of {group_id} has been UNREVOKED since {since} ms, longer than its"
+                    f" rebalance timeout of {member.rebalance_timeout_ms} ms",
+                )
+
+    def _against_target(
+        self, step: GroupStep, change: MemberChange, after: ConsumerGroupMember
+    ) -> Iterator[Finding]:
+        group, before = step.group, change.before
+        assert group is not None
+        if after.state not in _RECONCILED or after.member_epoch != group.assignment_epoch:
+            return
+        if before is not None and _place(before) == _place(after):
+            return  # only the description of the member changed
+        who = f"{change.member_id} of {step.group_id}"
+        topics = subscribed_topics(after, group.resolved, step.image)
+        target = group.targets.get(change.member_id, NO_PARTITIONS)
+        wanted = {topic_id: numbers for topic_id, numbers in target.items() if topic_id in topics}
+        if extra := _missing(wanted, after.assigned):
+            yield (
+                "assigned-in-target",
+                f"{who} at epoch {after.member_epoch} is assigned {shown(extra)} outside its target or"
+                " subscription",
+            )
+        lacking = _missing(after.assigned, wanted)
+        shrunk = (
+            before is not None and before.member_epoch == after.member_epoch and before.state == after.state
+        )
+        if after.state == MemberState.STABLE and lacking and not shrunk:
+            yield (
+                "stable-owns-target",
+                f"{who} became STABLE at target epoch {after.member_epoch} without {shown(lacking)}",
+            )
+        if after.state == MemberState.UNRELEASED_PARTITIONS and not any(
+            self._ownership.others(change.member_id, lacking)
+        ):
+            yield (
+                "unreleased-waits",
+                f"{who} waits at epoch {after.member_epoch}, but nobody else holds {shown(lacking)}",
+            )
+
+
+def _place(member: ConsumerGroupMember) -> tuple[int, MemberState, Partitions, Partitions]:
+    return member.member_epoch, member.state, member.assigned, member.pending_revocation
+
+
+def _only_epoch_rose(before: ConsumerGroupMember | None, after: ConsumerGroupMember) -> bool:
+    """Whether it holds the very same as before, since the same epochs."""
+    return (
+        before is not None
+        and before.assigned is after.assigned
+        and before.pending_revocation is after.pending_revocation
+        and before.assignment_epochs is after.assignment_epochs
+        and before.member_epoch <= after.member_epoch
+    )
+
+
+def _same_reconciliation(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool:
+    return _place(before) == _place(after) and before.previous_member_epoch == after.previous_member_epoch
+
+
+def _missing(have: Partitions, wanted: Partitions) -> dict[TopicId, tuple[int, ...]]:
+    return {topic_id: tuple(sorted(numbers)) for topic_id, numbers in added(have, wanted)}
+
+
+def _revocation(step: GroupStep, change: MemberChange, after: ConsumerGroupMember) -> Iterator[Finding]:
+    who = f"{change.member_id} of {step.group_id}"
+    unrevoked = after.state == MemberState.UNREVOKED_PARTITIONS
+    if unrevoked != bool(after.pending_revocation):
+        yield (
+            "revocation-state",
+            f"{who} is {after.state} with {shown(after.pending_revocation)} to be revoked",
+        )
+    before = change.before
+    if before is None or before.member_epoch == STATIC_LEAVE_EPOCH:
+        return
+    freed = _missing(held(after), held(before))
+    if freed and not acknowledges(step, change.member_id, freed):
+        yield "revocation-frozen", f"{shown(freed)} was taken from {who}, which has not released it"
+    if before.state == MemberState.UNREVOKED_PARTITIONS:
+        yield from _frozen(step, who, before, after)
+
+
+def _frozen(
+    step: GroupStep, who: str, before: ConsumerGroupMember, after: ConsumerGroupMember
+) -> Iterator[Finding]:
+    """Until it is acknowledged a revocation only grows, by topics that were dropped from the subscription."""
+    if after.state == MemberState.UNREVOKED_PARTITIONS and after.member_epoch != before.member_epoch:
+        yield (
+            "revocation-frozen",
+            f"the epoch of {who} went from {before.member_epoch} to {after.member_epoch} during a revocation",
+        )
+    if acknowledges(step, after.member_id, before.pending_revocation):
+        return
+    if back := _missing(after.pending_revocation, before.pending_revocation):
+        yield "revocation-frozen", f"{shown(back)} was given back to {who} before it was released"
+    assert step.group is not None
+    topics = subscribed_topics(after, step.group.resolved, step.image)
+    grown = _missing(before.pending_revocation, after.pending_revocation)
+    if more := {topic_id: numbers for topic_id, numbers in grown.items() if topic_id in topics}:
+        yield (
+            "revocation-frozen",
+            f"{who} is to revoke {shown(more)} too, though it has not released"
+            f" {shown(before.pending_revocation)}",
+        )
+
+
+def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> bool:
+    """Whether the event is a heartbeat of this member that says it owns none of these partitions."""
+    request = step.event
+    if not isinstance(request, ConsumerGroupHeartbeatRequest) or request.member_id != member_id:
+        return False
+    owned = request.topic_partitions
+    if request.member_epoch < JOIN_EPOCH or owned is None:
+        return False
+    return not any(set(numbers) & set(owned.get(topic_id, ())) for topic_id, numbers in pending.items())
+
+
+def _epochs_of_partitions(step: GroupStep, member: ConsumerGroupMember) -> Iterator[Finding]:
+    """KIP-1251: each held partition, and nothing else, has the epoch at which it became assigned."""
+    who = f"{member.member_id} of {step.group_id}"
+    holding = held(member)
+    epochs = member.assignment_epochs
+    if {t: tuple(sorted(numbers)) for t, numbers in epochs.items() if numbers} != dict(holding):
+        yield "assignment-epochs", f"{who} holds {shown(holding)}, but has assignment epochs of {epochs}"
+        return
+    limit = max(member.member_epoch, 0)
+    for topic_id, numbers in epochs.items():
+        for number, epoch in numbers.items():
+            if not 0 <= epoch <= limit:
+                yield (
+                    "assignment-epochs",
+                    f"{who} at epoch {member.member_epoch} holds {topic_id}-{number} since epoch {epoch}",
+                )
+                return

@@ -1,0 +1,206 @@
+"""What applications process and commit: nothing skipped, nothing committed before it is processed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Event, Outcome, Request
+from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
+from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
+
+
+class Progress:
+    """How far all applications together have come in each partition: processed without a gap up to here."""
+
+    __slots__ = ("frontiers",)
+
+    def __init__(self) -> None:
+        self.frontiers: dict[TopicPartition, int] = {}
+
+    def processed(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int
+    ) -> Iterator[Finding]:
+        """An application finished with [first, last_exclusive)."""
+        frontier = self.frontiers.get(partition, 0)
+        if first > frontier:
+            yield (
+                "at-least-once",
+                f"{host} processed {partition.topic}-{partition.partition} from {first}; nobody has processed"
+                f" [{frontier}, {first})",
+            )
+        self.frontiers[partition] = max(frontier, last_exclusive)
+
+
+class Application:
+    """One member process: what it was handed, has processed, and commits."""
+
+    __slots__ = ("attempted", "host", "outlived", "positions", "processed", "unreachable")
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.positions: dict[TopicPartition, int] = {}
+        """The offset after the last record that was delivered; of owned partitions only."""
+        self.processed: dict[TopicPartition, int] = {}
+        self.attempted: dict[TopicPartition, int] = {}
+        """The newest offset that a commit was sent for."""
+        self.outlived = NOTHING
+        """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
+        self.unreachable = False
+        """No commit was answered since a request was lost: the member may have nobody to commit to."""
+
+    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Positions begin anew."""
+        for partition in partitions:
+            self.positions.pop(partition, None)
+            self.processed.pop(partition, None)
+            self.attempted.pop(partition, None)
+        if self.outlived:
+            self.outlived = self.outlived.difference(partitions)
+
+    def topic_deleted(self, topic: str, owned: Iterable[TopicPartition]) -> None:
+        """What is owned of it outlives it."""
+        self.outlived |= {partition for partition in owned if partition.topic == topic}
+
+    def delivered(self, partition: TopicPartition, first: int, last_exclusive: int) -> Iterator[Finding]:
+        """The application was handed [first, last_exclusive)."""
+        position = self.positions.get(partition)
+        if position is not None and first != position and partition not in self.outlived:
+            yield (
+                "at-least-once",
+                f"{self.host} was handed {partition.topic}-{partition.partition} from {first}, its position"
+                f" was {position}",
+            )
+        self.positions[partition] = last_exclusive
+
+    def commits(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        owned: frozenset[TopicPartition],
+        frontiers: Mapping[TopicPartition, int],
+    ) -> Iterator[Finding]:
+        """A commit is sent."""
+        for partition, offset in offsets.items():
+            self.attempted[partition] = max(offset, self.attempted.get(partition, 0))
+            limit = self.processed.get(partition, frontiers.get(partition, 0))
+            if offset > limit and partition not in self.outlived:
+                yield (
+                    "commit-within-processed",
+                    f"{self.host} commits {partition.topic}-{partition.partition} at {offset}, it has"
+                    " processed"
+                    f" up to {limit}",
+                )
+            if partition not in owned:
+                yield (
+                    "commit-while-owned",
+                    f"{self.host} commits {partition.topic}-{partition.partition} at {offset} without"
+                    " owning it",
+                )
+
+    def released(self, partitions: Iterable[TopicPartition]) -> Iterator[Finding]:
+        """A revoked callback ended. A commit that cannot be sent holds nothing up for ever."""
+        if self.unreachable:
+            return
+        late = [
+            partition
+            for partition in partitions
+            if partition not in self.outlived
+            and self.processed.get(partition, 0) > self.attempted.get(partition, 0)
+        ]
+        if late:
+            offsets = ", ".join(f"{p.topic}-{p.partition} at {self.processed[p]}" for p in sorted(late))
+            yield (
+                "commit-before-release",
+                f"{self.host} let go {shown_names(late)} without a commit of {offsets}",
+            )
+
+
+class Records(Checker):
+    """Checks deliveries, commits and releases of all members of a world."""
+
+    def __init__(self) -> None:
+        self._progress = Progress()
+        self._applications: dict[str, Application] = {}
+        self._owned: dict[str, frozenset[TopicPartition]] = {}
+
+    def _application(self, host: str) -> Application:
+        return self._applications.setdefault(host, Application(host))
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A new process has processed nothing."""
+        if what in ("start", "crash"):
+            self._applications[host] = Application(host)
+            self._owned[host] = NOTHING
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """A topic that is created again begins at offset 0; a deleted one may still be committed to."""
+        if what == "deleted":
+            for host, application in self._applications.items():
+                application.topic_deleted(topic, self._owned.get(host, ()))
+        elif what == "created":
+            for known in (self._progress.frontiers, *(a.positions for a in self._applications.values())):
+                for partition in [p for p in known if p.topic == topic]:
+                    del known[partition]
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """Positions live as long as ownership."""
+        application, owned = self._application(host), self._owned.get(host, NOTHING)
+        chosen = tuple(partitions)
+        if kind == "assigned" and phase == "begin":
+            application.assigned(chosen)
+            self._owned[host] = joined(owned, as_set(chosen))
+        elif phase == "end" and kind != "assigned":
+            if kind == "revoked":
+                self.report_all(application.released(chosen))
+            self._owned[host] = without(owned, as_set(chosen))
+
+    def on_records_delivered(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> None:
+        """Deliveries are gapless within one ownership."""
+        self.report_all(self._application(host).delivered(partition, first, last_exclusive))
+
+    def on_records_processed(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> None:
+        """Processing is gapless over all owners."""
+        self._application(host).processed[partition] = last_exclusive
+        self.report_all(self._progress.processed(host, partition, first, last_exclusive))
+
+    def on_commit(
+        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """The coordinator can be reached, or not."""
+        self._application(host).unreachable = isinstance(response, Exception)
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """Nobody has a coordinator until one is active again."""
+        for application in self._applications.values():
+            application.unreachable = True
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """The coordinator cannot be reached, or not be found."""
+        self._application(host).unreachable = True
+
+    def on_commit_request(self, host: str, request: OffsetCommitRequest) -> None:
+        """A commit goes out: it covers what was processed, of partitions that are owned."""
+        offsets = {partition: value.offset for partition, value in request.offsets.items()}
+        owned = self._owned.get(host, NOTHING)
+        self.report_all(self._application(host).commits(offsets, owned, self._progress.frontiers))
+
+    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+        """What is committed was processed by somebody."""
+        for record in outcome.records:
+            key, value = record.key, record.value
+            if type(key) is OffsetCommitKey and type(value) is OffsetCommitValue:
+                (partition,) = topic_partitions(key.topic, (key.partition,))
+                frontier = self._progress.frontiers.get(partition, 0)
+                if value.offset > frontier:
+                    self.report(
+                        "commit-within-processed",
+                        f"{key.topic}-{key.partition} was committed at {value.offset}; it was processed up to"
+                        f" {frontier}",
+                    )

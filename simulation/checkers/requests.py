@@ -1,0 +1,326 @@
+"""What members send: one heartbeat at a time, whole when it must be, honest about epoch and partitions.
+
+The steady heartbeat is one and the same value, sent again and again; it was checked when it was first sent
+and nothing that it depends on has changed since, which costs one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TypeAlias
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    Partitions,
+    TopicId,
+    TopicPartition,
+    topic_partitions,
+)
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
+from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
+from fencepost.simulation.checkers.heartbeats import is_full
+
+_ACTIVE = frozenset(map(str, ACTIVE))
+_SENDING = frozenset((*_ACTIVE, str(ConsumerMemberState.PREPARE_LEAVING)))
+"""A member that prepares to leave keeps its session until its callbacks have run."""
+
+CommitHook: TypeAlias = Callable[[str, OffsetCommitRequest], None]
+"""Takes the host and the request."""
+
+NEVER = 2**63
+"""Microseconds; later than any run."""
+
+
+def _patience_us(interval_ms: int) -> int:
+    """How long a member may be silent: its interval, and what a drifting clock adds."""
+    return 1000 * (interval_ms + interval_ms // 4 + 100)
+
+
+class Sender:
+    """One member process: what its next request must look like."""
+
+    __slots__ = (
+        "_adding",
+        "_epoch",
+        "_joins",
+        "_must_be_full",
+        "_names",
+        "_owned",
+        "_sent_in",
+        "_told",
+        "checked",
+        "host",
+        "in_flight",
+        "interval_ms",
+        "last_answer",
+        "late_us",
+        "patience_us",
+        "state",
+    )
+
+    def __init__(self, host: str, names: Mapping[TopicId, str]) -> None:
+        self.host = host
+        self.state = str(ConsumerMemberState.UNSUBSCRIBED)
+        self.in_flight: ConsumerGroupHeartbeatRequest | None = None
+        self.checked: ConsumerGroupHeartbeatRequest | None = None
+        """The heartbeat that was found right, and is right as long as nothing changes."""
+        self.last_answer: Response | Exception | None = None
+        self.late_us = NEVER
+        """After this time the next heartbeat is late. NEVER after a failure, a freeze or a leave."""
+        self.interval_ms = 0
+        self.patience_us = 0
+        self._names = names
+        self._must_be_full = True
+        self._epoch = JOIN_EPOCH
+        """The newest epoch that was received and belongs to this membership."""
+        self._joins = 0
+        self._sent_in = 0
+        self._owned = NOTHING
+        self._adding = NOTHING
+        self._told: Partitions = {}
+        """The newest assignment of this membership."""
+
+    def moved(self, target: str) -> None:
+        """The member machine is in another state."""
+        self.state = target
+        self.checked = self.last_answer = None
+        if target == ConsumerMemberState.JOINING:
+            self._joins += 1
+            self._epoch = JOIN_EPOCH
+            self._told = {}
+            self._must_be_full = True
+        elif target not in _ACTIVE:
+            self._epoch = JOIN_EPOCH if target != ConsumerMemberState.PREPARE_LEAVING else self._epoch
+            self.late_us = NEVER
+
+    def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
+        """A callback began or ended."""
+        self.checked = None
+        chosen = as_set(tuple(partitions))
+        if kind == "assigned":
+            if phase == "begin":
+                self._adding = joined(self._adding, chosen)
+            elif phase == "end":
+                self._adding = without(self._adding, chosen)
+                self._owned = joined(self._owned, chosen)
+        elif phase == "end" or (phase == "raised" and kind == "lost"):
+            self._adding = without(self._adding, chosen)
+            self._owned = without(self._owned, chosen)
+
+    def sends(self, request: ConsumerGroupHeartbeatRequest, now_us: int) -> Iterator[Finding]:
+        """A heartbeat goes out."""
+        if request.member_epoch < 0:
+            yield from self._leave(request)
+            return
+        if self.in_flight is not None:
+            yield (
+                "one-in-flight",
+                f"{self.host} sent a heartbeat at epoch {request.member_epoch} while one at epoch"
+                f" {self.in_flight.member_epoch} is in flight",
+            )
+        self.in_flight = request
+        self._sent_in = self._joins
+        if now_us > self.late_us:
+            waited = (now_us - self.late_us + self.patience_us) // 1000
+            yield (
+                "heartbeats-go-on",
+                f"{self.host} in {self.state} sent nothing for {waited} ms, its interval is"
+                f" {self.interval_ms} ms",
+            )
+        if request is self.checked:
+            return
+        if self.state not in _SENDING:
+            yield (
+                "one-in-flight",
+                f"{self.host} sent a heartbeat at epoch {request.member_epoch} in {self.state}",
+            )
+        yield from self._fields(request)
+        self._must_be_full = False
+        self.checked = request
+
+    def _leave(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
+        if request.member_epoch not in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH) or (
+            request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None
+        ):
+            yield (
+                "request-fields",
+                f"{self.host} left with epoch {request.member_epoch}, instance {request.instance_id}",
+            )
+        if self.state in _ACTIVE:
+            yield "one-in-flight", f"{self.host} sent a leave in {self.state}"
+
+    def _fields(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
+        if request.member_epoch == JOIN_EPOCH:
+            if not is_full(request) or request.topic_partitions:
+                yield "request-fields", f"{self.host} joins with {request}"
+            if self._owned:
+                yield "owned-honest", f"{self.host} joins while it owns {shown_names(self._owned)}"
+            if self._epoch != JOIN_EPOCH:
+                yield "epoch-as-answered", f"{self.host} joins again, it was told epoch {self._epoch}"
+            return
+        if request.member_epoch != self._epoch:
+            yield (
+                "epoch-as-answered",
+                f"{self.host} sent epoch {request.member_epoch}, it was told {self._epoch} last",
+            )
+        if self._must_be_full and not is_full(request):
+            yield "request-fields", f"{self.host} sent less than everything after a failure: {request}"
+        if request.topic_partitions is not None:
+            yield from self._honest(request)
+
+    def _honest(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
+        """What the member was told last, and may still take, it may list already: it is not released."""
+        listed = self._named(request.topic_partitions or {})
+        if unlisted := self._owned - listed:
+            yield (
+                "owned-honest",
+                f"{self.host} at epoch {request.member_epoch} owns {shown_names(unlisted)}, but did"
+                " not list it",
+            )
+        foreign = listed - self._owned - self._adding
+        if foreign and (foreign := foreign - self._named(self._told)):
+            yield (
+                "owned-honest",
+                f"{self.host} at epoch {request.member_epoch} listed {shown_names(foreign)} without"
+                " owning it",
+            )
+
+    def _named(self, partitions: Partitions) -> set[TopicPartition]:
+        names = self._names
+        return set(
+            chain.from_iterable(
+                topic_partitions(names.get(topic_id, topic_id), numbers)
+                for topic_id, numbers in partitions.items()
+            )
+        )
+
+    def receives(
+        self, request: ConsumerGroupHeartbeatRequest, response: Response | Exception, now_us: int
+    ) -> None:
+        """A heartbeat was answered, or failed."""
+        if request is not self.in_flight:
+            return
+        self.in_flight = None
+        self.last_answer = None
+        if self._sent_in != self._joins:
+            return
+        if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != ErrorCode.NONE:
+            self.late_us = NEVER
+            self._must_be_full = True
+            self.checked = None
+            return
+        self.interval_ms = response.heartbeat_interval_ms
+        if self.state in _SENDING:
+            self.patience_us = _patience_us(self.interval_ms)
+            self.late_us = now_us + self.patience_us
+            self.last_answer = response
+            if response.assignment is not None:
+                self._told = response.assignment
+                self.checked = None
+            if response.member_epoch > 0 and response.member_epoch != self._epoch:
+                self._epoch = response.member_epoch
+                self.checked = None
+
+    def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
+        """A commit goes out."""
+        if request.member_epoch >= 0 and request.member_epoch != self._epoch:
+            yield (
+                "epoch-as-answered",
+                f"{self.host} commits at epoch {request.member_epoch}, it was told {self._epoch} last",
+            )
+
+
+class Requests(Checker):
+    """Checks the requests of all members of a world."""
+
+    def __init__(self, on_commit_request: CommitHook | None = None) -> None:
+        self._on_commit_request = on_commit_request
+        """Who else looks at commits as they are sent: the hook for requests is a hot one."""
+        self._senders: dict[str, Sender] = {}
+        self._names: dict[TopicId, str] = {}
+
+    def _sender(self, host: str) -> Sender:
+        sender = self._senders.get(host)
+        if sender is None:
+            sender = self._senders[host] = Sender(host, self._names)
+        return sender
+
+    def _learn_names(self) -> None:
+        self._names.update((topic_id, topic.name) for topic_id, topic in self.world.topics.by_id.items())
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A new process starts anew; one that was frozen has an excuse for its silence."""
+        self._learn_names()
+        if what in ("start", "crash"):
+            self._senders[host] = Sender(host, self._names)
+        elif what in ("freeze", "thaw"):
+            self._sender(host).late_us = NEVER
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """While members look for the coordinator they cannot send to it."""
+        for sender in self._senders.values():
+            sender.late_us = NEVER
+
+    def on_commit(
+        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """A commit that fails makes the member look for the coordinator, too."""
+        if isinstance(response, Exception) or any(response.errors.values()):
+            self._sender(host).late_us = NEVER
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """Members notice a lost connection by whatever they send next."""
+        if fault == "connection-loss":
+            for sender in self._senders.values():
+                sender.late_us = NEVER
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """A member that lost any request or reply looks for the coordinator again."""
+        self._sender(host).late_us = NEVER
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """Names of deleted topics are kept."""
+        self._learn_names()
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """States decide what may be sent."""
+        self._sender(host).moved(str(target))
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """Callbacks decide what is owned."""
+        self._sender(host).callback(str(kind), phase, partitions)
+
+    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+        """Checks a heartbeat or a commit."""
+        sender = self._senders.get(host) or self._sender(host)
+        if request is sender.checked and sender.in_flight is None and now_us <= sender.late_us:
+            sender.in_flight = sender.checked
+        elif type(request) is ConsumerGroupHeartbeatRequest:
+            self.report_all(sender.sends(request, now_us))
+        elif type(request) is OffsetCommitRequest:
+            self.report_all(sender.commits(request))
+            if self._on_commit_request is not None:
+                self._on_commit_request(host, request)
+
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """Takes an answer in."""
+        sender = self._senders.get(host) or self._sender(host)
+        if response is sender.last_answer and request is sender.in_flight:
+            sender.in_flight = None
+            sender.late_us = now_us + sender.patience_us
+        elif type(request) is ConsumerGroupHeartbeatRequest:
+            sender.receives(request, response, now_us)

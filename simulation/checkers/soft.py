@@ -1,0 +1,43 @@
+"""What a coordinator keeps beside its records: timers and contacts for exactly the members that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.consumer.soft import TimerKind
+from fencepost.coordinator.consumer.states import MemberState
+from fencepost.simulation.checkers.base import Finding
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.simulation.checkers.step import GroupStep
+
+
+def check_soft_state(live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
+    """Findings of timers-armed and bounded-memory after one event."""
+    group_id, soft = step.group_id, live.soft
+    members = 0 if step.group is None else len(step.group.members)
+    known = soft.groups.get(group_id)
+    contacts = 0 if known is None else len(known.contacts)
+    if contacts != members:
+        yield "bounded-memory", f"{group_id} has {members} members and contacts of {contacts}"
+    if len(soft.groups) > len(live.groups):
+        yield "bounded-memory", f"there are {len(live.groups)} groups, and soft state of {len(soft.groups)}"
+    limit = 1 + 2 * sum(len(group.contacts) for group in soft.groups.values())
+    if len(soft.timers) > limit:
+        yield "bounded-memory", f"{len(soft.timers)} timers run, {limit} at most are for members"
+    for change in step.members:
+        member = change.after
+        revoking = (
+            member is not None
+            and member.state is MemberState.UNREVOKED_PARTITIONS
+            and member.member_epoch >= 0
+        )
+        for kind, wanted in ((TimerKind.SESSION, member is not None), (TimerKind.REBALANCE, revoking)):
+            if ((kind, group_id, change.member_id) in soft.timers) != wanted:  # equal to a TimerKey
+                yield (
+                    "timers-armed",
+                    f"{change.member_id} of {group_id} has {'no' if wanted else 'a'} {kind} timer, it is"
+                    f" {'gone' if member is None else f'{member.state} at epoch {member.member_epoch}'}",
+                )

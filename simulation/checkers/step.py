@@ -1,0 +1,175 @@
+"""One event of the coordinator as its checkers see it: what was there before, and what is there now.
+
+Values are immutable, so "before" is a reference that was kept; nothing is copied. Only what the event's
+records name is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
+
+    Groups: TypeAlias = Mapping[str, ConsumerGroup]
+
+
+class MemberChange(msgspec.Struct, frozen=True, gc=False):
+    """A member that records of the event name. None: it was, or is, not there."""
+
+    member_id: MemberId
+    before: ConsumerGroupMember | None
+    after: ConsumerGroupMember | None
+
+
+class TargetChange(msgspec.Struct, frozen=True, gc=False):
+    """A member whose target was written. None: there was, or is, none."""
+
+    member_id: MemberId
+    before: Partitions | None
+    after: Partitions | None
+
+
+class Known:
+    """A group as it was after the event before."""
+
+    __slots__ = ("assignment_epoch", "group_epoch", "instances", "members", "targets")
+
+    def __init__(self) -> None:
+        self.members: dict[MemberId, ConsumerGroupMember] = {}
+        self.targets: dict[MemberId, Partitions] = {}
+        self.instances: dict[str, MemberId] = {}
+        self.group_epoch = 0
+        self.assignment_epoch = 0
+
+    def settle(self, step: GroupStep) -> None:
+        """Takes the event in, once every checker has seen it."""
+        for change in step.members:
+            self._settle_member(change)
+        for target in step.targets:
+            if target.after is None:
+                self.targets.pop(target.member_id, None)
+            else:
+                self.targets[target.member_id] = target.after
+        if step.group is not None:
+            self.group_epoch = step.group.group_epoch
+            self.assignment_epoch = step.group.assignment_epoch
+
+    def _settle_member(self, change: MemberChange) -> None:
+        old = None if change.before is None else change.before.instance_id
+        if old is not None and self.instances.get(old) == change.member_id:
+            del self.instances[old]
+        if change.after is None:
+            self.members.pop(change.member_id, None)
+            return
+        self.members[change.member_id] = change.after
+        if change.after.instance_id is not None:
+            self.instances[change.after.instance_id] = change.member_id
+
+
+class GroupStep(msgspec.Struct, frozen=True, gc=False):
+    """What one event did to one group. `group` is None once the group is gone."""
+
+    group_id: str
+    group: ConsumerGroup | None
+    known: Known
+    members: tuple[MemberChange, ...]
+    targets: tuple[TargetChange, ...]
+    new_target: bool
+    """A target assignment was computed."""
+    event: Event
+    outcome: Outcome
+    image: TopicsImage
+    now_ms: int
+
+
+class Tracker:
+    """Remembers each group as it was, and tells what an event changed."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Known] = {}
+
+    def steps(
+        self, groups: Groups, image: TopicsImage, event: Event, outcome: Outcome, now_ms: int
+    ) -> Iterator[GroupStep]:
+        """One step for each group that the outcome's records name; settled when the next one is asked for."""
+        for group_id, touched in touched_groups(outcome.records).items():
+            known = self.groups.setdefault(group_id, Known())
+            group = groups.get(group_id)
+            step = GroupStep(
+                group_id,
+                group,
+                known,
+                tuple(
+                    MemberChange(m, known.members.get(m), None if group is None else group.members.get(m))
+                    for m in touched.members
+                ),
+                tuple(
+                    TargetChange(m, known.targets.get(m), None if group is None else group.targets.get(m))
+                    for m in touched.targets
+                ),
+                touched.new_target,
+                event,
+                outcome,
+                image,
+                now_ms,
+            )
+            yield step
+            known.settle(step)
+            if group is None:
+                del self.groups[group_id]
+
+
+class Touched:
+    """What the records of a batch name in one group, in their order."""
+
+    __slots__ = ("members", "new_target", "targets")
+
+    def __init__(self) -> None:
+        self.members: dict[MemberId, None] = {}
+        self.targets: dict[MemberId, None] = {}
+        self.new_target = False
+
+
+def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
+    """By group, what these records name. Records of offsets touch no group."""
+    groups: dict[str, Touched] = {}
+    for record in records:
+        key = record.key
+        if type(key) is r.OffsetCommitKey:
+            continue
+        touched = groups.get(key.group_id)
+        if touched is None:
+            touched = groups[key.group_id] = Touched()
+        match key:
+            case r.ConsumerGroupCurrentMemberAssignmentKey() | r.ConsumerGroupMemberMetadataKey():
+                touched.members[key.member_id] = None
+            case r.ConsumerGroupTargetAssignmentMemberKey():
+                touched.targets[key.member_id] = None
+            case r.ConsumerGroupTargetAssignmentMetadataKey() if record.value is not None:
+                touched.new_target = True
+            case _:
+                pass
+    return groups
+
+
+def subscribed_topics(
+    member: ConsumerGroupMember,
+    resolved: Mapping[str, r.ConsumerGroupRegularExpressionValue],
+    image: TopicsImage,
+) -> frozenset[TopicId]:
+    """The existing topics that a member subscribes to: its names, and what its expression matched."""
+    resolution = resolved.get(member.subscribed_topic_regex or "")
+    names = member.subscribed_topic_names
+    if resolution is not None:
+        names = (*names, *resolution.topics)
+    return frozenset(topic.topic_id for name in names if (topic := image.by_name.get(name)) is not None)
