@@ -1,0 +1,193 @@
+"""One run of a scenario with a seed, in virtual time."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import structlog
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.plan import Plan, draw
+from fencepost.simulation.nodes.world import World, quiet_us
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.trace.chronicle import Chronicle
+from fencepost.simulation.trace.recorder import Recorder, TraceWriter
+from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.world.observers import Observer, Violation
+from fencepost.simulation.world.rng import Streams
+
+WORLD: Final = "simulated"
+_SLICES = 200
+"""Between how many slices of a run its progress is told and its wall time looked at."""
+
+Progress: TypeAlias = Callable[[float], None]
+"""Takes how much of the run is done, 0 to 1."""
+
+
+class WallTimeExceeded(RuntimeError):
+    """A run took longer than it was allowed to, in real seconds."""
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run. `digest` is equal for equal runs, on every machine."""
+
+    scenario: str
+    seed: int
+    members: int
+    partitions: int
+    virtual_seconds: float
+    wall_seconds: float
+    events: int
+    """Steps of the virtual event loop."""
+    heartbeats: int
+    """Those that a coordinator answered."""
+    rebalances: int
+    """Those that ended: from a raise of the group epoch until the group was stable again."""
+    converged: bool
+    """Whether the group had settled when the run ended."""
+    violations: list[Violation]
+    digest: str
+
+
+def run(
+    scenario: Scenario,
+    seed: int,
+    *,
+    plan: Plan | None = None,
+    checkers: Iterable[Observer] | None = None,
+    trace: TraceWriter | None = None,
+    progress: Progress | None = None,
+    wall_limit_s: float | None = None,
+    max_events: int | None = None,
+) -> RunResult:
+    """Run the scenario. `plan` replaces what the seed would draw; `checkers` replaces all of ours.
+
+    The caller closes the trace.
+
+    :raises WallTimeExceeded: if it takes longer than `wall_limit_s` of real time.
+    :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
+    """
+    started = time.perf_counter()
+    config = GroupCoordinatorConfig.from_properties(scenario.config)
+    chosen = draw(scenario, Streams(seed), quiet_us(scenario, config)) if plan is None else plan
+    loop = VirtualLoop(max_events=max_events)
+    failures = _Failures(loop)
+    recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
+    chronicle = Chronicle(recorder)
+    watching = [chronicle, *(_checkers() if checkers is None else checkers)]
+    world = World(
+        scenario,
+        seed,
+        loop,
+        members=chosen.members,
+        observers=watching,
+        sequence=lambda: recorder.seq,
+    )
+    with _without_logs(), _without_collections():
+        try:
+            recorder.add(0, "", Kind.RUN_START.value, detail=f"{scenario.name} {seed}")
+            world.begin()
+            Nemesis(world, chosen).begin()
+            for until_us in _slices(chosen.end_us):
+                loop.run_until(until_us)
+                failures.check()
+                if progress is not None:
+                    progress(until_us / chosen.end_us)
+                if wall_limit_s is not None and time.perf_counter() - started > wall_limit_s:
+                    raise WallTimeExceeded(
+                        f"{wall_limit_s} s were over at {until_us / 1_000_000:.0f} of"
+                        f" {chosen.end_us / 1_000_000:.0f} virtual seconds"
+                    )
+            converged = world.end()
+            recorder.add(loop.now_us, "", Kind.RUN_END.value)
+            loop.run_until(loop.now_us)
+            failures.check()
+        except BaseException:
+            loop.max_events = None
+            world.vanish()
+            loop.run_until(loop.now_us)
+            raise
+        finally:
+            loop.close()
+    return RunResult(
+        scenario=scenario.name,
+        seed=seed,
+        members=scenario.group.members,
+        partitions=scenario.partitions,
+        virtual_seconds=chosen.end_us / 1_000_000,
+        wall_seconds=time.perf_counter() - started,
+        events=loop.events,
+        heartbeats=chronicle.heartbeats,
+        rebalances=chronicle.rebalances,
+        converged=converged,
+        violations=world.violations,
+        digest=recorder.digest(),
+    )
+
+
+def _checkers() -> Sequence[Observer]:
+    from fencepost.simulation.checkers import all_checkers
+
+    return all_checkers()
+
+
+def _slices(end_us: int) -> Iterator[int]:
+    for index in range(1, _SLICES + 1):
+        yield end_us * index // _SLICES
+
+
+class _Failures:
+    """Exceptions of callbacks and tasks, which asyncio would only log: in a simulation they end the run."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._errors: list[BaseException] = []
+        self._loop = loop
+        loop.set_exception_handler(self._note_context)
+        loop.on_task_failed = self._note
+
+    def _note_context(self, _: object, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self._note(error if isinstance(error, BaseException) else RuntimeError(context["message"]))
+
+    def _note(self, error: BaseException) -> None:
+        self._errors.append(error)
+        self._loop.stop()
+
+    def check(self) -> None:
+        """Raise the first of them."""
+        if self._errors:
+            raise self._errors[0]
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Members log what they meet; a simulation has its trace for that."""
+    if not structlog.is_configured():
+        yield
+        return
+    before = structlog.get_config()
+    silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=silent, cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect garbage rarely: a run makes many small objects and hardly a cycle."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1_000_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)

@@ -1,0 +1,275 @@
+"""The observer that writes the trace: turns what happens in a world into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import (
+    LEAVE_EPOCH,
+    NO_PARTITIONS,
+    STATIC_LEAVE_EPOCH,
+    MemberId,
+    Partitions,
+    TopicPartition,
+    topic_partitions,
+)
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import (
+    DeadlineReached,
+    Event,
+    MemberFenced,
+    Outcome,
+    RegularExpressionsResolved,
+    Request,
+    TopicsChanged,
+)
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.world.observers import Observer, Report, Violation, WorldView
+
+_HEARTBEAT = Kind.HEARTBEAT.value
+_KEEPALIVE = "keepalive"
+_SETTLED = frozenset({"Stable", "Empty", "Dead"})
+
+
+class Chronicle(Observer):
+    """Writes every event to a recorder. Actors are hosts: members' and brokers'."""
+
+    world: WorldView
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._hosts: Mapping[MemberId, str] = {}
+        self._append = recorder.append
+        self._group_state = ""
+        self._group_epoch = -1
+        self._rebalancing = False
+        self.heartbeats = 0
+        self.rebalances = 0
+        """How many ended, counted as the analyses do."""
+
+    def attach(self, world: WorldView, report: Report) -> None:
+        """Remember the world."""
+        self.world = world
+        self._hosts = world.hosts_by_member
+
+    # -- the coordinator --------------------------------------------------------------------------------
+
+    def on_steady_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
+        """A heartbeat that changed nothing: the hot path."""
+        self.heartbeats += 1
+        reply = outcome.reply
+        self._append(
+            (
+                now_us,
+                self._hosts[event.member_id],
+                _HEARTBEAT,
+                "",
+                "",
+                reply.member_epoch,
+                self._group_epoch,
+                () if reply.assignment is None else self._named(reply.assignment),
+                "",
+                _KEEPALIVE if event.topic_partitions is None else _asks(event),
+            )
+        )
+
+    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+        """A heartbeat that was refused or changed something, or any other event of the coordinator."""
+        groups = {} if (active := self.world.active) is None else active.groups
+        group = groups.get(self.world.group_id)
+        if group is not None:
+            self._group_epoch = group.group_epoch
+        state = "" if group is None else str(group.state)
+        self._records(host, event, outcome, state, now_us)
+        if isinstance(event, ConsumerGroupHeartbeatRequest):
+            self._heartbeat(event, outcome, now_us)
+        if state and state != self._group_state:
+            before, self._group_state = self._group_state, state
+            self._settle(state)
+            self._add(now_us, host, Kind.GROUP_STATE, state_from=before, state_to=state)
+
+    def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
+        self.heartbeats += 1
+        reply: Any = outcome.reply
+        error = "" if reply.error_code is ErrorCode.NONE else reply.error_code.name
+        self._add(
+            now_us,
+            self._hosts.get(event.member_id, event.member_id),
+            Kind.HEARTBEAT,
+            member_epoch=reply.member_epoch if not error else event.member_epoch,
+            partitions=() if reply.assignment is None else self._named(reply.assignment),
+            error=error,
+            detail=_asks(event),
+        )
+
+    def _records(self, host: str, event: Event, outcome: Outcome, state: str, now_us: int) -> None:
+        for record in outcome.records:
+            value = record.value
+            if isinstance(value, r.ConsumerGroupMetadataValue):
+                cause = _cause(event)
+                self._add(
+                    now_us, host, Kind.GROUP_EPOCH, state_to=state, group_epoch=value.epoch, detail=cause
+                )
+                self._rebalancing = True
+                self._settle(state)
+            elif isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue):
+                self._add(now_us, host, Kind.TARGET, group_epoch=value.assignment_epoch)
+            elif value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
+                self._removed(record.key.member_id, event, outcome, now_us)
+
+    def _settle(self, state: str) -> None:
+        if state in _SETTLED:
+            self.rebalances += self._rebalancing and state == "Stable"
+            self._rebalancing = False
+
+    def _removed(self, member_id: MemberId, event: Event, outcome: Outcome, now_us: int) -> None:
+        reason = "left"
+        if isinstance(event, ConsumerGroupHeartbeatRequest) and event.member_epoch >= 0:
+            reason = "replaced"
+        for effect in outcome.effects:
+            if isinstance(effect, MemberFenced) and effect.member_id == member_id:
+                reason = effect.reason
+        actor = self._hosts.get(member_id, member_id)
+        if actor in self.world.members and self.world.members[actor].member_id != member_id:
+            actor = member_id  # of an earlier process: the member that runs on this host now is another one
+        self._add(now_us, actor, Kind.MEMBER_REMOVED, detail=reason)
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """A broker's host changed."""
+        self._add(now_us, host, Kind.COORDINATOR, detail=what)
+
+    # -- members ----------------------------------------------------------------------------------------
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """A member machine moved."""
+        driver = self.world.members[host].driver
+        epoch, owned = (-1, ()) if driver is None else (driver.member_epoch, driver.assignment)
+        self._add(
+            now_us,
+            host,
+            Kind.MEMBER_STATE,
+            state_from=str(source),
+            state_to=str(target),
+            member_epoch=epoch,
+            partitions=owned,
+            detail=str(event),
+        )
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """A rebalance callback began or ended."""
+        row = Kind.CALLBACK_BEGIN if phase == "begin" else Kind.CALLBACK_END
+        error = "CallbackFailed" if phase == "raised" else ""
+        self._add(now_us, host, row, partitions=tuple(sorted(partitions)), error=error, detail=str(kind))
+
+    def on_commit(
+        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """A commit was answered, or was not."""
+        if isinstance(response, Exception):
+            error = type(response).__name__
+        else:
+            codes = (code for code in response.errors.values() if code is not ErrorCode.NONE)
+            error = next((code.name for code in codes), "")
+        self._add(
+            now_us,
+            host,
+            Kind.COMMIT,
+            member_epoch=request.member_epoch,
+            partitions=tuple(sorted(request.offsets)),
+            error=error,
+            detail=" ".join(
+                f"{tp.topic}-{tp.partition}:{o.offset}" for tp, o in sorted(request.offsets.items())
+            ),
+        )
+
+    def on_records_processed(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> None:
+        """The application finished with records."""
+        span = f"{first}..{last_exclusive}"
+        self._add(now_us, host, Kind.RECORDS, partitions=(partition,), detail=span)
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A member's host changed."""
+        self._add(now_us, host, Kind.HOST, detail=what)
+
+    # -- the world around -------------------------------------------------------------------------------
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """The network lost a message."""
+        row = Kind.REQUEST_LOST if kind == "request" else Kind.RESPONSE_LOST
+        self._add(now_us, host, row, detail=f"{type(request).__name__} {broker}")
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """A topic changed."""
+        self._add(now_us, topic, Kind.TOPIC, detail=f"{what} {partitions}")
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """A fault began or ended."""
+        self._add(now_us, str(fault), Kind.FAULT, state_to=phase, detail=detail)
+
+    def on_faults_end(self, now_us: int) -> None:
+        """Nothing disturbs the group any more."""
+        self._add(now_us, "", Kind.FAULTS_END)
+
+    def on_violation(self, violation: Violation) -> None:
+        """A checker reported."""
+        self._add(violation.t_us, "", Kind.VIOLATION, error=violation.invariant, detail=violation.message)
+
+    # -- rows -------------------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        now_us: int,
+        actor: str,
+        kind: Kind,
+        *,
+        state_from: str = "",
+        state_to: str = "",
+        member_epoch: int = -1,
+        group_epoch: int | None = None,
+        partitions: tuple[TopicPartition, ...] = (),
+        error: str = "",
+        detail: str = "",
+    ) -> None:
+        epoch = self._group_epoch if group_epoch is None else group_epoch
+        states = state_from, state_to
+        self._append((now_us, actor, kind.value, *states, member_epoch, epoch, partitions, error, detail))
+
+    def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
+        if partitions is NO_PARTITIONS:
+            return ()
+        name_of = self.world.topics.name_of
+        by_name = sorted((name_of(topic_id) or topic_id, numbers) for topic_id, numbers in partitions.items())
+        return tuple(chain.from_iterable(topic_partitions(name, numbers) for name, numbers in by_name))
+
+
+def _asks(request: ConsumerGroupHeartbeatRequest) -> str:
+    """What a heartbeat is: join, full, keepalive or leave; ack if it only says what the member owns."""
+    if request.member_epoch == 0:
+        return "join"
+    if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+        return "leave"
+    if request.topic_partitions is None:
+        return _KEEPALIVE
+    return "full" if request.rebalance_timeout_ms != -1 else "ack"
+
+
+def _cause(event: Event) -> str:
+    if isinstance(event, ConsumerGroupHeartbeatRequest):
+        return _asks(event)
+    return _CAUSES.get(type(event)) or type(event).__name__
+
+
+_CAUSES: dict[type, str] = {
+    DeadlineReached: "timeout",
+    TopicsChanged: "topics",
+    RegularExpressionsResolved: "expressions",
+}

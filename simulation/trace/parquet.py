@@ -1,0 +1,115 @@
+"""Writes a trace as Parquet, a row group at a time. The one place of a simulation that needs pyarrow."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.trace.schema import COLUMNS, Row
+
+_PARTITIONS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("topic", pa.string(), False), pa.field("partition", pa.int32(), False)]),
+        False,
+    )
+)
+_TYPES = {"seq": pa.int64(), "t_us": pa.int64(), "member_epoch": pa.int32(), "group_epoch": pa.int32()}
+
+SCHEMA: pa.Schema = pa.schema(
+    [
+        pa.field(name, _PARTITIONS if name == "partitions" else _TYPES.get(name, pa.string()), False)
+        for name in COLUMNS
+    ]
+)
+"""The trace as Arrow: `partitions` is list<struct<topic, partition>>, all columns are without nulls."""
+
+
+class ParquetTrace:
+    """A Parquet file of one run. Rows are written as they come, one row group a batch.
+
+    :raises FencepostError: if the file can't be written.
+    """
+
+    def __init__(self, path: str | Path, run_id: str) -> None:
+        self.path = Path(path)
+        self._run_id = run_id
+        try:
+            self._writer = pq.ParquetWriter(
+                self.path, SCHEMA, compression="zstd", use_dictionary=True, write_statistics=True
+            )
+        except OSError as error:
+            raise FencepostError(f"the trace {self.path} can't be written: {error}") from None
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write these rows as one row group.
+
+        :raises FencepostError: if the file can't be written.
+        """
+        try:
+            self._writer.write_batch(record_batch(rows, self._run_id))
+        except OSError as error:
+            raise FencepostError(f"the trace {self.path} can't be written: {error}") from None
+
+    def close(self) -> None:
+        """Finish the file. It can't be read before."""
+        self._writer.close()
+
+    def __enter__(self) -> ParquetTrace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def record_batch(rows: Sequence[Row], run_id: str) -> pa.RecordBatch:
+    """Rows as Arrow, in the order of `SCHEMA`.
+
+    Columns are handed over as buffers: `pa.array` looks at each value, and imports pandas to do so, which
+    takes as long as a small run.
+    """
+    columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
+    arrays = [_strings((run_id,) * len(rows))]
+    for field, values in zip(list(SCHEMA)[1:], columns, strict=True):
+        if field.name == "partitions":
+            arrays.append(_partition_lists(values))
+        else:
+            arrays.append(_strings(values) if field.type == pa.string() else _integers(values, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _integers(values: Sequence[int], type_: pa.DataType) -> pa.Array:
+    numbers = array("q" if type_ == pa.int64() else "i", values)
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(numbers)])
+
+
+def _strings(values: Sequence[str]) -> pa.Array:
+    if len(values) > 1 and values.count(values[0]) == len(values):
+        return pa.repeat(_strings(values[:1])[0], len(values))
+    text = "".join(values)
+    data = text.encode()
+    lengths = map(len, values) if len(data) == len(text) else (len(value.encode()) for value in values)
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(_offsets(lengths)), pa.py_buffer(data))
+
+
+def _partition_lists(column: Sequence[Sequence[tuple[str, int]]]) -> pa.Array:
+    topics, numbers = list(zip(*chain.from_iterable(column), strict=True)) or ((), ())
+    values = pa.StructArray.from_arrays(
+        [_strings(topics), _integers(numbers, pa.int32())], fields=list(_PARTITIONS.value_type)
+    )
+    offsets = pa.py_buffer(_offsets(map(len, column)))
+    return pa.Array.from_buffers(_PARTITIONS, len(column), [None, offsets], children=[values])
+
+
+def _offsets(lengths: Iterable[int]) -> array[int]:
+    """Where each value begins and the last one ends, as Arrow keeps it."""
+    return array("i", accumulate(lengths, initial=0))

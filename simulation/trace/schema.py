@@ -1,0 +1,80 @@
+"""The trace: one row an event, one schema for all worlds.
+
+Rows are plain tuples in the order of `COLUMNS` while a run goes on, and Arrow when they are written.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+
+
+class Kind(enum.StrEnum):
+    """What a row tells."""
+
+    RUN_START = "run.start"
+    """`detail` is the scenario's name and the seed."""
+    FAULTS_END = "run.faults_end"
+    """From here on nothing disturbs the group; the liveness bound starts."""
+    RUN_END = "run.end"
+    HEARTBEAT = "heartbeat"
+    """The coordinator answered one, for the host `actor`; `detail`: join, full, ack, keepalive or leave."""
+    REQUEST_LOST = "request.lost"
+    RESPONSE_LOST = "response.lost"
+    MEMBER_STATE = "member.state"
+    """The member machine moved; `partitions` is what it owns, `detail` the event of its table."""
+    CALLBACK_BEGIN = "callback.begin"
+    """`detail` is assigned, revoked or lost. Partitions are not fetchable from a revoked or lost begin on."""
+    CALLBACK_END = "callback.end"
+    """`detail` as above. Partitions are fetchable from an assigned end on; an `error` says that it raised."""
+    GROUP_STATE = "group.state"
+    """The group moved between its states."""
+    GROUP_EPOCH = "group.epoch"
+    """The group epoch was raised; `detail` says by what, `state_to` is the group's state after that step.
+
+    `detail` is that of a heartbeat, or timeout (of a member), topics (changed) or expressions (resolved).
+    """
+    TARGET = "group.target"
+    """A new target assignment; `group_epoch` is its epoch."""
+    MEMBER_REMOVED = "member.removed"
+    """The coordinator removed a member; `detail` is left, session, rebalance or replaced.
+
+    `actor` is its host, or its member id if another member runs there by now.
+    """
+    COMMIT = "commit"
+    """An OffsetCommit was answered; `detail` holds the offsets."""
+    RECORDS = "records"
+    """The application finished processing records; `detail` holds the offset ranges."""
+    COORDINATOR = "coordinator"
+    """A coordinator's host: load, active, resign, crash or restart in `detail`."""
+    HOST = "host"
+    """A member's host: start, stop, stopped, crash, freeze or thaw in `detail`."""
+    FAULT = "fault"
+    """A fault began or ended: `actor` is its kind, `state_to` begin or end, `detail` whom it hits."""
+    TOPIC = "topic"
+    """`detail` is created, grown or deleted, and how many partitions the topic `actor` has now."""
+    VIOLATION = "violation"
+    """A checker found an invariant broken; `error` names it, `detail` explains."""
+
+
+class Row(NamedTuple):
+    """One event. `run_id` is kept beside the rows: it is the same for all, and not in the digest."""
+
+    seq: int
+    t_us: int
+    world: str
+    group: str
+    actor: str
+    kind: str
+    state_from: str
+    state_to: str
+    member_epoch: int
+    group_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    error: str
+    detail: str
+
+
+COLUMNS: tuple[str, ...] = ("run_id", *Row._fields)
