@@ -1,0 +1,119 @@
+"""Hunts mutants: runs seeds until a checker reports the bug, and shows that healthy code survives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.checkers import all_checkers
+from fencepost.simulation.mutants.mutant import Mutant
+from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.world.observers import Observer, Violation
+
+Survivors: TypeAlias = dict[tuple[str, tuple[str, ...], int], bool]
+"""Whether healthy code broke nothing: by scenario, overrides and seed."""
+
+
+class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one mutant."""
+
+    mutant: str
+    caught: bool
+    """A checker that is meant to reported it, and healthy code passed the same runs."""
+    seeds_needed: int
+    """How many seeds were run, the catching one included; all of them if it was not caught."""
+    by: tuple[str, ...] = ()
+    """The invariants that were reported by the run that caught it, in their order."""
+    scenario: str = ""
+    seed: int = -1
+    message: str = ""
+    """The first report of a checker that is meant to catch it."""
+    healthy: bool = True
+    """Whether the code without the bug passed the same runs."""
+
+
+class _Collector(Observer):
+    """Keeps violations even if the run breaks off."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+
+    def on_violation(self, violation: Violation) -> None:
+        """Takes it down."""
+        self.violations.append(violation)
+
+
+def violations_of(scenario: str, seed: int, overrides: Iterable[str] = ()) -> list[Violation]:
+    """What the checkers report in one run. A run that a bug brings down has reported until then."""
+    collector = _Collector()
+    try:
+        run(load(scenario, overrides=overrides), seed, checkers=[*all_checkers(), collector])
+    except Exception as error:
+        collector.violations.append(
+            Violation(invariant="run-broke-off", seq=-1, t_us=-1, message=f"{type(error).__name__}: {error}")
+        )
+    return collector.violations
+
+
+def hunt(
+    mutant: Mutant,
+    seeds: Iterable[int],
+    *,
+    survivors: Survivors | None = None,
+) -> MutantResult:
+    """Runs the mutant's scenarios in turn, a seed each, until one of its invariants is reported.
+
+    `survivors` remembers runs of healthy code between mutants.
+    """
+    known = {} if survivors is None else survivors
+    needed, healthy = 0, True
+    for needed, seed in enumerate(seeds, 1):
+        scenario = mutant.scenarios[(needed - 1) % len(mutant.scenarios)]
+        key = scenario, mutant.overrides, seed
+        if key not in known:
+            known[key] = not violations_of(scenario, seed, mutant.overrides)
+        healthy = healthy and known[key]
+        with mutant.apply():
+            found = violations_of(scenario, seed, mutant.overrides)
+        hits = [violation for violation in found if violation.invariant in mutant.expected]
+        if hits:
+            return MutantResult(
+                mutant=mutant.name,
+                caught=healthy,
+                seeds_needed=needed,
+                by=tuple(dict.fromkeys(violation.invariant for violation in found)),
+                scenario=scenario,
+                seed=seed,
+                message=hits[0].message,
+                healthy=healthy,
+            )
+    return MutantResult(mutant=mutant.name, caught=False, seeds_needed=needed, healthy=healthy)
+
+
+def hunt_all(
+    seeds: int,
+    *,
+    names: Iterable[str] = (),
+    progress: Callable[[MutantResult], None] | None = None,
+) -> Mapping[str, MutantResult]:
+    """Hunts mutants with seeds 0 to `seeds` - 1; all of them, or those that are named.
+
+    `progress` is told each result as it comes.
+
+    :raises FencepostError: if a name is not a mutant's.
+    """
+    chosen = list(names) or list(MUTANTS)
+    if unknown := [name for name in chosen if name not in MUTANTS]:
+        raise FencepostError(f"unknown mutant {unknown[0]!r}; there are {', '.join(MUTANTS)}")
+    survivors: Survivors = {}
+    results = {}
+    for name in chosen:
+        results[name] = hunt(MUTANTS[name], range(seeds), survivors=survivors)
+        if progress is not None:
+            progress(results[name])
+    return results

@@ -1,0 +1,173 @@
+"""Bugs that clients had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.consumer.commits import Commit, CommitKind
+from fencepost.member.consumer.exchange import Exchange
+from fencepost.member.consumer.heartbeats import Heartbeats, SentFields
+from fencepost.member.consumer.machine import ConsumerMember
+from fencepost.member.consumer.membership import Membership
+from fencepost.member.consumer.positions import Positions
+from fencepost.member.consumer.reconciliation import Assignment, Callback, Stage
+from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
+from fencepost.simulation.mutants.mutant import Mutant, Patch
+
+_Method = Callable[..., Any]
+
+
+def _keepalive_after_failure(original: _Method) -> _Method:
+    """After a failure the next heartbeat says only what changed."""
+
+    def failed(self: Heartbeats, now_ms: int, *, wait: bool = True) -> None:
+        sent = self._sent
+        self._sent = SentFields()
+        original(self, now_ms, wait=wait)
+        self._sent = sent
+
+    return failed
+
+
+def _late_commit(original: _Method) -> _Method:
+    """The commit before a release is put aside, and the release goes on without it."""
+
+    def add_commit(self: Any, kind: CommitKind, offsets: Any, deadline_ms: int) -> Commit:
+        current = self._pass
+        if kind is not CommitKind.RELEASE or current is None or current.stage is not Stage.COMMIT:
+            commit: Commit = original(self, kind, offsets, deadline_ms)
+            return commit
+        self._late_offsets = offsets, deadline_ms
+        commit = Commit(next(self._tokens), kind, offsets, deadline_ms, {})
+        self._revoke(current)
+        return commit
+
+    return add_commit
+
+
+def _commit_after_release(original: _Method) -> _Method:
+    """What was put aside is committed once the callback has ended."""
+
+    def callback_ended(self: Any, callback: Callback, error: BaseException | None, now_ms: int) -> None:
+        original(self, callback, error, now_ms)
+        late = getattr(self, "_late_offsets", None)
+        if late is not None and callback.kind is CallbackKind.REVOKED:
+            self._late_offsets = None
+            self._add_commit(CommitKind.AUTO, *late)
+
+    return callback_ended
+
+
+def _commits_what_was_fetched(original: _Method) -> _Method:
+    """Everything handed over is committed, processed or not."""
+
+    def uncommitted(self: Positions, *, delivered: bool) -> Any:
+        return original(self, delivered=True)
+
+    return uncommitted
+
+
+def _commits_in_the_background(original: _Method) -> _Method:
+    """Commits do not wait for the application to come back for more."""
+
+    def poll_end(self: Any, consumed: Any, now_ms: int) -> Any:
+        actions = original(self, consumed, now_ms)
+        self._auto_commit(now_ms)
+        return (*actions, *self._step(now_ms))
+
+    return poll_end
+
+
+def _never_suspends(_: _Method) -> _Method:
+    """Partitions on their way out can still be fetched."""
+
+    def suspend(self: Positions, partitions: Iterable[TopicPartition]) -> None:
+        return None
+
+    return suspend
+
+
+def _epoch_of_the_step_before(original: _Method) -> _Method:
+    """A commit that goes out in the step in which the epoch moves has the epoch of before."""
+
+    def send_others(self: Any, now_ms: int) -> None:
+        newest = self.member_epoch
+        self.member_epoch = vars(self).get("_left_behind", newest)
+        try:
+            original(self, now_ms)
+        finally:
+            self.member_epoch = self._left_behind = newest
+
+    return send_others
+
+
+def _stale_list(original: _Method) -> _Method:
+    """The list of owned partitions is the one of the acknowledgement before."""
+
+    def end_revoked(self: Assignment, revoked: Any) -> None:
+        self.unconfirmed = {}
+
+    return end_revoked
+
+
+COMMITS_SOON: Final = ("slow-callbacks-and-poll-timeouts", *CHURN)
+
+MEMBER_MUTANTS: Final = (
+    Mutant(
+        "keepalive-after-lost-reply",
+        "franz-go eca3a457; KIP-848, ConsumerGroupHeartbeat",
+        "After a lost reply the member goes on with keepalives: what the reply carried never comes.",
+        ("request-fields", "progress"),
+        LOSSES,
+        (Patch(Heartbeats, "failed", _keepalive_after_failure),),
+    ),
+    Mutant(
+        "revoked-partition-committed-late",
+        "KIP-848, Rebalance Listener",
+        "What was processed of a revoked partition is committed after it was let go.",
+        ("commit-before-release", "commit-while-owned"),
+        COMMITS_SOON,
+        (
+            Patch(Membership, "_add_commit", _late_commit),
+            Patch(Membership, "_callback_ended", _commit_after_release),
+        ),
+    ),
+    Mutant(
+        "commit-ahead-of-processing",
+        "KAFKA-18641",
+        "Records that the application has not processed yet are committed.",
+        ("commit-within-processed",),
+        COMMITS_SOON,
+        (
+            Patch(Positions, "uncommitted", _commits_what_was_fetched),
+            Patch(ConsumerMember, "poll_end", _commits_in_the_background),
+        ),
+    ),
+    Mutant(
+        "records-after-revocation",
+        "KAFKA-20332",
+        "Records of a partition come while it is being revoked.",
+        ("records-while-owned",),
+        COMMITS_SOON,
+        (Patch(Positions, "suspend", _never_suspends),),
+    ),
+    Mutant(
+        "commit-with-old-epoch",
+        "franz-go 6f5471d4",
+        "A commit carries an epoch that the member has left behind.",
+        ("epoch-as-answered",),
+        CHURN,
+        (Patch(Exchange, "_send_others", _epoch_of_the_step_before),),
+    ),
+    Mutant(
+        "released-and-still-listed",
+        "franz-go d5ceeb73",
+        "Heartbeats go on listing partitions that were let go.",
+        ("owned-honest", "callbacks-balanced"),
+        CHURN,
+        (Patch(Assignment, "end_revoked", _stale_list),),
+    ),
+)

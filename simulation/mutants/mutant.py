@@ -1,0 +1,53 @@
+"""What a mutant is: a historic bug, what it replaces, and who must catch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+
+class Patch(NamedTuple):
+    """One replacement: `replace` takes the original attribute of `owner` and answers the faulty one."""
+
+    owner: Any
+    attribute: str
+    replace: Callable[[Any], Any]
+
+    @property
+    def original(self) -> Any:
+        """What is replaced.
+
+        :raises AttributeError: if there is no such thing (any more).
+        """
+        return (
+            vars(self.owner)[self.attribute]
+            if isinstance(self.owner, type)
+            else getattr(self.owner, self.attribute)
+        )
+
+
+class Mutant(NamedTuple):
+    """One bug that somebody really had."""
+
+    name: str
+    bug: str
+    """Where it is known from: an issue of Kafka's, or a pull request or commit of another project."""
+    summary: str
+    expected: tuple[str, ...]
+    """Invariants of which one at least must report it."""
+    scenarios: tuple[str, ...]
+    """Scenarios of the library in which it can show; seeds go round them."""
+    patches: tuple[Patch, ...]
+    overrides: tuple[str, ...] = ()
+    """Settings of those scenarios that make the bug's circumstances more frequent."""
+
+    @contextmanager
+    def apply(self) -> Iterator[None]:
+        """Runs inside have the bug."""
+        with ExitStack() as stack:
+            for patch in self.patches:
+                faulty = patch.replace(patch.original)
+                stack.enter_context(mock.patch.object(patch.owner, patch.attribute, faulty))
+            yield

@@ -1,0 +1,15 @@
+"""All mutants by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fencepost.simulation.mutants.coordinators import COORDINATOR_MUTANTS
+from fencepost.simulation.mutants.members import MEMBER_MUTANTS
+from fencepost.simulation.mutants.mutant import Mutant
+from fencepost.simulation.mutants.slips import SLIPS
+
+MUTANTS: Final[Mapping[str, Mutant]] = {
+    mutant.name: mutant for mutant in (*COORDINATOR_MUTANTS, *MEMBER_MUTANTS, *SLIPS)
+}
