@@ -1,0 +1,175 @@
+"""A campaign's directory: summaries in runs/, traces in traces/, and a note of what it is a campaign of.
+
+Files appear whole: they are written under a name that readers skip, then renamed. A part of traces/ counts
+only if the part of runs/ with its name is there, which is written after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.plan import Cell
+from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOTE = "campaign.json"
+FORMAT = 1
+
+
+class NotedCell(msgspec.Struct, frozen=True):
+    """A cell, as the note of a campaign keeps it."""
+
+    scenario: str
+    parameters: dict[str, str]
+    fingerprint: str
+
+
+class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a directory is a campaign of: cells by the prefix of their run ids."""
+
+    format: int
+    cells: dict[str, NotedCell]
+
+
+def run_schema() -> pa.Schema:
+    """One row a run. `error` is the text of the exception that ended it; then all results are null."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("run_id", pa.string(), False),
+            pa.field("scenario", pa.string(), False),
+            pa.field("parameters", pa.string(), False),
+            pa.field("seed", pa.int64(), False),
+            ("members", pa.int64()),
+            ("partitions", pa.int64()),
+            ("virtual_seconds", pa.float64()),
+            pa.field("wall_seconds", pa.float64(), False),
+            ("events", pa.int64()),
+            ("heartbeats", pa.int64()),
+            ("rebalances", pa.int64()),
+            ("converged", pa.bool_()),
+            pa.field("violations", pa.int64(), False),
+            ("invariant", pa.string()),
+            ("message", pa.string()),
+            ("digest", pa.string()),
+            pa.field("traced", pa.bool_(), False),
+            ("error", pa.string()),
+        ]
+    )
+
+
+class CampaignDirectory:
+    """The directory `--out` of one campaign."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def prepare(self, cells: Sequence[Cell], *, resume: bool) -> frozenset[str]:
+        """Make it ready for these cells and answer the runs that are finished already.
+
+        Failed ones count as finished: they would fail again.
+
+        :raises FencepostError: if it cannot be written, or holds something that must not be mixed with this.
+        """
+        noted: dict[str, NotedCell] = {}
+        try:
+            if self.root.exists() and not self.root.is_dir():
+                raise FencepostError(f"--out {self.root}: is a file, expected a directory")
+            if self.root.is_dir() and any(self.root.iterdir()):
+                noted = self._noted(resume)
+            for folder in (RUNS, TRACES):
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+            self._check_same(cells, noted)
+            self._sweep()
+            current = {cell.prefix: NotedCell(cell.name, cell.parameters, cell.fingerprint) for cell in cells}
+            note = msgspec.json.encode(Note(FORMAT, noted | current))
+            with whole_file(self.root / NOTE) as path:
+                path.write_bytes(msgspec.json.format(note) + b"\n")
+        except OSError as error:
+            raise FencepostError(
+                f"--out {self.root}: cannot be written: {error.strerror or error}"
+            ) from error
+        return self._finished()
+
+    def _noted(self, resume: bool) -> dict[str, NotedCell]:
+        try:
+            note = msgspec.json.decode((self.root / NOTE).read_bytes(), type=Note)
+        except (FileNotFoundError, msgspec.DecodeError):
+            raise FencepostError(
+                f"--out {self.root}: is not empty and holds no campaign; choose another directory"
+            ) from None
+        if note.format != FORMAT:
+            raise FencepostError(f"--out {self.root}: holds a campaign of another version of fencepost")
+        if not resume:
+            raise FencepostError(
+                f"--out {self.root}: holds a campaign already; go on with it by --resume, "
+                "or choose another directory"
+            )
+        return note.cells
+
+    def _check_same(self, cells: Sequence[Cell], noted: dict[str, NotedCell]) -> None:
+        for cell in cells:
+            before = noted.get(cell.prefix)
+            if before is not None and before.fingerprint != cell.fingerprint:
+                raise FencepostError(
+                    f"--out {self.root}: scenario {cell.name} has changed since this campaign began; "
+                    "choose another directory"
+                )
+
+    def _sweep(self) -> None:
+        """Remove what an interrupted campaign left half done."""
+        for folder in (RUNS, TRACES):
+            for path in (self.root / folder).glob(".*"):
+                path.unlink()
+        whole = {path.name for path in (self.root / RUNS).glob("*.parquet")}
+        for path in (self.root / TRACES).glob("*.parquet"):
+            if path.name not in whole:
+                path.unlink()
+
+    def _finished(self) -> frozenset[str]:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        finished: set[str] = set()
+        for path in sorted((self.root / RUNS).glob("*.parquet")):
+            try:
+                table = parquet.read_table(path, columns=["run_id"])
+            except (pa.ArrowException, OSError) as error:
+                raise FencepostError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+            finished.update(table.column("run_id").to_pylist())
+        return frozenset(finished)
+
+    def generation(self) -> int:
+        """A number that no part here has in its name yet: each start of a campaign has its own."""
+        numbers = [int(path.name.split("-")[1]) for path in (self.root / RUNS).glob("part-*-*-*.parquet")]
+        return max(numbers, default=-1) + 1
+
+    def files(self) -> TraceFiles:
+        """All parts that are there."""
+        traces, runs = (
+            tuple(str(path) for path in sorted((self.root / folder).glob("*.parquet")))
+            for folder in (TRACES, RUNS)
+        )
+        return TraceFiles(traces, runs)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to; on success the file appears at `path`, otherwise nothing is left."""
+    hidden = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        yield hidden
+        hidden.replace(path)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise

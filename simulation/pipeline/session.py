@@ -1,0 +1,342 @@
+"""A Spark session that needs no set-up, says nothing on the terminal, and stops at once."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.pipeline.java import find_java_home
+from fencepost.simulation.pipeline.shipping import project_zip
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+LOCAL = "local[*]"
+
+STOP_SECONDS = 5.0
+"""How long a JVM may take to end before it is killed; it takes about one."""
+
+CONNECT_SECONDS = 5.0
+"""How long a Spark master may take to accept a connection."""
+
+_MASTER = re.compile(
+    r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+:\d+(,.+:\d+)*|k8s://.+|yarn"
+)
+
+_RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
+
+_ANYWHERE = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
+
+_LOCALLY = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Short jobs: time to the first result counts, and the second compiler and a concurrent collector
+    # only take cores from the simulation.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+}
+
+
+def is_local(master: str) -> bool:
+    """Whether executors run in the driver's own process."""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+@contextlib.contextmanager
+def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session on `master`, stopped on exit. `settings` override ours.
+
+    A session that this process runs already is used as it is, and left running.
+
+    :raises FencepostError: if `master` is no master URL.
+    :raises EnvironmentLacks: if PySpark or Java is missing, or Spark does not start.
+    """
+    if not _MASTER.fullmatch(master):
+        raise FencepostError(
+            f"--master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+        )
+    for needed in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(needed) is None:
+            raise EnvironmentLacks(
+                f"campaigns and analyses need {needed}, which is missing: pip install 'fencepost[spark]'"
+            )
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        yield SparkSession.builder.getOrCreate()
+        return
+    _check_reachable(master)
+    with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch:
+        with _interrupts_held() as release:
+            session, gateway = _start(master, Path(scratch), settings or {})
+        root = logging.getLogger()
+        root.addFilter(_no_word_of_interrupts)
+        try:
+            release()
+            yield session
+        finally:
+            with _interrupts_held() as release:
+                _stop(gateway)
+            root.removeFilter(_no_word_of_interrupts)
+            release()
+
+
+def _check_reachable(master: str) -> None:
+    """Ask for connections first: Spark takes more than a minute to find that nobody is there."""
+    if not master.startswith("spark://"):
+        return
+    reasons = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+            return
+        except (OSError, OverflowError) as error:
+            reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+    raise EnvironmentLacks(
+        f"--master {master}: no Spark master can be reached ({'; '.join(reasons)}): start one,"
+        " or leave --master out"
+    )
+
+
+def _no_word_of_interrupts(record: logging.LogRecord) -> bool:
+    """py4j logs a traceback, and as root, when Ctrl-C comes while it waits for an answer."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
+
+
+def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[SparkSession, Any]:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("fencepost")
+    conf.setAll(list(_ANYWHERE.items()))
+    conf.set("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    if is_local(master):
+        conf.setAll(list(_LOCALLY.items()))
+    else:
+        conf.set("spark.submit.pyFiles", str(project_zip(scratch)))
+    conf.setAll(list(settings.items()))
+
+    log = scratch / "spark.log"
+    with _environment(master), log.open("wb") as output:
+        try:
+            gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, popen_kwargs={"stdout": output, "stderr": output}
+            )
+        except PySparkRuntimeError as error:
+            raise EnvironmentLacks(f"Spark did not start: {_told(log)}") from error
+        try:
+            with _interrupt_handler_kept():
+                SparkContext(gateway=gateway, conf=conf)
+            return SparkSession.builder.getOrCreate(), gateway
+        except BaseException as error:
+            _stop(gateway)
+            if isinstance(error, Exception):
+                raise EnvironmentLacks(f"Spark did not start on {master}: {first_line(error)}") from error
+            raise
+
+
+@contextlib.contextmanager
+def _environment(master: str) -> Iterator[None]:
+    """The variables that Spark's launcher and its Python workers read, set while it starts."""
+    wanted = {"JAVA_HOME": str(find_java_home())}
+    if is_local(master):
+        wanted |= {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits until what this answers is called: no JVM is left behind, no call to it broken off."""
+    import signal
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    came: list[int] = []
+
+    def release() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield release
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _interrupt_handler_kept() -> Iterator[None]:
+    """SparkContext installs a SIGINT handler of its own that would outlive it; `run_job` has a better way."""
+    import signal
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(gateway: Any) -> None:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession() or SparkContext._active_spark_context
+    try:
+        # After an interrupted call the JVM may not answer any more. It is ended next, whatever it says.
+        with contextlib.suppress(Exception):
+            if running is not None:
+                running.stop()
+    finally:
+        _end_process(gateway)
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
+def _end_process(gateway: Any) -> None:
+    gateway.shutdown()
+    process: subprocess.Popen[bytes] = gateway.proc
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _told(log: Path) -> str:
+    """The line of Spark's output that most likely says why."""
+    lines = [
+        line.strip()
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
+    telling = [line for line in lines if "rror" in line or "xception" in line]
+    return (telling or lines or ["it said nothing"])[0]
+
+
+def first_line(error: BaseException) -> str:
+    """What a Java or Spark exception says, without its stack."""
+    java = getattr(error, "java_exception", None)
+    try:
+        text = str(java.getMessage() or java.getClass().getName()) if java is not None else str(error)
+    except Exception:  # the JVM is gone, and with it what it had to say
+        return "its JVM stopped"
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def told(error: BaseException) -> str:
+    """What a worker's or Spark's exception says; of a Python traceback its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any(line.startswith("Traceback") for line in lines):
+        raised = [line for line in lines if _RAISED.match(line)]
+        return raised[-1] if raised else lines[-1]
+    return first_line(error)
+
+
+def run_job(
+    spark: SparkSession,
+    name: str,
+    action: Callable[[], T],
+    watch: Callable[[int, int], None] | None = None,
+    every_seconds: float = 0.25,
+) -> T:
+    """Run an action of Spark's; `watch` is told now and then how many of how many tasks are done.
+
+    The action runs in a thread of its own, so that this one stays free for Ctrl-C: an interrupt cancels the
+    action's jobs, waits for them to end, and is raised again.
+    """
+    from pyspark import InheritableThread
+
+    group = f"{name}-{uuid.uuid4().hex}"
+    context = spark.sparkContext
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            context.setJobGroup(group, name, interruptOnCancel=True)
+            result.append(action())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = InheritableThread(target=work, name=f"spark-{name}", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(every_seconds)
+            if watch is not None:
+                with _interrupts_held() as release:
+                    watch(*_tasks(context, group))
+                release()
+    except BaseException:
+        context.cancelJobGroup(group)
+        thread.join(STOP_SECONDS)
+        raise
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+def _tasks(context: SparkContext, group: str) -> tuple[int, int]:
+    tracker = context.statusTracker()
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        information = tracker.getJobInfo(job)
+        for stage in information.stageIds if information is not None else ():
+            if (progress := tracker.getStageInfo(stage)) is not None:
+                done += progress.numCompletedTasks
+                total += progress.numTasks
+    return done, total
+
+
+def wall_clock() -> float:
+    """Seconds of a clock that does not go back, for durations."""
+    return time.monotonic()

@@ -1,0 +1,44 @@
+-- View `handover`: one row for each time a member was given a partition: how long nobody had it before (`gap_us`),
+-- why it was let go (`cause`, null for the first owner of a partition), and how long two members had it
+-- (`shared_us`). A partition begins with its topic, or when the topic grows; before that nobody can have it.
+WITH births AS (
+  SELECT run_id, actor AS topic,
+         collect_list(named_struct(
+           't_us', t_us,
+           'created', startswith(detail, 'created'),
+           'partitions', try_cast(split_part(detail, ' ', 2) AS int)
+         )) AS births
+  FROM trace
+  WHERE kind = 'topic' AND (startswith(detail, 'created') OR startswith(detail, 'grown'))
+  GROUP BY run_id, actor
+),
+followed AS (
+  SELECT run_id, topic, partition, actor, from_us, until_us,
+         max(named_struct('until_us', coalesce(until_us, 9223372036854775807), 'ended_by', ended_by)) OVER (
+           PARTITION BY run_id, topic, partition ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+         ) AS before
+  FROM ownership
+),
+created AS (
+  SELECT /*+ BROADCAST(run), BROADCAST(births) */ followed.*, scenario, parameters, run_end_us, births,
+         coalesce(array_max(transform(filter(births, b -> b.created AND b.t_us <= from_us), b -> b.t_us)), 0) AS created_us
+  FROM followed JOIN run USING (run_id) LEFT JOIN births USING (run_id, topic)
+),
+born AS (
+  SELECT *,
+         coalesce(
+           array_min(transform(filter(births, b -> b.partitions > partition AND b.t_us >= created_us), b -> b.t_us)),
+           created_us
+         ) AS born_us
+  FROM created
+)
+SELECT run_id, scenario, parameters, topic, partition, actor, from_us,
+       CASE WHEN before IS NOT NULL THEN coalesce(before.ended_by, 'assigned again') END AS cause,
+       before IS NULL OR before.until_us < born_us AS first,
+       greatest(from_us - greatest(born_us, coalesce(before.until_us, 0)), 0) AS gap_us,
+       CASE
+         WHEN before.until_us > from_us
+         THEN least(before.until_us, coalesce(until_us, run_end_us), run_end_us) - from_us
+         ELSE 0
+       END AS shared_us
+FROM born

@@ -1,0 +1,12 @@
+-- How long partitions waited for their first owner: since the run's start, or since their topic got them.
+SELECT scenario, parameters, count,
+       at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max
+FROM (
+  SELECT scenario, parameters,
+         count(*) AS count,
+         percentile_approx(gap_us / 1e6, array(0.5, 0.9, 0.99, 1.0), 10000) AS at
+  FROM handover
+  WHERE first
+  GROUP BY scenario, parameters
+)
+ORDER BY scenario, parameters

@@ -1,0 +1,42 @@
+-- View `ownership`: one row for each time a member could fetch a partition: from the end of the assigned callback
+-- until a revoked or lost callback begins, the coordinator removes the member, or its host crashes,
+-- whichever is first. `until_us` is null where it lasts to the end of the trace.
+-- Everything is partitioned by the run, so one shuffle serves all windows, here and in the views that follow.
+WITH acts AS (
+  SELECT /*+ REPARTITION(run_id) */ run_id, seq, t_us, actor, partitions,
+         CASE
+           WHEN kind = 'callback.end' AND detail = 'assigned' AND error = '' THEN 'assigned'
+           WHEN kind = 'callback.begin' AND detail IN ('revoked', 'lost') THEN detail
+           WHEN kind = 'host' AND detail = 'crash' THEN 'crash'
+           WHEN kind = 'member.removed' THEN 'fenced'
+         END AS act
+  FROM trace
+  WHERE kind IN ('callback.begin', 'callback.end', 'host', 'member.removed')
+),
+ended AS (
+  SELECT *,
+         last_value(
+           CASE WHEN act IN ('crash', 'fenced') THEN named_struct('seq', seq, 't_us', t_us, 'act', act) END, true
+         ) OVER (
+           PARTITION BY run_id, actor ORDER BY seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+         ) AS gone
+  FROM acts
+  WHERE act IS NOT NULL
+),
+each AS (
+  SELECT run_id, seq, t_us, actor, act, gone, held.topic, held.partition
+  FROM ended LATERAL VIEW explode(partitions) AS held
+  WHERE act IN ('assigned', 'revoked', 'lost')
+),
+followed AS (
+  SELECT *,
+         lead(named_struct('seq', seq, 't_us', t_us, 'act', act)) OVER (
+           PARTITION BY run_id, topic, partition, actor ORDER BY seq
+         ) AS next
+  FROM each
+)
+SELECT run_id, topic, partition, actor, seq, t_us AS from_us,
+       least(next, gone).t_us AS until_us,
+       least(next, gone).act AS ended_by
+FROM followed
+WHERE act = 'assigned'
