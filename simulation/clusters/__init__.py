@@ -1,0 +1,1 @@
+"""Real Kafka clusters for tests: nodes as JVM processes or in docker, with faults at their processes."""

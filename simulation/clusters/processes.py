@@ -1,0 +1,146 @@
+"""Processes that outlive the one that started them: told apart from strangers by pid and start time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """One process, and no later one that happens to get its number."""
+
+    pid: int
+    started: str
+
+
+class Sight(NamedTuple):
+    """What the system says of a process."""
+
+    started: str
+    stopped: bool
+    """By SIGSTOP."""
+
+
+def look_at(pid: int) -> Sight | None:
+    """The process with this number; None if there is none, or only what its parent has not collected."""
+    return _look_in_proc(pid) if sys.platform == "linux" else _look_with_ps(pid)
+
+
+def _look_in_proc(pid: int) -> Sight | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        boot = _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    state, started = fields[0], fields[19]
+    return None if state in "ZX" else Sight(f"{boot}:{started}", state in "Tt")
+
+
+def _look_with_ps(pid: int) -> Sight | None:
+    done = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    state, _, started = done.stdout.strip().partition(" ")
+    if done.returncode or not state or state[0] == "Z":
+        return None
+    return Sight(" ".join(started.split()), state[0] == "T")
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """The identity of a process that runs."""
+    sight = look_at(pid)
+    return None if sight is None else ProcessIdentity(pid, sight.started)
+
+
+def myself() -> ProcessIdentity:
+    """This process."""
+    identity = identify(os.getpid())
+    assert identity is not None, "this process runs"
+    return identity
+
+
+def sight_of(identity: ProcessIdentity) -> Sight | None:
+    """What became of this very process; None once it is gone."""
+    sight = look_at(identity.pid)
+    return sight if sight is not None and sight.started == identity.started else None
+
+
+def signal_group(identity: ProcessIdentity, number: signal.Signals) -> bool:
+    """Send a signal to the group that this process leads; False, and nothing sent, if it is gone."""
+    if sight_of(identity) is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(identity.pid, number)
+        return True
+    return False
+
+
+_TELLING = ("No space left", "BindException", "OutOfMemory", "[ERROR]", "ERROR", "Exception", "rror")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LONGEST_LINE = 300
+
+
+def telling_line(output: str) -> str:
+    """The line of a program's output that most likely says why it ended."""
+    lines = [line for each in output.splitlines() if (line := _COLOURS.sub("", each).strip())]
+    for word in _TELLING:
+        for line in lines:
+            if word in line:
+                return _shortened(line.removeprefix("[ERROR]").strip())
+    return _shortened(lines[-1]) if lines else "it said nothing"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
+
+
+class Finished(NamedTuple):
+    """How a program ended, and what it said."""
+
+    code: int
+    output: str
+
+
+async def run_program(
+    words: Sequence[str], *, seconds: float, environ: Mapping[str, str] | None = None
+) -> Finished:
+    """Run a program to its end. Cancelled or late, it and what it started are killed.
+
+    :raises OSError: if it cannot be started.
+    :raises TimeoutError: if it takes longer than `seconds`.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environ,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    assert process.returncode is not None
+    return Finished(process.returncode, output.decode(errors="replace"))

@@ -1,0 +1,117 @@
+"""What a broker of ours is told: one source for the JVM runner, the docker runner and docker-compose.yml.
+
+Names and defaults are Kafka's (documentation, Broker Configs). Every node is broker and controller (KRaft),
+and has three listeners: CLIENTS, which alone is meant for clients and for a proxy in front, BROKERS and
+CONTROLLER.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+KAFKA_VERSION = "4.3.1"
+
+Profile: TypeAlias = Literal["fast", "stock"]
+"""How soon the cluster notices things: `stock` as Kafka ships, `fast` as tests can wait."""
+
+GROUP_PROTOCOLS = ("consumer", "share", "streams")
+
+
+class Endpoint(NamedTuple):
+    """A listener: what it binds to (an empty host is every interface), and where others reach it."""
+
+    bind_host: str
+    bind_port: int
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, as others reach it."""
+        return f"{self.host}:{self.port}"
+
+
+class NodeAddresses(NamedTuple):
+    """One node and its three listeners."""
+
+    node_id: int
+    clients: Endpoint
+    brokers: Endpoint
+    controller: Endpoint
+
+
+def broker_properties(
+    node: NodeAddresses, nodes: Sequence[NodeAddresses], profile: Profile, log_dir: str
+) -> dict[str, str]:
+    """The properties of one node of a cluster; times are milliseconds."""
+    return {
+        **_place(node, nodes, log_dir),
+        **_replication(len(nodes)),
+        "auto.create.topics.enable": "false",
+        # A quarter of the heap otherwise, for logs that a test never fills.
+        "log.cleaner.dedupe.buffer.size": "2097152",
+        **(_FAST if profile == "fast" else {}),
+    }
+
+
+def _place(node: NodeAddresses, nodes: Sequence[NodeAddresses], log_dir: str) -> dict[str, str]:
+    listeners = {"CLIENTS": node.clients, "BROKERS": node.brokers, "CONTROLLER": node.controller}
+    return {
+        "node.id": str(node.node_id),
+        "process.roles": "broker,controller",
+        "controller.quorum.voters": ",".join(f"{each.node_id}@{each.controller.address}" for each in nodes),
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "BROKERS",
+        "listeners": ",".join(
+            f"{name}://{each.bind_host}:{each.bind_port}" for name, each in listeners.items()
+        ),
+        "advertised.listeners": ",".join(
+            f"{name}://{each.address}" for name, each in listeners.items() if name != "CONTROLLER"
+        ),
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
+        "log.dirs": log_dir,
+    }
+
+
+def _replication(nodes: int) -> dict[str, str]:
+    """A cluster of three loses nothing acknowledged when one of them is lost; one node has one replica."""
+    copies, needed = str(min(nodes, 3)), str(min(nodes, 2))
+    return {
+        "default.replication.factor": copies,
+        "min.insync.replicas": needed,
+        "offsets.topic.replication.factor": copies,
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": needed,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": needed,
+    }
+
+
+def _fast() -> dict[str, str]:
+    quick = {
+        # A killed broker is told from a slow one, and may register again, after three seconds and not nine.
+        "broker.heartbeat.interval.ms": "500",
+        "broker.session.timeout.ms": "3000",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "100",
+        "group.streams.initial.rebalance.delay.ms": "0",
+    }
+    for protocol in GROUP_PROTOCOLS:
+        quick |= {
+            f"group.{protocol}.min.heartbeat.interval.ms": "50",
+            f"group.{protocol}.heartbeat.interval.ms": "100",
+            f"group.{protocol}.min.session.timeout.ms": "100",
+            f"group.{protocol}.session.timeout.ms": "2000",
+            f"group.{protocol}.assignment.interval.ms": "0",
+        }
+    return quick
+
+
+_FAST = _fast()
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """As a server.properties file; backslashes are Java's escape there."""
+    return "".join(f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in properties.items())
