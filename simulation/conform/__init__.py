@@ -1,0 +1,1 @@
+"""Our coordinator against answers that real systems gave."""

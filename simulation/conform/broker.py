@@ -1,0 +1,224 @@
+"""The broker that judges: is it one that can, how is it configured, and what does it say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
+from fencepost.coordinator.codec.client_administration import AlterConfigsCall
+from fencepost.coordinator.codec.client_cluster import BrokerVersions
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol import administration, cluster
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
+from fencepost.simulation.clusters.probe import examine
+from fencepost.simulation.conform.probe import offsets_partition
+from fencepost.simulation.conform.wire import Connection
+
+CLIENT_ID = "fencepost-conform"
+_VISIBLE_S = 10.0
+_POLL_S = 0.01
+_CONFIGURED_S = 0.1
+"""A group coordinator hears of settings a little later than who changed them."""
+
+VERSIONS: Mapping[int, int] = {
+    ApiKey.METADATA: 12,
+    ApiKey.FIND_COORDINATOR: 4,
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.CREATE_TOPICS: 7,
+    ApiKey.DELETE_TOPICS: 6,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.CREATE_PARTITIONS: 3,
+    INCREMENTAL_ALTER_CONFIGS: 1,
+}
+"""The versions of what is asked around the schedules' own requests."""
+
+RETRIED = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""What a coordinator answers that is not there yet."""
+
+
+class Judge:
+    """A broker with KIP-848. Topics that were made here are deleted by `close`."""
+
+    def __init__(self, admin: Connection, config: GroupCoordinatorConfig, versions: BrokerVersions) -> None:
+        self.config = config
+        """What the broker's own configuration says of groups."""
+        self._admin = admin
+        self._versions = versions.api_versions
+        self._coordinators: dict[int, tuple[str, int]] = {}
+        self._made: dict[str, None] = {}
+
+    @classmethod
+    async def connect(cls, bootstrap: str) -> Judge:
+        """Meet the broker.
+
+        :raises FencepostError: if that is not HOST:PORT.
+        :raises EnvironmentLacks: if it cannot be reached, or lacks KIP-848.
+        """
+        address = bootstrap.partition(",")[0].strip()
+        await examine(address)
+        host, _, port = address.rpartition(":")
+        admin = await Connection.open(host.strip("[]"), int(port), CLIENT_ID)
+        try:
+            versions: BrokerVersions = await admin.ask(
+                ApiKey.API_VERSIONS,
+                VERSIONS[ApiKey.API_VERSIONS],
+                cluster.ApiVersionsRequest(
+                    client_software_name="fencepost", client_software_version="conform"
+                ),
+            )
+            config = await _configuration(admin)
+        except BaseException:
+            await admin.close()
+            raise
+        return cls(admin, config, versions)
+
+    async def close(self) -> None:
+        """Delete what was made, and hang up."""
+        try:
+            await self.delete_topics_of("")
+        finally:
+            await self._admin.close()
+
+    def speaks(self, api_key: int, version: int) -> bool:
+        """Whether the broker speaks that version."""
+        found = self._versions.get(api_key)
+        return found is not None and found.min_version <= version <= found.max_version
+
+    @property
+    def can_configure(self) -> bool:
+        """Whether groups can be configured."""
+        return self.speaks(INCREMENTAL_ALTER_CONFIGS, VERSIONS[INCREMENTAL_ALTER_CONFIGS])
+
+    async def coordinator(self, group_id: str) -> tuple[str, int]:
+        """Host and port of the group's coordinator."""
+        part = offsets_partition(group_id, self.config.offsets_topic_num_partitions)
+        address = self._coordinators.get(part)
+        if address is None:
+            address = self._coordinators[part] = await self._find_coordinator(group_id)
+        return address
+
+    async def _find_coordinator(self, group_id: str) -> tuple[str, int]:
+        """The first question of a fresh cluster makes it create `__consumer_offsets`."""
+        request = cluster.FindCoordinatorRequest(keys=(group_id,))
+        async with asyncio.timeout(30):
+            while True:
+                answer = await self._ask(ApiKey.FIND_COORDINATOR, request)
+                (found,) = answer.coordinators
+                if found.node is not None:
+                    return found.node.host, found.node.port
+                if found.error_code not in RETRIED:
+                    raise EnvironmentLacks(f"no coordinator for groups: {found.error_code.name}")
+                await asyncio.sleep(0.1)
+
+    async def _ask(self, api_key: int, message: Any) -> Any:
+        return await self._admin.ask(api_key, VERSIONS[api_key], message)
+
+    # Topics
+
+    async def create_topic(self, name: str, partitions: int) -> administration.CreatedTopic:
+        """CreateTopics for one topic; with its id, once the brokers know it."""
+        topic = administration.NewTopic(name=name, partitions=partitions, replication_factor=-1)
+        reply = await self._ask(
+            ApiKey.CREATE_TOPICS, administration.CreateTopicsRequest(topics=(topic,), validate_only=False)
+        )
+        created: administration.CreatedTopic = reply.topics[0]
+        if created.error_code is ErrorCode.NONE:
+            self._made[name] = None
+            await self._until(name, lambda found: len(found.partitions) == partitions)
+        return created
+
+    async def grow_topic(self, name: str, partitions: int) -> administration.CreatedPartitions:
+        """CreatePartitions for one topic, once the brokers know it."""
+        grown = administration.GrownTopic(name=name, count=partitions)
+        reply = await self._ask(
+            ApiKey.CREATE_PARTITIONS, administration.CreatePartitionsRequest(topics=(grown,))
+        )
+        done: administration.CreatedPartitions = reply.topics[0]
+        if done.error_code is ErrorCode.NONE:
+            await self._until(name, lambda found: len(found.partitions) == partitions)
+        return done
+
+    async def delete_topic(self, name: str) -> administration.DeletedTopic:
+        """DeleteTopics for one topic, once the brokers know it."""
+        request = administration.DeleteTopicsRequest(topics=(cluster.TopicReference(name=name),))
+        reply = await self._ask(ApiKey.DELETE_TOPICS, request)
+        deleted: administration.DeletedTopic = reply.topics[0]
+        if deleted.error_code is ErrorCode.NONE:
+            self._made.pop(name, None)
+            await self._until(name, lambda found: found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return deleted
+
+    async def delete_topics_of(self, prefix: str) -> None:
+        """Delete those topics that were made here and whose names begin so."""
+        for name in [name for name in self._made if name.startswith(prefix)]:
+            await self.delete_topic(name)
+
+    async def _metadata(self, name: str) -> cluster.TopicMetadata:
+        request = cluster.MetadataRequest(
+            topics=(cluster.TopicReference(name=name),), allow_auto_topic_creation=False
+        )
+        reply: cluster.MetadataResponse = await self._ask(ApiKey.METADATA, request)
+        return reply.topics[0]
+
+    async def _until(self, name: str, holds: Callable[[cluster.TopicMetadata], bool]) -> None:
+        deadline = asyncio.get_running_loop().time() + _VISIBLE_S
+        while not holds(await self._metadata(name)):
+            if asyncio.get_running_loop().time() > deadline:
+                raise EnvironmentLacks(f"the broker does not tell of its change of topic {name}")
+            await asyncio.sleep(_POLL_S)
+
+    async def configure_group(self, group_id: str, values: Mapping[str, str]) -> ErrorCode:
+        """IncrementalAlterConfigs for one group."""
+        call = AlterConfigsCall(resource_type=administration.ResourceType.GROUP, name=group_id, values=values)
+        reply = await self._ask(INCREMENTAL_ALTER_CONFIGS, call)
+        await asyncio.sleep(_CONFIGURED_S)
+        code: ErrorCode = reply.error_code
+        return code
+
+
+async def _configuration(admin: Connection) -> GroupCoordinatorConfig:
+    """The broker's settings, as far as a coordinator has them; what it does not tell is Kafka's default."""
+    metadata: cluster.MetadataResponse = await admin.ask(
+        ApiKey.METADATA, VERSIONS[ApiKey.METADATA], cluster.MetadataRequest(topics=())
+    )
+    names = {field.name.replace("_", "."): field.name for field in _fields()}
+    resource = administration.ConfigResource(
+        resource_type=administration.ResourceType.BROKER,
+        name=str(metadata.brokers[0].node_id),
+        keys=tuple(names),
+    )
+    reply: administration.DescribeConfigsResponse = await admin.ask(
+        ApiKey.DESCRIBE_CONFIGS,
+        VERSIONS[ApiKey.DESCRIBE_CONFIGS],
+        administration.DescribeConfigsRequest(resources=(resource,)),
+    )
+    described = reply.resources[0]
+    if described.error_code is not ErrorCode.NONE:
+        raise EnvironmentLacks(f"the broker does not tell its configuration: {described.error_code.name}")
+    told = {entry.name: entry.value for entry in described.entries if entry.value is not None}
+    told["group.consumer.assignors"] = ",".join(
+        _ASSIGNORS.get(name.strip(), name.strip())
+        for name in told.get("group.consumer.assignors", "uniform,range").split(",")
+    )
+    return GroupCoordinatorConfig.from_properties(told)
+
+
+_ASSIGNORS = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+
+
+def _fields() -> tuple[Any, ...]:
+    return msgspec.structs.fields(GroupCoordinatorConfig)

@@ -1,0 +1,79 @@
+"""What of two answers must be equal: all but the freedoms that a coordinator has.
+
+Free are the texts of error messages, and the order of members, topics and groups in lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from fencepost.coordinator.protocol.consumer import ListGroupsResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
+
+_NAMED = frozenset(
+    {
+        "topics",
+        "groups",
+        "members",
+        "assignment",
+        "target_assignment",
+        "partitions",
+        "subscribed_topic_names",
+    }
+)
+"""Fields that hold lists without an order; `assignment` of a heartbeat is a mapping and stays one."""
+
+
+def comparable(answer: Any, group_id: str) -> Any:
+    """An answer as plain values, without what is free."""
+    if isinstance(answer, ListGroupsResponse):
+        answer = msgspec.structs.replace(
+            answer, groups=tuple(group for group in answer.groups if group.group_id == group_id)
+        )
+    return _plain(answer)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ErrorCode):
+        return value.name
+    if isinstance(value, msgspec.Struct):
+        return {
+            name: _plain(_ordered(name, getattr(value, name)))
+            for name in value.__struct_fields__
+            if name != "error_message"
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(value[key]) for key in sorted(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _ordered(name: str, value: Any) -> Any:
+    if name in _NAMED and isinstance(value, tuple):
+        return sorted(value, key=_KEYS.get(name, repr))
+    return value
+
+
+_KEYS: dict[str, Callable[[Any], Any]] = {
+    "members": lambda member: (member.member_id, member.instance_id or "")
+}
+
+
+def differing(kafka: Any, ours: Any, path: str = "") -> list[str]:
+    """The fields in which two comparable answers differ, with both values: `path: Kafka's, ours`."""
+    if isinstance(kafka, dict) and isinstance(ours, dict) and kafka.keys() == ours.keys():
+        return [
+            line for key in kafka for line in differing(kafka[key], ours[key], f"{path}.{key}".lstrip("."))
+        ]
+    if isinstance(kafka, list) and isinstance(ours, list) and len(kafka) == len(ours):
+        pairs = enumerate(zip(kafka, ours, strict=True))
+        return [line for index, (one, other) in pairs for line in differing(one, other, f"{path}[{index}]")]
+    return [] if kafka == ours else [f"{path or 'answer'}: Kafka {_short(kafka)}, fencepost {_short(ours)}"]
+
+
+def _short(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,68 @@
+"""All rules, by what they are about. Where several fit a request, the first one answers for a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencepost.simulation.conform import rules_administration as administration
+from fencepost.simulation.conform import rules_group as group
+from fencepost.simulation.conform import rules_heartbeat as heartbeat
+from fencepost.simulation.conform.exchange import Exchange
+from fencepost.simulation.conform.rule import Rule
+from fencepost.simulation.conform.schedule import (
+    Beat,
+    Commit,
+    DeleteGroup,
+    Describe,
+    DescribeClassic,
+    Fetch,
+    Forget,
+    List,
+    Remove,
+)
+
+_BY_STEP: Mapping[type, tuple[Rule, ...]] = {
+    Beat: (
+        *heartbeat.CHECKS,
+        *heartbeat.STATIC,
+        *heartbeat.EPOCHS,
+        *heartbeat.LEAVING,
+        *group.REGEX,
+        *group.EPOCH,
+        *group.RECONCILIATION,
+        *group.TARGETS,
+        *heartbeat.RESPONSES,
+    ),
+    Commit: administration.COMMITS,
+    Fetch: administration.FETCHES,
+    Describe: administration.DESCRIPTIONS,
+    DescribeClassic: administration.CLASSIC,
+    List: administration.LISTS,
+    Remove: administration.REMOVALS,
+    DeleteGroup: administration.DELETIONS,
+    Forget: administration.FORGETTING,
+}
+
+WITHOUT_REQUEST: Mapping[str, str] = {
+    "assignor.range.equal": "both range targets are equal",
+    "assignor.uniform.valid": "Kafka's uniform target gives each subscribed partition to one subscriber",
+    "assignor.uniform.sizes": "both uniform targets have the same sizes",
+    "assignor.uniform.moves": "our uniform target moves no more partitions than Kafka's",
+    "regex.resolution": "matching regular expressions raises the epoch, or does not",
+    "group.configuration": "a group's settings are taken, or refused",
+    "timer.session": "a member that was silent for its session is removed",
+    "timer.rebalance": "a member that does not revoke in time is removed",
+    "topics.change": "topics are created, grown, deleted, or refused",
+}
+"""Rules that no single request exercises."""
+
+NAMES: Mapping[str, str] = {
+    **{rule.name: rule.about for rules in _BY_STEP.values() for rule in rules},
+    **WITHOUT_REQUEST,
+}
+"""All rules with what they are about."""
+
+
+def exercised(exchange: Exchange) -> list[str]:
+    """The rules that a request puts to the test, the most telling first."""
+    return [rule.name for rule in _BY_STEP[type(exchange.step)] if rule.when(exchange)]

@@ -1,0 +1,226 @@
+"""Schedules: lists of steps, as values that can be printed, shrunk and run again.
+
+A step says what a member does in terms that hold on any coordinator: "the epoch it was last told", "what it
+was assigned, less one partition". So a schedule stays meaningful when steps are taken out of it, and when
+it runs against another coordinator.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+
+
+class Epoch(enum.StrEnum):
+    """Which epoch a request carries, by what the member was told."""
+
+    LAST = "last"
+    PREVIOUS = "previous"
+    """The one before the last."""
+    OLDER = "older"
+    """The one before that."""
+    AHEAD = "ahead"
+    """One more than the last."""
+
+
+class Owned(enum.StrEnum):
+    """What a heartbeat says that its member owns."""
+
+    NULL = "null"
+    EMPTY = "empty"
+    ASSIGNED = "assigned"
+    """What it was assigned last."""
+    PARTIAL = "partial"
+    """That, less its first partition."""
+    BEFORE = "before"
+    """What it was assigned before that: it has not let go yet."""
+    FOREIGN = "foreign"
+    """What it was assigned last, and what all others were."""
+    UNKNOWN = "unknown"
+    """What it was assigned last, and a partition of a topic id that does not exist."""
+
+
+class _Step(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag=True
+):
+    pass
+
+
+class Beat(_Step, frozen=True, kw_only=True, tag="beat"):
+    """A heartbeat of a member. `member` is also its id, unless `member_id` says another one."""
+
+    member: str
+    epoch: Epoch | int = Epoch.LAST
+    owned: Owned = Owned.NULL
+    names: tuple[str, ...] | None = None
+    """Topics, by their names in the schedule."""
+    regex: str | None = None
+    """Matched against the topics' names in the schedule."""
+    instance: str | None = None
+    rack: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    version: int = 1
+    member_id: str | None = None
+    """Another id than its own; with "" and version 0 the coordinator makes one, which it keeps."""
+    group: str | None = None
+    """Another group than the schedule's: " " or a name."""
+    lost: bool = False
+    """The member does not hear the answer."""
+
+
+class Describe(_Step, frozen=True, kw_only=True, tag="describe"):
+    """ConsumerGroupDescribe of the schedule's group, or of another one."""
+
+    group: str | None = None
+    version: int = 1
+
+
+class DescribeClassic(_Step, frozen=True, kw_only=True, tag="describe_classic"):
+    """DescribeGroups, the classic protocol's question."""
+
+    version: int = 6
+
+
+class List(_Step, frozen=True, kw_only=True, tag="list"):
+    """ListGroups; only the schedule's own group is looked at."""
+
+    states: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    version: int = 5
+
+
+class Commit(_Step, frozen=True, kw_only=True, tag="commit"):
+    """OffsetCommit, by a member or by nobody."""
+
+    topics: Mapping[str, tuple[int, ...]]
+    offset: int = 1
+    member: str | None = None
+    epoch: Epoch | int = Epoch.LAST
+    instance: str | None = None
+    metadata_bytes: int = 0
+    version: int = 9
+    group: str | None = None
+    lost: bool = False
+
+
+class Fetch(_Step, frozen=True, kw_only=True, tag="fetch"):
+    """OffsetFetch, by a member or by nobody; `topics` None asks for all."""
+
+    topics: Mapping[str, tuple[int, ...]] | None = None
+    member: str | None = None
+    epoch: Epoch | int = Epoch.LAST
+    version: int = 9
+    group: str | None = None
+    stable: bool = False
+
+
+class Forget(_Step, frozen=True, kw_only=True, tag="forget"):
+    """OffsetDelete."""
+
+    topics: Mapping[str, tuple[int, ...]]
+    group: str | None = None
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Whom an administrator removes: a member, an instance, or a member under an instance id."""
+
+    member: str = ""
+    instance: str | None = None
+
+
+class Remove(_Step, frozen=True, kw_only=True, tag="remove"):
+    """LeaveGroup, as an administrator sends it."""
+
+    members: tuple[Removed, ...]
+    version: int = 5
+    group: str | None = None
+
+
+class DeleteGroup(_Step, frozen=True, kw_only=True, tag="delete_group"):
+    """DeleteGroups."""
+
+    group: str | None = None
+
+
+class Create(_Step, frozen=True, kw_only=True, tag="create"):
+    """CreateTopics."""
+
+    topic: str
+    partitions: int
+
+
+class Grow(_Step, frozen=True, kw_only=True, tag="grow"):
+    """CreatePartitions."""
+
+    topic: str
+    partitions: int
+
+
+class Delete(_Step, frozen=True, kw_only=True, tag="delete"):
+    """DeleteTopics."""
+
+    topic: str
+
+
+class Configure(_Step, frozen=True, kw_only=True, tag="configure"):
+    """IncrementalAlterConfigs of the schedule's group."""
+
+    values: Mapping[str, str]
+
+
+class Wait(_Step, frozen=True, kw_only=True, tag="wait"):
+    """Nothing is sent for a while."""
+
+    ms: int
+
+
+Step: TypeAlias = (
+    Beat
+    | Describe
+    | DescribeClassic
+    | List
+    | Commit
+    | Fetch
+    | Forget
+    | Remove
+    | DeleteGroup
+    | Create
+    | Grow
+    | Delete
+    | Configure
+    | Wait
+)
+
+TOPIC_STEPS = (Create, Grow, Delete)
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps for one group, over topics that exist when it begins."""
+
+    name: str
+    topics: Mapping[str, int]
+    """Partitions by the topic's name in the schedule."""
+    steps: tuple[Step, ...]
+
+    @property
+    def changes_topics(self) -> bool:
+        """Whether it needs topics that nobody else uses."""
+        return any(isinstance(step, TOPIC_STEPS) for step in self.steps)
+
+
+def schedules_of(text: bytes, source: str) -> list[Schedule]:
+    """The schedules of a JSON document: one, or a list.
+
+    :raises FencepostError: if the document is something else; the text says where.
+    """
+    try:
+        found = msgspec.json.decode(text, type=Schedule | list[Schedule])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FencepostError(f"{source} holds no schedules: {error}") from error
+    return found if isinstance(found, list) else [found]

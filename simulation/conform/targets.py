@@ -1,0 +1,63 @@
+"""Comparing targets of an assignor that may choose among equals: sizes, moves and validity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from fencepost.coordinator.assign.spec import GroupSpec
+from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partition_count
+
+Target: TypeAlias = Mapping[MemberId, Partitions]
+Placement: TypeAlias = dict[tuple[TopicId, int], MemberId]
+
+
+TARGET_RULES: Mapping[str, tuple[str, ...]] = {
+    "range": ("assignor.range.equal",),
+    "uniform": ("assignor.uniform.valid", "assignor.uniform.sizes", "assignor.uniform.moves"),
+}
+"""What must hold of two answers, by assignor."""
+
+
+def placement(target: Target) -> Placement:
+    """Who has each partition."""
+    return {
+        (topic, number): member
+        for member, held in target.items()
+        for topic, numbers in held.items()
+        for number in numbers
+    }
+
+
+def sizes(target: Target) -> list[int]:
+    """How many partitions the members have that have any, sorted."""
+    return sorted(size for size in map(partition_count, target.values()) if size)
+
+
+def moves(before: Placement, after: Placement) -> int:
+    """How many partitions left their owner."""
+    return sum(after.get(partition) != member for partition, member in before.items())
+
+
+def valid(target: Target, spec: GroupSpec) -> bool:
+    """Whether each partition with subscribers has exactly one of them, and nobody has anything else."""
+    placed = placement(target)
+    subscribed = {topic for topics in spec.subscriptions.values() for topic in topics}
+    every = {(topic, number) for topic in subscribed for number in range(spec.partitions[topic])}
+    once = sum(map(partition_count, target.values())) == len(placed)
+    allowed = all(topic in spec.subscriptions.get(member, ()) for (topic, _), member in placed.items())
+    return once and allowed and placed.keys() == every
+
+
+def broken_rules(assignor: str, spec: GroupSpec, ours: Target, theirs: Target) -> list[str]:
+    """Which rules two answers of an assignor to the same question break."""
+    if assignor not in TARGET_RULES:
+        return []
+    before = placement(spec.targets)
+    holds = {
+        "assignor.range.equal": placement(ours) == placement(theirs),
+        "assignor.uniform.valid": valid(theirs, spec),
+        "assignor.uniform.sizes": sizes(ours) == sizes(theirs),
+        "assignor.uniform.moves": moves(before, placement(ours)) <= moves(before, placement(theirs)),
+    }
+    return [rule for rule in TARGET_RULES[assignor] if not holds[rule]]
