@@ -1,0 +1,83 @@
+"""`fencepost analyze`: the analyses over traces that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from fencepost.simulation.cli.arguments import Json, writable_file
+from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.pipeline.analyze import Tables
+from fencepost.simulation.pipeline.progress import progress_for
+from fencepost.simulation.pipeline.session import LOCAL
+from fencepost.simulation.report.tables import parameters_text
+
+if TYPE_CHECKING:
+    from fencepost.simulation.cli.terminal import Terminal
+
+SHOWN = 10
+"""Rows of a table that people see; JSON and the report have them all."""
+
+
+class Analyzed(msgspec.Struct, frozen=True):
+    """The document of `--json`."""
+
+    tables: Tables
+    report: str | None = None
+
+
+def analyze(
+    traces: Annotated[Path, Parameter(help="A campaign's directory, a directory of traces, or one trace.")],
+    /,
+    *,
+    master: Annotated[
+        str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
+    ] = LOCAL,
+    report: Annotated[Path | None, Parameter(help="Write the page to this HTML file.")] = None,
+    json: Json = False,
+) -> int:
+    """Rebalances, downtime, state residency and more, as distributions, from traces of any world."""
+    from fencepost.simulation.pipeline.analyze import analyze as run_analyses
+
+    writable_file(report, "--report")
+    configure_logs()
+    tables = run_analyses(traces, master=master, report=report, progress=progress_for(json=json))
+    if json:
+        print_json(Analyzed(tables, None if report is None else str(report)))
+    else:
+        from fencepost.simulation.cli.terminal import Terminal
+
+        out = Terminal()
+        print_tables(out, tables)
+        if report is not None:
+            out.say(f"Report: {report}")
+    return 0
+
+
+def print_tables(out: Terminal, tables: Tables) -> None:
+    """Each table that has rows, its first ones, under its name."""
+    from rich.text import Text
+
+    for name, rows in tables.items():
+        if not rows:
+            continue
+        out.say(Text(name.replace("_", " "), style="bold"))
+        columns = [column for column in rows[0] if any(row[column] not in (None, "", "{}") for row in rows)]
+        out.table(columns, [[_cell(column, row[column]) for column in columns] for row in rows[:SHOWN]])
+        if len(rows) > SHOWN:
+            out.say(f"… and {len(rows) - SHOWN:,} more")
+        out.say()
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if column == "parameters":
+        return parameters_text(value)
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,169 @@
+"""`fencepost conform`: our coordinator against a broker, or against recorded answers, rule by rule."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import msgspec
+from cyclopts import Parameter
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli.arguments import Count, Json, Seed
+from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.conform.vectors import VectorReport, replay_vectors
+
+if TYPE_CHECKING:
+    from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.conform.lockstep import Difference
+    from fencepost.simulation.conform.schedule import Schedule
+    from fencepost.simulation.conform.suite import Report
+
+SHOWN = 10
+"""Differences that people see; JSON has them all."""
+_OWN_CLUSTERS = ("jvm", "docker")
+
+
+def conform(
+    *,
+    cluster: Annotated[
+        str | None,
+        Parameter(
+            help="The broker that judges: HOST:PORT of one that runs, or jvm or docker to start one for the "
+            "time being. It should be idle: topics and groups named fencepost-… are made and deleted."
+        ),
+    ] = None,
+    seed: Annotated[Seed, Parameter(help="Which random schedules.")] = 0,
+    requests: Annotated[Count, Parameter(help="How many requests to compare at least.")] = 2_000,
+    profile: Annotated[
+        Literal["fast", "stock"],
+        Parameter(help="Of a broker that is started: quick sessions and targets, or Kafka's own settings."),
+    ] = "fast",
+    schedules: Annotated[
+        Path | None, Parameter(help="Run these instead, as an earlier difference printed them (JSON).")
+    ] = None,
+    vectors: Annotated[
+        Path | None, Parameter(help="No broker, but a file of recorded answers: JSON lines, gzip or not.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Ask our coordinator what Kafka is asked, and compare answer by answer.
+
+    Deliberate deviations, listed in docs/deviations.md, are counted and are no differences.
+    """
+    if (cluster is None) == (vectors is None):
+        raise FencepostError("one of --cluster and --vectors is needed: whom to compare with")
+    if vectors is not None:
+        recorded = replay_vectors(vectors)
+        if json:
+            print_json(recorded)
+        else:
+            _print_vectors(recorded)
+        return 1 if recorded.differences else 0
+    assert cluster is not None
+    report = asyncio.run(_compare(cluster, profile, seed, requests, file=schedules, json=json))
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+    return 1 if report.differences else 0
+
+
+async def _compare(
+    cluster: str,
+    profile: Literal["fast", "stock"],
+    seed: int,
+    requests: int,
+    *,
+    file: Path | None,
+    json: bool,
+) -> Report:
+    chosen = None if file is None else _schedules(file)
+    if cluster not in _OWN_CLUSTERS:
+        return await _judged(cluster, seed, requests, chosen, json=json)
+    from fencepost.simulation.clusters.cluster import Cluster
+
+    runner = cast("Literal['jvm', 'docker']", cluster)
+    async with Cluster(runner=runner, profile=profile) as own:
+        return await _judged(own.bootstrap_servers, seed, requests, chosen, json=json)
+
+
+async def _judged(
+    bootstrap: str, seed: int, requests: int, chosen: Sequence[Schedule] | None, *, json: bool
+) -> Report:
+    from fencepost.simulation.conform.broker import Judge
+    from fencepost.simulation.conform.scripted import scripted
+    from fencepost.simulation.conform.suite import Suite
+    from fencepost.simulation.pipeline.progress import progress_for
+
+    judge = await Judge.connect(bootstrap)
+    try:
+        with progress_for(json=json).step("comparing", requests) as advance:
+            suite = Suite(judge, f"fencepost-{secrets.token_hex(3)}", on_progress=advance)
+            if chosen is not None:
+                return await suite.run(chosen, seed=seed, requests=0)
+            return await suite.run(scripted(judge.config), seed=seed, requests=requests)
+    finally:
+        await judge.close()
+
+
+def _schedules(file: Path) -> list[Schedule]:
+    from fencepost.simulation.conform.schedule import schedules_of
+
+    try:
+        return schedules_of(file.read_bytes(), str(file))
+    except OSError as error:
+        raise FencepostError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _print(report: Report) -> None:
+    from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.conform.rules import NAMES
+
+    out = Terminal()
+    rows = [(one.rule, one.verdict, f"{one.requests:,}", NAMES.get(one.rule, "")) for one in report.rules]
+    out.table(("rule", "verdict", "requests", "about"), rows)
+    verdicts = Counter(one.verdict for one in report.rules)
+    out.say(
+        f"\nrequests compared: {report.requests:,} in {report.schedules:,} schedules, "
+        f"differences: {len(report.differences):,}, timers too close to tell: {report.unclear:,}"
+    )
+    out.say(f"rules: {', '.join(f'{verdicts[name]} {name}' for name in ('pass', 'differ', 'untested'))}")
+    for deviation in report.deviations:
+        out.say(f"known deviation: {deviation.name}, {deviation.times:,} times")
+    for difference in report.differences[:SHOWN]:
+        _print_difference(out, difference)
+    _print_rest(out, report.differences)
+
+
+def _print_difference(out: Terminal, difference: Difference) -> None:
+    out.say(f"\n{difference.rule}: step {difference.step + 1} of the schedule {difference.schedule.name!r}")
+    for field in difference.fields:
+        out.say(f"  {field}")
+    out.say(f"  request {msgspec.json.encode(difference.request).decode()}")
+    out.say("  again, with --schedules and a file of this line:")
+    out.say(msgspec.json.encode(difference.schedule).decode())
+
+
+def _print_rest(out: Terminal, differences: Sequence[object]) -> None:
+    if len(differences) > SHOWN:
+        out.say(f"  … and {len(differences) - SHOWN:,} more: --json has them all")
+
+
+def _print_vectors(report: VectorReport) -> None:
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    broken = Counter(difference.rule for difference in report.differences)
+    rows: Iterable[tuple[str, str, str]] = (
+        (rule.rule, rule.verdict, str(broken[rule.rule] or "")) for rule in report.rules
+    )
+    out.table(("rule", "verdict", "differences"), rows)
+    out.say(f"\nanswers compared: {report.requests:,}, differences: {len(report.differences):,}")
+    for difference in report.differences[:SHOWN]:
+        out.say(f"  {difference.rule}: {difference.schedule}")
+    _print_rest(out, report.differences)

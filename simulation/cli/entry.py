@@ -1,0 +1,134 @@
+"""From the words on the command line to an exit code.
+
+Only the table of commands is loaded here: `fencepost --help` imports no library, and a subcommand only
+what it needs itself. Exit codes: 0 fine, 1 an invariant was violated or a comparison differed, 2 wrong
+usage or input, 3 the environment lacks something; 130 and 141, as shells have it, for Ctrl-C and for a
+reader that went away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from fencepost.simulation.cli.commands import BY_NAME, COMMANDS
+
+USAGE = "Usage: fencepost COMMAND [OPTIONS]"
+EXIT_CODES = (
+    "Exit codes: 0 fine, 1 an invariant was violated or a comparison differed,\n"
+    "2 wrong usage or input, 3 the environment lacks something."
+)
+
+_EXTRAS = {
+    "aiokafka": "kafka",
+    "kio": "kafka",
+    "jinja2": "spark",
+    "pandas": "spark",
+    "plotly": "spark",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+}
+"""Which extra brings a library that the core installation does not have."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and answer its exit code. No traceback for anything that a user can mend."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _give_stdout_up()
+        return 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _give_stdout_up()
+        return _complain("", f"{(error.strerror or 'no space left').lower()}: make room and run again", 3)
+    return code
+
+
+def _give_stdout_up() -> None:
+    """Nothing can be written there any more; Python would try and complain once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _dispatch(words: list[str]) -> int:
+    match words:
+        case [] | ["--help" | "-h" | "help"]:
+            sys.stdout.write(_help(sys.stdout))
+            return 0
+        case ["--version" | "-V"]:
+            sys.stdout.write(f"fencepost {_version()}\n")
+            return 0
+        case ["help", name]:
+            return _dispatch([name, "--help"])
+        case [name, *rest] if name in BY_NAME:
+            return _run(name, rest)
+        case _:
+            return _complain("", f"{_unknown(words[0])} (see: fencepost --help)", 2)
+
+
+def _run(name: str, words: list[str]) -> int:
+    from fencepost.coordinator.protocol.errors import FencepostError
+    from fencepost.simulation.cli.arguments import UsageError, call
+
+    try:
+        return call(BY_NAME[name], words)
+    except UsageError as error:
+        return _complain(name, f"{error} (see: fencepost {name} --help)", 2)
+    except FencepostError as error:
+        return _complain(name, str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _EXTRAS:
+            raise
+        extra = _EXTRAS[library]
+        return _complain(
+            name, f"needs {library}, which is not installed: pip install 'fencepost[{extra}]'", 3
+        )
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fencepost")
+    except PackageNotFoundError:
+        return "(from a source tree that is not installed)"
+
+
+def _complain(name: str, message: str, code: int) -> int:
+    command = f"fencepost {name}".strip()
+    sys.stderr.write(f"{command}: {message}\n")
+    return code
+
+
+def _unknown(name: str) -> str:
+    if name.startswith("-"):
+        return f"unknown option {name}"
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, BY_NAME, n=1)
+    return f"unknown command {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+
+
+def _help(out: TextIO) -> str:
+    bold, plain = ("\x1b[1m", "\x1b[0m") if out.isatty() and not os.environ.get("NO_COLOR") else ("", "")
+    width = max(len(command.name) for command in COMMANDS)
+    rows = (f"  {bold}{command.name:<{width}}{plain}  {command.summary}\n" for command in COMMANDS)
+    return (
+        f"{USAGE}\n\n"
+        "A Kafka group coordinator and its members: simulated in virtual time, served to\n"
+        "real clients, checked after every event.\n\n"
+        f"{bold}Commands{plain}\n{''.join(rows)}\n"
+        f"{bold}Options{plain}\n"
+        "  --help, -h     this text; fencepost COMMAND --help tells of one command\n"
+        "  --version, -V  the version\n\n"
+        f"Every command has --json: one JSON document on stdout. NO_COLOR is honoured.\n{EXIT_CODES}\n"
+    )

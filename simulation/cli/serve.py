@@ -1,0 +1,124 @@
+"""`fencepost serve`: the coordinator as a Kafka endpoint, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
+from fencepost.simulation.cli.arguments import Json, key_values
+from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.output import print_json, print_text
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.server.broker import Broker
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told once connections are accepted."""
+
+    ready: str
+    """Address and port, as `bootstrap.servers` takes them."""
+    host: str
+    port: int
+    topics: Mapping[str, int]
+
+
+def serve(
+    *,
+    host: Annotated[
+        str, Parameter(help="The address to listen on; loopback unless you say otherwise.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535), help="0 takes a free one.")] = 9092,
+    topics: Annotated[
+        list[str] | None, Parameter(help="NAME:PARTITIONS, several with commas: orders:12,payments:6.")
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        Parameter(help="A setting under Kafka's name: group.consumer.session.timeout.ms=50000."),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Serve the Kafka protocol to your own clients. Prints `fencepost ready HOST:PORT` when it accepts them.
+
+    Ends with SIGTERM or Ctrl-C. Everything is in memory and gone with it.
+    """
+    _require("kio")
+    counts = _topics(topics or [])
+    settings = _settings(config or [])
+    configure_logs("info")
+
+    def tell(broker: Broker) -> None:
+        if json:
+            print_json(Ready(ready=broker.bootstrap_servers, host=host, port=broker.port, topics=counts))
+        else:
+            print_text(f"fencepost ready {broker.bootstrap_servers}")
+
+    asyncio.run(_serve(host, port, counts, settings, tell))
+    return 0
+
+
+def _require(library: str) -> None:
+    """Miss a library now: the codec would do so at the first request only."""
+    if find_spec(library) is None:
+        raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+
+
+def _settings(words: Sequence[str]) -> GroupCoordinatorConfig:
+    properties = key_values(words, "--config")
+    try:
+        return GroupCoordinatorConfig.from_properties(properties)
+    except FencepostError as error:
+        raise FencepostError(f"--config: {error}") from None
+
+
+async def _serve(
+    host: str,
+    port: int,
+    topics: Mapping[str, int],
+    config: GroupCoordinatorConfig,
+    tell: Callable[[Broker], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT, then close."""
+    from fencepost.coordinator.server.serve import serve as run_server
+
+    loop = asyncio.get_running_loop()
+    server = asyncio.ensure_future(run_server(host, port, topics, config, tell))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.cancel)
+    try:
+        await server
+    except asyncio.CancelledError:
+        if not server.cancelled():
+            raise
+
+
+def _topics(words: Iterable[str]) -> dict[str, int]:
+    """Partitions by topic.
+
+    :raises FencepostError: if a word is not NAME:PARTITIONS, or a name is there twice.
+    """
+    from fencepost.coordinator.server.cluster import check_partitions, check_topic_name
+
+    counts: dict[str, int] = {}
+    for word in (part.strip() for each in words for part in each.split(",")):
+        name, _, number = word.partition(":")
+        if not name or not number.isascii() or not number.isdecimal():
+            raise FencepostError(f"--topics {word or '(empty)'}: expected NAME:PARTITIONS, such as orders:12")
+        try:
+            check_topic_name(name)
+            check_partitions(int(number))
+        except ProtocolError as error:
+            raise FencepostError(f"--topics {word}: {error.message}") from None
+        if name in counts:
+            raise FencepostError(f"--topics {word}: {name} is there twice")
+        counts[name] = int(number)
+    return counts

@@ -1,0 +1,167 @@
+"""`fencepost simulate`: one run of a scenario in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fencepost.simulation.cli.arguments import Count, Json, Seed, key_values, writable_file
+from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.pipeline.plan import simulate_command
+from fencepost.simulation.pipeline.progress import Progress, progress_for
+from fencepost.simulation.scenarios.load import DEFAULT, load
+
+if TYPE_CHECKING:
+    from fencepost.simulation.run import RunResult
+    from fencepost.simulation.scenarios.scenario import Scenario
+    from fencepost.simulation.trace.recorder import TraceWriter
+    from fencepost.simulation.trace.schema import Row
+
+SHOWN = 10
+"""Violations that people see; JSON has them all."""
+
+
+def simulate(
+    scenario: Annotated[str, Parameter(help="A scenario of the library, or a TOML file.")] = DEFAULT,
+    /,
+    *,
+    seed: Annotated[Seed, Parameter(help="The same seed gives the same run.")] = 1,
+    members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
+    partitions: Annotated[Count | None, Parameter(help="Partitions in all, shared among the topics.")] = None,
+    duration: Annotated[str | None, Parameter(help="Virtual time, such as 90s or 1h.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
+    ] = None,
+    trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
+    json: Json = False,
+) -> int:
+    """One run in virtual time: a group under faults, its invariants checked after every event."""
+    overrides = settings or []
+    loaded = load(scenario, overrides=overrides, members=members, partitions=partitions, duration=duration)
+    writable_file(trace, "--trace")
+    writable_file(report, "--report")
+    configure_logs()
+    options = {"members": members, "partitions": partitions, "duration": duration}
+    parameters = {name: str(value) for name, value in options.items() if value is not None}
+    command = simulate_command(scenario, parameters | key_values(overrides, "--set"), seed)
+    result = _run(loaded, seed, trace=trace, report=report, command=command, progress=progress_for(json=json))
+    if json:
+        print_json(result)
+    else:
+        _print(result, loaded, command, trace, report)
+    return 1 if result.violations else 0
+
+
+class _Rows:
+    """Keeps the rows of a run for its page, and hands them on."""
+
+    def __init__(self, onward: TraceWriter | None) -> None:
+        self.rows: list[Row] = []
+        self._onward = onward
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Take a batch."""
+        self.rows.extend(rows)
+        if self._onward is not None:
+            self._onward.write(rows)
+
+
+def _run(
+    scenario: Scenario,
+    seed: int,
+    *,
+    trace: Path | None,
+    report: Path | None,
+    command: str,
+    progress: Progress,
+) -> RunResult:
+    from fencepost.simulation.run import run
+
+    with ExitStack() as files:
+        writer: TraceWriter | None = None
+        if trace is not None:
+            from fencepost.simulation.trace.parquet import ParquetTrace
+
+            writer = files.enter_context(ParquetTrace(trace, f"{scenario.name}-{seed}"))
+        rows = _Rows(writer)
+        advance = _whole_percents(files.enter_context(progress.step("simulating", 100)))
+        result = run(scenario, seed, trace=writer if report is None else rows, progress=advance)
+    if report is not None:
+        from fencepost.simulation.report.render import render_run_report
+
+        render_run_report(result, rows.rows, report, command=command)
+    return result
+
+
+def _whole_percents(advance: Callable[[int], None]) -> Callable[[float], None]:
+    """Shares of a run as steps of a bar with a hundred of them."""
+    told = 0
+
+    def tell(share: float) -> None:
+        nonlocal told
+        percents = int(share * 100)
+        if percents > told:
+            advance(percents - told)
+            told = percents
+
+    return tell
+
+
+def _print(
+    result: RunResult, scenario: Scenario, command: str, trace: Path | None, report: Path | None
+) -> None:
+    from rich.text import Text
+
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    out.say(Text(f"{result.scenario}, seed {result.seed}", style="bold"))
+    out.say(Text(scenario.summary, style="dim"))
+    out.say()
+    faster = result.virtual_seconds / result.wall_seconds if result.wall_seconds else 0
+    facts: list[tuple[str, str | Text]] = [
+        (
+            "virtual time",
+            f"{_length(result.virtual_seconds)} in {result.wall_seconds:.1f} s ({faster:,.0f} times as fast)",
+        ),
+        ("members", f"{result.members:,}"),
+        ("partitions", f"{result.partitions:,}"),
+        ("events", f"{result.events:,}"),
+        ("heartbeats", f"{result.heartbeats:,}"),
+        ("rebalances", f"{result.rebalances:,}"),
+        ("converged", Text("yes", "green") if result.converged else Text("no", "red")),
+        ("violations", Text(f"{len(result.violations):,}", "red" if result.violations else "green")),
+        ("digest", result.digest),
+    ]
+    out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)
+    if result.violations:
+        out.say()
+        rows = [
+            (v.invariant, f"{v.seq:,}", f"{v.t_us / 1e6:,.3f} s", v.message)
+            for v in result.violations[:SHOWN]
+        ]
+        out.table(("invariant", "after row", "at", "what was seen"), rows)
+        if len(result.violations) > SHOWN:
+            out.say(f"… and {len(result.violations) - SHOWN:,} more: --json has them all")
+    out.say()
+    out.say(f"Again:  {command}")
+    if trace is not None:
+        out.say(f"Trace:  {trace}")
+    if report is not None:
+        out.say(f"Report: {report}")
+
+
+def _length(seconds: float) -> str:
+    """Seconds for people: 1 h 02 min, 3 min 20 s, 4.2 s."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -1,0 +1,74 @@
+"""`fencepost states`: the state machines as they are declared in the code."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli.arguments import Json
+from fencepost.simulation.cli.output import print_json, print_text
+from fencepost.simulation.states import TABLES, Table, document, markdown, mermaid
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def states(
+    machine: Annotated[str | None, Parameter(help="One machine's name; all of them without.")] = None,
+    /,
+    *,
+    format: Annotated[
+        Literal["table", "mermaid", "json"],
+        Parameter(help="How to write them; mermaid makes Markdown of all."),
+    ] = "table",
+    json: Json = False,
+) -> int:
+    """The state machines, each declared once as a table: every state, every arrow and its event."""
+    chosen = _chosen(machine)
+    if json or format == "json":
+        print_json({each.name: document(each) for each in chosen})
+    elif format == "mermaid":
+        print_text(markdown(chosen) if machine is None else mermaid(chosen[0]))
+    else:
+        _print_tables(chosen)
+    return 0
+
+
+def _chosen(machine: str | None) -> tuple[Table, ...]:
+    if machine is None:
+        return TABLES
+    names = {each.name: each for each in TABLES}
+    if machine not in names:
+        close = get_close_matches(machine, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+        raise FencepostError(f"no machine is called {machine!r}; {hint}")
+    return (names[machine],)
+
+
+def _print_tables(chosen: tuple[Table, ...]) -> None:
+    from rich.text import Text
+
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    for number, each in enumerate(chosen):
+        if number:
+            out.say()
+        out.say(Text(each.name, style="bold"), Text(f"({each.source})", style="dim"))
+        ends = f", ends in {', '.join(each.terminal)}" if each.terminal else ""
+        out.say(f"{len(each.states)} states, starts in {each.initial}{ends}")
+        out.say()
+        rows = [(_state(each, t.source), str(t.event), _state(each, t.target)) for t in each.transitions]
+        out.table(("from", "event", "to"), rows)
+        for source, target in each.refused:
+            out.say(f"refused without an error: {source} to {target}")
+
+
+def _state(machine: Table, state: str) -> Text:
+    from rich.text import Text
+
+    style = "cyan" if state == machine.initial else "red" if state in machine.terminal else ""
+    return Text(str(state), style=style)
