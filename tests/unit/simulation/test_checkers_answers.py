@@ -1,0 +1,273 @@
+"""The second statement of Kafka's rules for heartbeats and commits, and what replies must tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.simulation.checkers.commits import Commits, expected_commit_error
+from fencepost.simulation.checkers.heartbeats import check_answer, check_reply, expected_error
+from fencepost.simulation.checkers.ownership import Ownership
+from fencepost.simulation.checkers.step import Known
+
+X = "XXXXXXXXXXXXXXXXXXXXXX"
+IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
+X0, X1 = TopicPartition("x", 0), TopicPartition("x", 1)
+NONE = ErrorCode.NONE
+
+
+def known_group() -> Known:
+    """D: dynamic at epoch 5 after 4, holds x 0 since 3, x 1 since 5. S: static i at 5. T: static j, away."""
+    known = Known()
+    held = {X: {0: 3, 1: 5}}
+    known.members["D"] = ConsumerGroupMember(
+        member_id="D", member_epoch=5, previous_member_epoch=4, assigned={X: (0, 1)}, assignment_epochs=held
+    )
+    known.members["S"] = ConsumerGroupMember(
+        member_id="S", instance_id="i", member_epoch=5, previous_member_epoch=5
+    )
+    known.members["T"] = ConsumerGroupMember(
+        member_id="T", instance_id="j", member_epoch=-2, previous_member_epoch=5
+    )
+    known.instances.update(i="S", j="T")
+    return known
+
+
+def heartbeat(member_id, epoch, owned=None, **fields):
+    if epoch == 0:
+        fields = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ("x",), **fields}
+        owned = {} if owned is None else owned
+    return ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id=member_id, member_epoch=epoch, topic_partitions=owned, **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (heartbeat("D", 5), NONE),
+        (heartbeat("D", 0), NONE),
+        (heartbeat("D", 6), ErrorCode.FENCED_MEMBER_EPOCH),
+        (heartbeat("D", 4), ErrorCode.FENCED_MEMBER_EPOCH),
+        (heartbeat("D", 4, {X: (0,)}), NONE),
+        (heartbeat("D", 4, {X: (0, 2)}), ErrorCode.FENCED_MEMBER_EPOCH),
+        (heartbeat("D", 3, {X: (0,)}), ErrorCode.FENCED_MEMBER_EPOCH),
+        (heartbeat("D", -1), NONE),
+        (heartbeat("U", 0), NONE),
+        (heartbeat("U", 3), ErrorCode.UNKNOWN_MEMBER_ID),
+        (heartbeat("U", -1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (heartbeat("S", 5, instance_id="i"), NONE),
+        (heartbeat("S", 5), NONE),
+        (heartbeat("S", 4, instance_id="i"), ErrorCode.FENCED_MEMBER_EPOCH),
+        (heartbeat("U", 5, instance_id="i"), ErrorCode.FENCED_INSTANCE_ID),
+        (heartbeat("U", -2, instance_id="i"), ErrorCode.FENCED_INSTANCE_ID),
+        (heartbeat("S", -2, instance_id="i"), NONE),
+        (heartbeat("S", 5, instance_id="k"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (heartbeat("U", -2, instance_id="k"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (heartbeat("S", 0, instance_id="i"), ErrorCode.UNRELEASED_INSTANCE_ID),
+        (heartbeat("U", 0, instance_id="i"), ErrorCode.UNRELEASED_INSTANCE_ID),
+        (heartbeat("U", 0, instance_id="j"), NONE),
+        (heartbeat("U", 0, instance_id="k"), NONE),
+        (heartbeat("D", 0, instance_id="k"), None),
+        (heartbeat("D", 0, {X: (0,)}), ErrorCode.INVALID_REQUEST),
+        (heartbeat("D", 0, rebalance_timeout_ms=-1), ErrorCode.INVALID_REQUEST),
+        (heartbeat("D", 0, subscribed_topic_names=None), ErrorCode.INVALID_REQUEST),
+        (heartbeat(" ", 5), ErrorCode.INVALID_REQUEST),
+        (heartbeat("D", 5, rack_id=" "), ErrorCode.INVALID_REQUEST),
+        (heartbeat("D", -2), ErrorCode.INVALID_REQUEST),
+        (heartbeat("D", -3), ErrorCode.INVALID_REQUEST),
+    ],
+    ids=lambda value: (
+        f"{value.member_id}@{value.member_epoch}" if hasattr(value, "member_epoch") else str(value)
+    ),
+)
+def test_the_answer_follows_from_epoch_and_names(request_, expected):
+    known = known_group()
+    assert expected_error(request_, known) == expected
+    wrong = ErrorCode.UNRELEASED_INSTANCE_ID if expected != ErrorCode.UNRELEASED_INSTANCE_ID else NONE
+    if expected is not None:
+        assert not list(check_answer(request_, ConsumerGroupHeartbeatResponse(error_code=expected), known))
+        findings = list(check_answer(request_, ConsumerGroupHeartbeatResponse(error_code=wrong), known))
+        assert [name for name, _ in findings] == ["heartbeat-answers"]
+
+
+def test_without_a_group_only_a_join_succeeds():
+    assert expected_error(heartbeat("D", 0), None) == NONE
+    assert expected_error(heartbeat("D", 1), None) == ErrorCode.GROUP_ID_NOT_FOUND
+    assert expected_error(heartbeat("D", -1), None) == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_full_group_may_refuse_a_join():
+    full = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED)
+    assert not list(check_answer(heartbeat("U", 0), full, known_group()))
+
+
+def reply(epoch, assignment=None, **fields):
+    fields = {"member_id": "D", "heartbeat_interval_ms": 5000, **fields}
+    return ConsumerGroupHeartbeatResponse(member_epoch=epoch, assignment=assignment, **fields)
+
+
+FULL = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ("x",)}
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "broken"),
+    [
+        (heartbeat("D", 5), reply(5), None),
+        (heartbeat("D", 5), reply(5, {X: (0, 1)}), None),
+        (heartbeat("D", 5), reply(6), "reply-equals-state"),
+        (heartbeat("D", 5), reply(5, {X: (0,)}), "reply-equals-state"),
+        (heartbeat("D", 5), reply(5, {}), "reply-equals-state"),
+        (heartbeat("D", 5), reply(5, heartbeat_interval_ms=0), "reply-equals-state"),
+        (heartbeat("D", 0), reply(5), "assignment-present"),
+        (heartbeat("D", 5, {X: (0, 1)}, **FULL), reply(5), "assignment-present"),
+        (heartbeat("D", 5, {X: (0, 1)}, **FULL), reply(5, {X: (0, 1)}), None),
+        (heartbeat("D", -1), reply(-1), "reply-equals-state"),  # it is still there
+        (heartbeat("D", -1), reply(5), "reply-equals-state"),
+    ],
+)
+def test_a_reply_tells_what_is_stored(request_, answer, broken):
+    member = known_group().members["D"]
+    found = {name for name, _ in check_reply(request_, answer, member, member, None)}
+    assert found == ({broken} if broken else set())
+
+
+def test_a_changed_assignment_is_told():
+    after = known_group().members["D"]
+    before = ConsumerGroupMember(member_id="D", member_epoch=5)
+    names = [name for name, _ in check_reply(heartbeat("D", 5), reply(5), before, after, None)]
+    assert names == ["assignment-present"]
+
+
+def test_a_member_that_is_not_stored_must_not_be_told_anything():
+    names = [name for name, _ in check_reply(heartbeat("D", 5), reply(5), None, None, None)]
+    assert names == ["reply-equals-state"]
+    assert not list(check_reply(heartbeat("D", -1), reply(-1, heartbeat_interval_ms=0), None, None, None))
+
+
+def test_a_partition_that_somebody_else_holds_must_not_be_told():
+    ownership = Ownership()
+    assert not list(ownership.holders.grant("B", {}, {X: (1,)}))
+    member = known_group().members["D"]
+    found = list(check_reply(heartbeat("D", 5), reply(5, {X: (0, 1)}), member, member, ownership))
+    assert [name for name, _ in found] == ["granted-after-release"]
+    assert f"{X}-1 at epoch 5 while B holds it" in found[0][1]
+
+
+def commit(member_id, epoch, *partitions, **fields):
+    offsets = {partition: OffsetAndMetadata(offset=7) for partition in partitions or (X0,)}
+    return OffsetCommitRequest(
+        group_id="g", member_id=member_id, member_epoch=epoch, offsets=offsets, **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (commit("D", 5), NONE),
+        (commit("D", 5, TopicPartition("x", 3)), NONE),
+        (commit("D", 6), ErrorCode.STALE_MEMBER_EPOCH),
+        (commit("D", 4, X0), NONE),
+        (commit("D", 3, X0), NONE),
+        (commit("D", 2, X0), ErrorCode.STALE_MEMBER_EPOCH),
+        (commit("D", 4, X0, X1), ErrorCode.STALE_MEMBER_EPOCH),
+        (commit("D", 4, TopicPartition("x", 3)), ErrorCode.STALE_MEMBER_EPOCH),
+        (commit("D", 4, TopicPartition("gone", 0)), ErrorCode.STALE_MEMBER_EPOCH),
+        (commit("T", 5), ErrorCode.STALE_MEMBER_EPOCH),
+        (commit("U", 5), ErrorCode.UNKNOWN_MEMBER_ID),
+        (commit("", -1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (commit("D", 5, api_version=8), None),
+    ],
+)
+def test_commits_are_fenced_by_member_and_epoch(request_, expected):
+    known = known_group()
+    assert expected_commit_error(request_, known, IMAGE) == expected
+    if expected is None:
+        return
+    commits = Commits()
+    answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, expected))
+    assert not list(commits.check(request_, Outcome(reply=answer), known, IMAGE))
+    other = NONE if expected != NONE else ErrorCode.STALE_MEMBER_EPOCH
+    answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, other))
+    found = list(commits.check(request_, Outcome(reply=answer), known, IMAGE))
+    assert [name for name, _ in found] == ["commit-fenced"]
+
+
+def test_commits_without_members():
+    assert expected_commit_error(commit("", -1), None, IMAGE) == NONE
+    assert expected_commit_error(commit("D", 1), None, IMAGE) == ErrorCode.GROUP_ID_NOT_FOUND
+    assert expected_commit_error(commit("", -1), Known(), IMAGE) == NONE
+
+
+def test_an_unknown_partition_is_refused_on_its_own():
+    answer = OffsetCommitResponse(errors={X0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    assert not list(Commits().check(commit("D", 5), Outcome(reply=answer), known_group(), IMAGE))
+
+
+def offset_record(offset):
+    value = None if offset is None else r.OffsetCommitValue(offset, -1, "", 0)
+    return r.Record(r.OffsetCommitKey("g", "x", 0), value)
+
+
+def fetch(epoch=5, member_id="D"):
+    return OffsetFetchRequest(group_id="g", member_id=member_id, member_epoch=epoch, partitions=(X0,))
+
+
+def answered(offset=-1, error=NONE):
+    offsets = {} if error != NONE else {X0: OffsetAndMetadata(offset=offset)}
+    return Outcome(reply=OffsetFetchResponse(group_id="g", error_code=error, offsets=offsets))
+
+
+def test_a_fetch_answers_what_was_committed():
+    commits = Commits()
+    assert not list(commits.check(fetch(), answered(-1), known_group(), IMAGE))
+    assert not list(commits.take_all((offset_record(7),), None, IMAGE))
+    assert not list(commits.check(fetch(), answered(7), known_group(), IMAGE))
+    found = list(commits.check(fetch(), answered(6), known_group(), IMAGE))
+    assert [name for name, _ in found] == ["fetch-equals-commit"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (fetch(), NONE),
+        (fetch(4), ErrorCode.STALE_MEMBER_EPOCH),
+        (fetch(5, "U"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (fetch(-1, None), NONE),
+    ],
+)
+def test_fetches_are_fenced_by_member_and_epoch(request_, expected):
+    assert not list(Commits().check(request_, answered(error=expected), known_group(), IMAGE))
+    other = NONE if expected != NONE else ErrorCode.STALE_MEMBER_EPOCH
+    found = list(Commits().check(request_, answered(error=other), known_group(), IMAGE))
+    assert [name for name, _ in found] == ["commit-fenced"]
+
+
+def test_offsets_of_subscribed_topics_do_not_disappear():
+    known = Known()
+    known.members["D"] = ConsumerGroupMember(member_id="D", subscribed_topic_names=("x",))
+    for group, image, broken in (
+        (known, IMAGE, True),
+        (known, TopicsImage(), False),
+        (Known(), IMAGE, False),
+    ):
+        commits = Commits()
+        assert not list(commits.take_all((offset_record(7),), group, image))
+        found = [name for name, _ in commits.take_all((offset_record(None),), group, image)]
+        assert found == (["offsets-kept"] if broken else [])

@@ -1,0 +1,89 @@
+"""Progress at the end of a run: hand-made groups that have settled, and that have not."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.simulation.checkers.liveness import uncovered, unsettled
+
+X = "XXXXXXXXXXXXXXXXXXXXXX"
+IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
+
+
+def group(members, *, epoch=3, target_epoch=3):
+    """`members` is by id: epoch, state, assigned, target."""
+    it = ConsumerGroup("g")
+    it.apply_metadata(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(epoch))
+    for member_id, (member_epoch, state, assigned, target) in members.items():
+        it.apply_member_metadata(
+            r.ConsumerGroupMemberMetadataKey("g", member_id),
+            r.ConsumerGroupMemberMetadataValue(None, None, "", "", ("x",), None, 1000, None),
+        )
+        it.apply_target(
+            r.ConsumerGroupTargetAssignmentMemberKey("g", member_id),
+            r.ConsumerGroupTargetAssignmentMemberValue({X: target} if target else {}),
+        )
+        it.apply_current_assignment(
+            r.ConsumerGroupCurrentMemberAssignmentKey("g", member_id),
+            r.ConsumerGroupCurrentMemberAssignmentValue(
+                member_epoch, member_epoch, state.code, {X: assigned} if assigned else {}
+            ),
+        )
+    it.apply_target_metadata(
+        r.ConsumerGroupTargetAssignmentMetadataKey("g"),
+        r.ConsumerGroupTargetAssignmentMetadataValue(target_epoch, 1),
+    )
+    return it
+
+
+STABLE, UNRELEASED = MemberState.STABLE, MemberState.UNRELEASED_PARTITIONS
+A = (3, STABLE, (0, 1), (0, 1))
+B = (3, STABLE, (2, 3), (2, 3))
+
+
+def names(findings):
+    return [name for name, _ in findings]
+
+
+def test_a_group_that_has_settled_is_fine():
+    settled = group({"A": A, "B": B})
+    assert not names(unsettled(settled, ["A", "B"]))
+    assert not names(uncovered(settled, IMAGE, "uniform"))
+
+
+def test_an_empty_group_may_be_ahead_of_its_target():
+    assert not names(unsettled(group({}, epoch=4), []))
+
+
+@pytest.mark.parametrize(
+    ("members", "live", "broken"),
+    [
+        ({"A": A, "B": B}, ["A", "B", "C"], ["progress"]),
+        ({"A": A, "B": B}, ["A"], ["gone-members"]),
+        ({"A": A, "B": (2, STABLE, (2, 3), (2, 3))}, ["A", "B"], ["progress"]),
+        ({"A": A, "B": (3, UNRELEASED, (2,), (2, 3))}, ["A", "B"], ["progress", "progress"]),
+    ],
+    ids=["no-member", "nobody", "behind", "waits"],
+)
+def test_a_group_that_has_not_settled_is_flagged(members, live, broken):
+    assert names(unsettled(group(members), live)) == broken
+
+
+def test_a_target_that_is_behind_its_group_is_flagged():
+    assert names(unsettled(group({"A": A, "B": B}, epoch=4), ["A", "B"])) == ["progress"] * 3
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"A": A, "B": (3, STABLE, (2,), (2, 3))},
+        {"A": (3, STABLE, (0, 1, 2), (0, 1, 2)), "B": (3, STABLE, (3,), (3,))},
+    ],
+    ids=["missing", "uneven"],
+)
+def test_partitions_that_are_not_spread_are_flagged(members):
+    assert names(uncovered(group(members), IMAGE, "uniform")) == ["progress"]

@@ -1,0 +1,322 @@
+"""Hand-made histories of members: callbacks, claims, requests, records and moves, good ones and bad ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.member.driver.transport import RequestTimedOut
+from fencepost.simulation.checkers.callbacks import CallbackWatch
+from fencepost.simulation.checkers.claims import Claims
+from fencepost.simulation.checkers.records import Application, Progress
+from fencepost.simulation.checkers.requests import Sender
+from fencepost.simulation.checkers.transitions import MachineWatch
+
+X = "XXXXXXXXXXXXXXXXXXXXXX"
+P0, P1, P2 = (TopicPartition("x", number) for number in range(3))
+
+
+def names(findings):
+    return [name for name, _ in findings]
+
+
+# -- transitions -------------------------------------------------------------------------------------------
+
+
+def test_arrows_of_the_table_are_fine():
+    machine = MachineWatch()
+    assert not names(machine.move("m", "subscribed", "UNSUBSCRIBED", "JOINING"))
+    assert not names(machine.move("m", "target received", "JOINING", "RECONCILING"))
+
+
+def test_arrows_outside_of_the_table_are_flagged():
+    assert names(MachineWatch().move("m", "subscribed", "UNSUBSCRIBED", "STABLE")) == ["transitions"]
+
+
+def test_moves_that_do_not_follow_each_other_are_flagged():
+    machine = MachineWatch()
+    assert names(machine.move("m", "target received", "STABLE", "RECONCILING")) == ["transitions"]
+
+
+# -- callbacks ---------------------------------------------------------------------------------------------
+
+
+def run(watch, kind, *partitions):
+    chosen = frozenset(partitions)
+    return names(watch.begin(kind, chosen)) + names(watch.end(kind, chosen))
+
+
+def test_balanced_callbacks_are_fine():
+    watch = CallbackWatch("m")
+    assert not run(watch, "assigned", P0, P1)
+    assert not run(watch, "revoked", P0)
+    assert not run(watch, "assigned", P0)
+    assert not run(watch, "lost", P0, P1)
+    assert not names(watch.emptied("stopped"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "partitions"),
+    [("assigned", [P0]), ("revoked", [P2]), ("lost", [P0]), ("lost", [P0, P1, P2])],
+    ids=["assigned-twice", "revoked-unowned", "lost-too-little", "lost-too-much"],
+)
+def test_unbalanced_callbacks_are_flagged(kind, partitions):
+    watch = CallbackWatch("m")
+    assert not run(watch, "assigned", P0, P1)
+    assert run(watch, kind, *partitions) == ["callbacks-balanced"]
+
+
+def test_overlapping_callbacks_are_flagged():
+    watch = CallbackWatch("m")
+    assert not names(watch.begin("assigned", frozenset({P0})))
+    assert names(watch.begin("assigned", frozenset({P1}))) == ["callbacks-balanced"]
+
+
+def test_an_end_without_its_begin_is_flagged():
+    assert names(CallbackWatch("m").end("assigned", frozenset({P0}))) == ["callbacks-balanced"]
+
+
+def test_a_member_that_goes_with_partitions_is_flagged():
+    watch = CallbackWatch("m")
+    assert not run(watch, "assigned", P0)
+    assert names(watch.emptied("stopped")) == ["callbacks-balanced"]
+
+
+def test_records_come_between_assigned_end_and_revoked_begin():
+    watch = CallbackWatch("m")
+    assert not watch.delivers(P0)
+    list(watch.begin("assigned", frozenset({P0})))
+    assert not watch.delivers(P0)
+    list(watch.end("assigned", frozenset({P0})))
+    assert watch.delivers(P0)
+    list(watch.begin("revoked", frozenset({P0})))
+    assert not watch.delivers(P0)
+
+
+# -- claims ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def claims():
+    """A (epoch 3) claims P0; B (epoch 4) claims nothing."""
+    it = Claims()
+    it.stored("A", 3)
+    it.stored("B", 4)
+    assert not names(it.claim("A", [P0]))
+    return it
+
+
+def test_two_claimants_are_flagged(claims):
+    found = list(claims.claim("B", [P0, P1]))
+    assert names(found) == ["one-claimant"]
+    assert "B (epoch 4) believes that it owns x-0, and so does A (epoch 3)" in found[0][1]
+
+
+def test_a_claim_after_a_release_is_fine(claims):
+    claims.drop("A", [P0])
+    assert not names(claims.claim("B", [P0]))
+
+
+@pytest.mark.parametrize("epoch", [None, -2], ids=["removed", "static-away"])
+def test_a_zombie_may_go_on_believing(claims, epoch):
+    claims.stored("A", epoch)
+    assert not names(claims.claim("B", [P0]))
+    assert not names(claims.claim("A", [P0]))  # its callback ended late
+
+
+def test_a_topic_that_was_created_again_is_another(claims):
+    claims.drop_topic("x")
+    assert not names(claims.claim("B", [P0]))
+
+
+# -- requests ----------------------------------------------------------------------------------------------
+
+
+def heartbeat(epoch, owned=None, *, full=False, **fields):
+    if full or epoch == 0:
+        fields = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ("x",), **fields}
+        owned = owned or {}
+    return ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="m", member_epoch=epoch, topic_partitions=owned, **fields
+    )
+
+
+def answer(epoch, interval_ms=5000):
+    return ConsumerGroupHeartbeatResponse(member_epoch=epoch, heartbeat_interval_ms=interval_ms)
+
+
+def exchange(sender, request, response, at_us=0):
+    found = names(sender.sends(request, at_us))
+    sender.receives(request, response, at_us)
+    return found
+
+
+@pytest.fixture
+def sender():
+    """Joined: epoch 3, owns P0 and P1."""
+    it = Sender("m", {X: "x"})
+    it.moved("JOINING")
+    assert not exchange(it, heartbeat(0), answer(3))
+    it.moved("RECONCILING")
+    it.callback("assigned", "begin", [P0, P1])
+    assert not exchange(it, heartbeat(3), answer(3), 1_000)
+    it.callback("assigned", "end", [P0, P1])
+    it.moved("ACKNOWLEDGING")
+    assert not exchange(it, heartbeat(3, {X: (0, 1)}), answer(3), 2_000)
+    it.moved("STABLE")
+    return it
+
+
+def test_a_heartbeat_in_flight_excludes_another(sender):
+    keepalive = heartbeat(3)
+    assert not names(sender.sends(keepalive, 3_000))
+    assert names(sender.sends(keepalive, 4_000)) == ["one-in-flight"]
+
+
+def test_a_leave_does_not_wait(sender):
+    assert not names(sender.sends(heartbeat(3), 3_000))
+    sender.moved("PREPARE_LEAVING")
+    sender.callback("revoked", "begin", [P0, P1])
+    sender.callback("revoked", "end", [P0, P1])
+    sender.moved("LEAVING")
+    assert not names(sender.sends(heartbeat(-1), 4_000))
+
+
+@pytest.mark.parametrize("state", ["FENCED", "STALE", "FATAL", "UNSUBSCRIBED"])
+def test_a_heartbeat_out_of_the_group_is_flagged(sender, state):
+    sender.moved(state)
+    assert "one-in-flight" in names(sender.sends(heartbeat(3), 3_000))
+
+
+def test_an_incomplete_join_is_flagged():
+    sender = Sender("m", {})
+    sender.moved("JOINING")
+    assert names(sender.sends(heartbeat(0, rebalance_timeout_ms=-1), 0)) == ["request-fields"]
+
+
+def test_a_static_leave_without_its_instance_is_flagged(sender):
+    sender.moved("LEAVING")
+    assert names(sender.sends(heartbeat(-2), 3_000)) == ["request-fields"]
+    assert not names(sender.sends(heartbeat(-2, instance_id="i"), 3_000))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [RequestTimedOut("late"), ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)],
+    ids=["lost", "error"],
+)
+def test_less_than_everything_after_a_failure_is_flagged(sender, failure):
+    assert not exchange(sender, heartbeat(3), failure, 3_000)
+    assert names(sender.sends(heartbeat(3), 4_000)) == ["request-fields"]
+
+
+def test_everything_after_a_failure_is_fine(sender):
+    assert not exchange(sender, heartbeat(3), RequestTimedOut("late"), 3_000)
+    assert not exchange(sender, heartbeat(3, {X: (0, 1)}, full=True), answer(3), 4_000)
+    assert not names(sender.sends(heartbeat(3), 5_000))
+
+
+@pytest.mark.parametrize("owned", [{X: (0,)}, {X: (0, 1, 2)}, {}], ids=["less", "more", "nothing"])
+def test_a_dishonest_list_is_flagged(sender, owned):
+    assert names(sender.sends(heartbeat(3, owned), 3_000)) == ["owned-honest"]
+
+
+def test_partitions_are_owned_until_the_revoked_callback_ends(sender):
+    sender.callback("revoked", "begin", [P1])
+    assert not exchange(sender, heartbeat(3, {X: (0, 1)}), answer(3), 3_000)
+    sender.callback("revoked", "end", [P1])
+    assert names(sender.sends(heartbeat(3, {X: (0, 1)}), 4_000)) == ["owned-honest"]
+
+
+def test_partitions_that_are_being_assigned_may_be_listed_or_not(sender):
+    sender.callback("assigned", "begin", [P2])
+    assert not exchange(sender, heartbeat(3, {X: (0, 1)}), answer(3), 3_000)
+    assert not exchange(sender, heartbeat(3, {X: (0, 1, 2)}), answer(3), 4_000)
+
+
+def test_a_join_with_partitions_is_flagged(sender):
+    sender.moved("JOINING")
+    assert names(sender.sends(heartbeat(0), 3_000)) == ["owned-honest"]
+
+
+def test_an_epoch_that_was_not_told_is_flagged(sender):
+    assert names(sender.sends(heartbeat(2), 3_000)) == ["epoch-as-answered"]
+    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=2, offsets={})
+    assert names(sender.commits(commit)) == ["epoch-as-answered"]
+
+
+def test_an_answer_to_an_older_join_is_not_the_newest_epoch(sender):
+    old = heartbeat(3)
+    assert not names(sender.sends(old, 3_000))
+    sender.moved("FENCED")
+    sender.callback("lost", "begin", [P0, P1])
+    sender.callback("lost", "end", [P0, P1])
+    sender.moved("JOINING")
+    sender.receives(old, answer(3), 4_000)
+    assert not exchange(sender, heartbeat(0), answer(7), 5_000)
+    assert not names(sender.sends(heartbeat(7), 6_000))
+
+
+def test_silence_is_flagged(sender):
+    assert not exchange(sender, heartbeat(3), answer(3), 3_000)
+    assert not names(sender.sends(heartbeat(3), 5_000_000))
+    sender.receives(heartbeat(3), answer(3), 5_000_000)
+    late = Sender("m", {})
+    late.moved("JOINING")
+    assert not exchange(late, heartbeat(0), answer(1), 0)
+    assert names(late.sends(heartbeat(1), 7_000_000)) == ["heartbeats-go-on"]
+
+
+# -- records and commits -----------------------------------------------------------------------------------
+
+
+def test_gapless_processing_over_several_owners_is_fine():
+    progress = Progress()
+    assert not names(progress.processed("a", P0, 0, 10))
+    assert not names(progress.processed("b", P0, 5, 20))
+    assert not names(progress.processed("a", P0, 20, 21))
+
+
+def test_a_gap_between_two_owners_is_flagged():
+    progress = Progress()
+    assert not names(progress.processed("a", P0, 0, 10))
+    found = list(progress.processed("b", P0, 11, 20))
+    assert names(found) == ["at-least-once"]
+    assert "[10, 11)" in found[0][1]
+
+
+def test_a_gap_within_one_ownership_is_flagged():
+    application = Application("a")
+    assert not names(application.delivered(P0, 5, 10))
+    assert names(application.delivered(P0, 11, 12)) == ["at-least-once"]
+    application.assigned([P0])
+    assert not names(application.delivered(P0, 3, 4))
+
+
+def test_commits_cover_what_was_processed_and_no_more():
+    application = Application("a")
+    application.processed[P0] = 10
+    assert not names(application.commits({P0: 10}, {P0}, {}))
+    assert names(application.commits({P0: 11}, {P0}, {})) == ["commit-within-processed"]
+    assert not names(application.commits({P1: 5}, {P1}, {P1: 5}))
+    assert names(application.commits({P1: 6}, {P1}, {P1: 5})) == ["commit-within-processed"]
+
+
+def test_a_commit_of_a_partition_that_was_let_go_is_flagged():
+    application = Application("a")
+    application.processed[P0] = 10
+    assert names(application.commits({P0: 10}, set(), {})) == ["commit-while-owned"]
+
+
+def test_a_release_without_a_commit_is_flagged():
+    application = Application("a")
+    application.processed[P0] = 10
+    assert names(application.released([P0, P1])) == ["commit-before-release"]
+    list(application.commits({P0: 10}, {P0}, {}))
+    assert not names(application.released([P0, P1]))

@@ -1,0 +1,40 @@
+"""Seeds in which a checker once found a defect of the simulation, or was wrong itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import LIBRARY, load, loads
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seed"),
+    [
+        # A process that was told to stop while it was frozen went on, and never ended.
+        ("swarm", 25),
+        ("swarm", 82),
+        # A closing member spent all of its time on a commit, and ran no callback.
+        ("swarm", 14),
+        # A commit was answered after its topic was deleted; an offset outlived its topic in a failover.
+        ("growing-topics", 15),
+        ("growing-topics", 55),
+        # A partition that the target still promised was reported as released, and taken all the same.
+        ("lossy-network", 159),
+        # Applications whose callbacks outlast the faults disturb the group themselves.
+        ("slow-callbacks-and-poll-timeouts", 64),
+    ],
+)
+def test_a_seed_that_once_failed_passes(scenario, seed):
+    result = run(load(scenario), seed)
+    assert result.violations == []
+    assert result.converged
+
+
+@pytest.mark.parametrize("seed", [0, 2, 5])
+def test_a_topic_that_is_created_again_at_once_is_another(seed):
+    """Commits of the old topic reached the new one of its name, and its first records were skipped."""
+    text = (LIBRARY / "growing-topics.toml").read_text(encoding="utf-8")
+    quick = text.replace('at = "36%"', 'at = "28.1%"')
+    assert quick != text
+    assert run(loads(quick), seed).violations == []

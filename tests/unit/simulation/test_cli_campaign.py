@@ -1,0 +1,174 @@
+"""`fencepost campaign`, `analyze` and `mutants`: what they hand on, print and answer; without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fencepost.simulation.cli.campaign
+import fencepost.simulation.mutants.hunt
+import fencepost.simulation.pipeline.analyze
+from fencepost.simulation.cli import main
+from fencepost.simulation.mutants.hunt import MutantResult
+from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.pipeline.campaign import CampaignResult
+from fencepost.simulation.scenarios.load import library
+
+TABLES = {
+    "runs": [{"scenario": "steady", "parameters": "{}", "runs": 4, "failed": 0}],
+    "downtime": [{"scenario": f"s{n}", "parameters": "", "median": 1.5, "cause": None} for n in range(12)],
+    "violations": [],
+}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+    """Stands in for the campaign, and keeps what it was called with."""
+    kept: list[tuple[Any, dict[str, Any]]] = []
+
+    def campaign(scenarios: Any, **options: Any) -> CampaignResult:
+        kept.append((scenarios, options))
+        failed = 1 if "failing" in scenarios else 0
+        violations = 2 if "violating" in scenarios else 0
+        return CampaignResult(
+            runs=4,
+            failed=failed,
+            violations=violations,
+            wall_seconds=1.5,
+            out=str(options["out_dir"]),
+            report=str(options["report"]),
+            tables=TABLES,
+        )
+
+    monkeypatch.setattr(fencepost.simulation.cli.campaign, "run_campaign", campaign)
+    return kept
+
+
+def test_a_campaign_gets_its_options(
+    calls: list[tuple[Any, dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "out"
+    words = ["steady", "swarm", "--seeds", "7", "--grid", "members=2,4", "--grid", "partitions=8", "--resume"]
+    assert main(["campaign", *words, "--master", "local[1]", "--out", str(out)]) == 0
+    [(scenarios, options)] = calls
+    assert list(scenarios) == ["steady", "swarm"]
+    assert options["seeds"] == 7
+    assert options["grid"] == ["members=2,4", "partitions=8"]
+    assert options["master"] == "local[1]"
+    assert options["out_dir"] == out
+    assert options["report"] == out / "report.html"
+    assert options["resume"] is True
+    shown = capsys.readouterr().out
+    assert "4 runs in 2 s, 0 failed, 0 violations" in shown
+    assert str(out / "report.html") in shown
+    assert "and 2 more" in shown
+
+
+def test_without_scenarios_the_whole_library_runs(
+    calls: list[tuple[Any, dict[str, Any]]], tmp_path: Path
+) -> None:
+    assert main(["campaign", "--out", str(tmp_path)]) == 0
+    assert list(calls[0][0]) == [entry.name for entry in library()]
+
+
+@pytest.mark.parametrize("scenario", ["failing", "violating"])
+@pytest.mark.usefixtures("calls")
+def test_failed_runs_and_violations_give_exit_1(
+    scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["campaign", scenario, "--out", str(tmp_path), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert {"runs", "failed", "violations", "wall_seconds", "out", "report"} <= set(document)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--out", "file/below"], "--out file/below: cannot be written"),
+        (
+            ["--out", "out", "--report", "no/such/report.html"],
+            "--report no/such/report.html: cannot be written",
+        ),
+        (["--seeds", "0"], "--seeds"),
+        (["--seeds", "x"], "--seeds"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(
+    words: list[str],
+    told: str,
+    calls: list[tuple[Any, dict[str, Any]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert main(["campaign", "steady", *words]) == 2
+    assert calls == []
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert told in shown.err
+
+
+def test_analyze_prints_tables_or_one_document(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = []
+
+    def analyze(path: Path, **options: Any) -> Any:
+        kept.append((path, options))
+        return TABLES
+
+    monkeypatch.setattr(fencepost.simulation.pipeline.analyze, "analyze", analyze)
+    page = tmp_path / "page.html"
+    assert main(["analyze", "traces", "--report", str(page), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"tables": TABLES, "report": str(page)}
+    assert kept[0][0] == Path("traces")
+    assert kept[0][1]["report"] == page
+    assert main(["analyze", "traces"]) == 0
+    shown = capsys.readouterr().out
+    assert "median" in shown
+    assert "1.500" in shown
+    assert "parameters" not in shown
+    assert "violations" not in shown
+
+
+def test_analyze_refuses_what_holds_no_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        assert main(["analyze", str(path)]) == 2
+        shown = capsys.readouterr()
+        assert shown.err.startswith(f"fencepost analyze: {path}: ")
+        assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("caught", "code"), [(True, 0), (False, 1)])
+def test_mutants_tell_who_caught_what(
+    caught: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hunt(mutant: Any, seeds: range, **_: Any) -> MutantResult:
+        return MutantResult(mutant=mutant.name, caught=caught, seeds_needed=len(seeds), by=("one-owner",))
+
+    monkeypatch.setattr(fencepost.simulation.mutants.hunt, "hunt", hunt)
+    assert main(["mutants", "--seeds", "3", "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == list(MUTANTS)
+    for result in document.values():
+        assert result["caught"] is caught
+        assert result["seeds_needed"] == 3
+        assert result["by"] == ["one-owner"]
+    name = next(iter(MUTANTS))
+    assert main(["mutants", name]) == code
+    shown = capsys.readouterr().out
+    assert name in shown
+    assert ("caught" if caught else "missed") in shown
+    assert list(MUTANTS)[1] not in shown
+
+
+def test_an_unknown_mutant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mutants", "nope"]) == 2
+    assert "unknown mutant 'nope'" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""`fencepost cluster`: up, status and down are commands of their own; Java is played by a script."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fencepost.simulation.cli import main
+from fencepost.simulation.clusters import state
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.clusters.processes import sight_of
+from fencepost.simulation.clusters.settings import KAFKA_VERSION
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc"),
+]
+
+FAKE = Path(__file__).with_name("fake_java.py")
+CLUSTER = (sys.executable, "-m", "fencepost.simulation", "cluster")
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    java = tmp_path / "jdk/bin/java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S -E {shlex.quote(str(FAKE))} "$@"\n')
+    java.chmod(0o755)
+    lib = tmp_path / f"cache/fencepost/kafka-{KAFKA_VERSION}/lib"
+    lib.mkdir(parents=True)
+    (lib / f"kafka_2.13-{KAFKA_VERSION}.jar").touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FAKE_KAFKA", raising=False)
+    yield
+    if (folder := state.find(state.UP)) is not None:
+        Cluster.attached(folder).stop()
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLUSTER, *words], capture_output=True, text=True, check=False, timeout=25)
+
+
+def told(*words: str) -> dict[str, object]:
+    result = run(*words, "--json")
+    assert result.returncode == 0, result.stderr
+    document: dict[str, object] = json.loads(result.stdout)
+    return document
+
+
+def test_it_stays_up_until_it_is_taken_down() -> None:
+    up = told("up", "--nodes", "3")
+    assert up["runner"] == "jvm"
+    assert up["nodes"] == 3
+    assert up["profile"] == "fast"
+    assert str(up["bootstrap"]).count(",") == 2
+    assert told("status") == up
+    assert told("up", "--nodes", "3") == up
+    folder = state.find(state.UP)
+    assert folder is not None
+    down = told("down")
+    assert down["cluster_id"] == up["cluster_id"]
+    assert [node.process and sight_of(node.process) for node in folder.state.nodes] == [None] * 3
+    assert not folder.path.exists()
+    assert told("status") == told("down")
+    assert told("status")["bootstrap"] is None
+
+
+def test_people_read_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "up"]) == 0
+    shown = capsys.readouterr().out
+    bootstrap = shown.splitlines()[-1].removeprefix("bootstrap.servers=")
+    assert f"1     {bootstrap}  running\n" in shown
+    assert main(["cluster", "status"]) == 0
+    assert capsys.readouterr().out == shown
+    assert main(["cluster", "down"]) == 0
+    assert capsys.readouterr().out == "the cluster is down, its data is deleted\n"
+    assert main(["cluster", "down"]) == 0
+    assert capsys.readouterr().out == "no cluster is up\n"
+
+
+def test_another_one_or_one_with_a_dead_node_is_not_taken_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "up"]) == 0
+    for other in (["--nodes", "3"], ["--runner", "docker"], ["--profile", "stock"], ["--port", "9092"]):
+        capsys.readouterr()
+        assert main(["cluster", "up", *other]) == 2
+        assert "another one is up (1 node, jvm, fast, first port" in capsys.readouterr().err
+    folder = state.find(state.UP)
+    assert folder is not None
+    process = folder.state.nodes[0].process
+    assert process is not None
+    os.killpg(process.pid, signal.SIGKILL)
+    while sight_of(process) is not None:
+        time.sleep(0.01)
+    assert main(["cluster", "status"]) == 0
+    assert "stopped" in capsys.readouterr().out
+    assert main(["cluster", "up"]) == 2
+    assert "not all of its nodes are running: fencepost cluster down" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_an_interrupt_on_the_way_up_leaves_nothing(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", "silent")
+    with subprocess.Popen(
+        [*CLUSTER, "up"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        node = None
+        while node is None:
+            assert process.poll() is None
+            time.sleep(0.02)
+            folder = state.find(state.UP)
+            node = None if folder is None else folder.state.nodes[0].process
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, "", "")
+    assert sight_of(node) is None
+    assert list(state.clusters_directory().iterdir()) == []
+
+
+def test_what_fails_is_one_line_and_exit_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", "dies")
+    result = run("up")
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr.startswith("fencepost cluster: node 1 ended as soon as it was started: ")
+    assert result.stderr.count("\n") == 1
+    assert list(state.clusters_directory().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["sideways"], ["up", "--nodes", "2"], ["up", "--runner", "podman"], ["up", "--port", "0"]]
+)
+def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    with contextlib.suppress(FileNotFoundError):
+        assert list(state.clusters_directory().iterdir()) == []

@@ -1,0 +1,71 @@
+"""`fencepost conform`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from fencepost.simulation.cli import main
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "assignors.jsonl.gz"
+
+
+def test_recorded_answers_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conform", "--vectors", str(VECTORS), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["requests"] > 1_000
+    assert report["differences"] == []
+    assert {rule["verdict"] for rule in report["rules"]} == {"equal"}
+
+
+def test_a_difference_is_shown_and_gives_exit_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lines = (json.loads(line) for line in gzip.decompress(VECTORS.read_bytes()).splitlines())
+    sequence = next(line for line in lines if line["assignor"] == "range")
+    del sequence["steps"][1:]
+    step = sequence["steps"][0]
+    giver = next(member for member, held in step["target"].items() if held)
+    step["target"][giver] = {}
+    file = tmp_path / "wrong.jsonl"
+    file.write_text(json.dumps(sequence) + "\n")
+
+    assert main(["conform", "--vectors", str(file)]) == 1
+    out = capsys.readouterr().out
+    assert "different" in out
+    assert "answers compared: 1, differences: 1" in out
+    assert main(["conform", "--vectors", str(file), "--json"]) == 1
+    [difference] = json.loads(capsys.readouterr().out)["differences"]
+    assert difference["rule"] == "range.target"
+
+
+@pytest.mark.parametrize("text", ["", "not json\n", '{"seed": 1}\n'])
+def test_a_file_that_is_no_vectors_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "broken.jsonl"
+    file.write_text(text)
+    assert main(["conform", "--vectors", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err
+
+
+class TestWithABroker:
+    def test_whom_to_compare_with_must_be_said(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["conform"]) == 2
+        assert "one of --cluster and --vectors" in capsys.readouterr().err
+        assert main(["conform", "--cluster", "h:1", "--vectors", "f"]) == 2
+
+    def test_no_broker_is_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["conform", "--cluster", "127.0.0.1:1"]) == 3
+        assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("text", [None, "{", "[1]"])
+    def test_schedules_must_be_some(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None
+    ) -> None:
+        file = tmp_path / "s.json"
+        if text is not None:
+            file.write_text(text)
+        assert main(["conform", "--cluster", "127.0.0.1:1", "--schedules", str(file)]) == 2
+        assert str(file) in capsys.readouterr().err

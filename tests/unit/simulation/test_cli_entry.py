@@ -1,0 +1,203 @@
+"""The command line as a whole: help, wrong usage, exit codes, pipes and interrupts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.cli import commands, main
+from fencepost.simulation.cli.commands import COMMANDS, Command
+
+FENCEPOST = (sys.executable, "-m", "fencepost.simulation")
+
+
+def one_line(text: str) -> bool:
+    return text.endswith("\n") and text.count("\n") == 1 and "Traceback" not in text
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], None]:
+    """Puts a function in the table of commands, under the name `probe`."""
+
+    def _register(function: Callable[..., int]) -> None:
+        module = type(sys)("probe_module")
+        module.probe = function  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "probe_module", module)
+        monkeypatch.setitem(commands.BY_NAME, "probe", Command("probe", "", "probe_module:probe"))
+
+    return _register
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_names_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"  {command.name} " in out
+        assert command.summary in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_has_help_and_takes_json(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command.name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Usage: fencepost {command.name}" in shown
+    assert "--json" in shown
+    assert main(["help", command.name]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_help_of_the_command_comes_quickly() -> None:
+    def once() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*FENCEPOST, "--help"], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(once() for _ in range(5)) < 0.3
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("fencepost ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["simulat"], "did you mean 'simulate'?"),
+        (["--nope"], "unknown option --nope"),
+        (["simulate", "--seed", "x"], "--seed"),
+        (["simulate", "--seed", "-1"], "--seed"),
+        (["simulate", "--members", "0"], "--members"),
+        (["simulate", "--sede", "1"], "Did you mean --seed?"),
+        (["states", "--format", "pdf"], "mermaid"),
+        (["states", "one", "two"], "two"),
+        (["conform"], "--vectors"),
+        (["mutants", "--seeds", "none"], "--seeds"),
+        (["scenarios", "--no-json"], "--no-json"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert one_line(shown.err)
+    assert shown.err.startswith("fencepost")
+    assert told in shown.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(FencepostError("line 3: no such key"), 2), (EnvironmentLacks("no Java"), 3)]
+)
+def test_what_a_user_can_mend_is_one_line(
+    error: Exception,
+    code: int,
+    register: Callable[[Callable[..., int]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def probe() -> int:
+        raise error
+
+    register(probe)
+    assert main(["probe"]) == code
+    assert capsys.readouterr().err == f"fencepost probe: {error}\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("pyspark", "spark"), ("pyarrow.parquet", "spark"), ("kio", "kafka")]
+)
+def test_a_missing_extra_is_named(
+    module: str,
+    extra: str,
+    register: Callable[[Callable[..., int]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def probe() -> int:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    register(probe)
+    assert main(["probe"]) == 3
+    assert f"pip install 'fencepost[{extra}]'" in capsys.readouterr().err
+
+
+def test_a_module_of_ours_that_is_missing_is_a_defect(register: Callable[[Callable[..., int]], None]) -> None:
+    def probe() -> int:
+        raise ModuleNotFoundError("No module named 'fencepost.x'", name="fencepost.x")
+
+    register(probe)
+    with pytest.raises(ModuleNotFoundError):
+        main(["probe"])
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(
+    register: Callable[[Callable[..., int]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def probe() -> int:
+        raise KeyboardInterrupt
+
+    register(probe)
+    assert main(["probe"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["states", "--json"], ["states"], ["states", "--help"]])
+def test_a_reader_that_went_away_is_no_error(words: list[str]) -> None:
+    with subprocess.Popen([*FENCEPOST, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        told = process.stderr.read()
+        assert process.wait(timeout=20) == 128 + signal.SIGPIPE
+    assert told == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("words", [["--help"], ["states"], ["states", "--json"]])
+def test_a_full_disk_is_told_in_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [*FENCEPOST, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=20
+        )
+    assert result.returncode == 3
+    assert result.stderr == "fencepost: no space left on device: make room and run again\n"
+
+
+def test_colours_only_on_a_terminal_and_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for words in (["--help"], ["states"]):
+        coloured, plain = Terminal(), Terminal()
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.setattr(sys, "stdout", coloured)
+        assert main(words) == 0
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setattr(sys, "stdout", plain)
+        assert main(words) == 0
+        assert "\x1b[" in coloured.getvalue()
+        assert not any(code in plain.getvalue() for code in ("\x1b[3", "\x1b[36", "\x1b[31"))
+
+
+def test_json_is_one_document_and_logs_stay_off_stdout() -> None:
+    environment = {**os.environ, "FENCEPOST_LOG": "debug"}
+    result = subprocess.run(
+        [*FENCEPOST, "states", "--json"], capture_output=True, text=True, check=True, env=environment
+    )
+    assert "consumer-member" in json.loads(result.stdout)

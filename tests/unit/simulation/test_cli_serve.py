@@ -1,0 +1,99 @@
+"""`fencepost serve`: the line it prints, how it ends, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli import main
+from fencepost.simulation.cli.serve import _topics
+
+SERVE = (sys.executable, "-m", "fencepost.simulation", "serve", "--port", "0")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_it_says_when_it_is_ready_and_ends_when_it_is_told(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [*SERVE, "--topics", "orders:12"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        ready = re.fullmatch(r"fencepost ready (127\.0\.0\.1):(\d+)\n", process.stdout.readline())
+        assert ready is not None
+        with socket.create_connection((ready[1], int(ready[2])), timeout=5):
+            process.send_signal(number)
+            assert process.wait(timeout=20) == 0
+        assert process.stdout.read() == ""
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.real
+def test_json_is_one_document_with_the_address() -> None:
+    with subprocess.Popen(
+        [*SERVE, "--json", "--topics", "a:1,b:2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        text = ""
+        while not text.endswith("\n}\n"):
+            line = process.stdout.readline()
+            assert line, text
+            text += line
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+        document = json.loads(text)
+        assert document["topics"] == {"a": 1, "b": 2}
+        assert document["ready"] == f"127.0.0.1:{document['port']}"
+
+
+@pytest.mark.real
+def test_a_port_that_is_taken_is_exit_3() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = subprocess.run(
+            [*SERVE[:-1], str(port)], capture_output=True, text=True, check=False, timeout=20
+        )
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert re.fullmatch(rf"fencepost serve: port {port} .*taken.*\n", result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--topics", "orders"], "expected NAME:PARTITIONS"),
+        (["--topics", "orders:0"], "--topics orders:0: 0 partitions, expected 1 to"),
+        (["--topics", "a b:1"], "--topics a b:1: topic name 'a b'"),
+        (["--topics", "a:\N{ARABIC-INDIC DIGIT THREE}"], "expected NAME:PARTITIONS"),
+        (["--config", "nope=1"], "--config: unknown configuration 'nope'; known are"),
+        (["--topics", "orders:x"], "expected NAME:PARTITIONS"),
+        (["--topics", "a:1,,b:2"], "expected NAME:PARTITIONS"),
+        (["--topics", "a:1,a:2"], "twice"),
+        (["--config", "group.consumer.session.timeout.ms"], "expected KEY=VALUE"),
+        (["--config", "group.consumer.session.timeout=1"], "group.consumer.session.timeout.ms"),
+        (["--config", "group.consumer.session.timeout.ms=soon"], "group.consumer.session.timeout.ms"),
+        (["--port", "65536"], "--port"),
+    ],
+)
+def test_wrong_options_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert told in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_topics_come_in_any_grouping() -> None:
+    assert _topics(["a:1,b:2", " c.d:3 "]) == {"a": 1, "b": 2, "c.d": 3}
+    with pytest.raises(FencepostError):
+        _topics([":1"])

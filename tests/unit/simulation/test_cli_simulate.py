@@ -1,0 +1,172 @@
+"""`fencepost simulate` and `fencepost scenarios`: results, files, and what is refused before a run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+import fencepost.simulation.run
+from fencepost.simulation.cli import main
+from fencepost.simulation.run import RunResult
+from fencepost.simulation.scenarios.load import library
+from fencepost.simulation.trace.schema import COLUMNS
+from fencepost.simulation.world.observers import Violation
+
+SHORT = ("simulate", "steady", "--duration", "1m", "--set", "quiet=50s")
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*SHORT, *words, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    result: dict[str, Any] = json.loads(shown.out)
+    return result
+
+
+def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    result = simulated(capsys, "--seed", "3")
+    assert result["scenario"] == "steady"
+    assert result["seed"] == 3
+    assert result["converged"] is True
+    assert result["violations"] == []
+    assert len(result["digest"]) == 32
+    for key in ("members", "partitions", "events", "heartbeats"):
+        assert isinstance(result[key], int)
+        assert result[key] > 0
+    assert result["rebalances"] >= 0
+    assert result["virtual_seconds"] > result["wall_seconds"] > 0
+
+
+def test_the_same_seed_gives_the_same_run_and_another_one_another(capsys: pytest.CaptureFixture[str]) -> None:
+    first, again, other = (simulated(capsys, "--seed", seed)["digest"] for seed in ("1", "1", "2"))
+    assert first == again
+    assert first != other
+
+
+def test_options_and_settings_reach_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    result = simulated(capsys, "--members", "3", "--partitions", "40")
+    assert (result["members"], result["partitions"]) == (3, 40)
+    assert simulated(capsys, "--set", "group.members=4")["members"] == 4
+
+
+def test_people_get_the_facts_and_the_command_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT, "--seed", "5", "--members", "2"]) == 0
+    out = capsys.readouterr().out
+    result = simulated(capsys, "--seed", "5", "--members", "2")
+    assert "steady, seed 5" in out
+    assert result["digest"] in out
+    [command] = [
+        line.removeprefix("Again:").strip() for line in out.splitlines() if line.startswith("Again:")
+    ]
+    assert main([*shlex.split(command)[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["digest"] == result["digest"]
+
+
+def test_trace_and_report_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace, page = tmp_path / "run.parquet", tmp_path / "run.html"
+    assert main([*SHORT, "--trace", str(trace), "--report", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert str(trace) in out
+    assert str(page) in out
+    rows = pq.read_table(trace)
+    assert tuple(rows.column_names) == COLUMNS
+    assert rows["kind"][0].as_py() == "run.start"
+    assert rows["kind"][-1].as_py() == "run.end"
+    text = page.read_text()
+    assert text.lstrip().lower().startswith("<!doctype html>")
+    assert "http://" not in text.replace("http://www.w3.org", "")
+
+
+def test_a_traced_run_has_the_digest_of_an_untraced_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert simulated(capsys)["digest"] == simulated(capsys, "--trace", str(tmp_path / "t.parquet"))["digest"]
+
+
+def test_a_violation_is_shown_and_gives_exit_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest: Callable[..., RunResult] = fencepost.simulation.run.run
+    broken = [
+        Violation(invariant="one-owner", seq=number, t_us=1_500_000, message="orders-3 has two owners")
+        for number in range(12)
+    ]
+
+    def run(*arguments: Any, **options: Any) -> RunResult:
+        return msgspec.structs.replace(honest(*arguments, **options), violations=broken)
+
+    monkeypatch.setattr(fencepost.simulation.run, "run", run)
+    assert main([*SHORT]) == 1
+    out = capsys.readouterr().out
+    assert "orders-3 has two owners" in out
+    assert "1.500 s" in out
+    assert "and 2 more" in out
+    assert main([*SHORT, "--json"]) == 1
+    violations = json.loads(capsys.readouterr().out)["violations"]
+    assert len(violations) == 12
+    assert violations[3] == {
+        "invariant": "one-owner",
+        "seq": 3,
+        "t_us": 1_500_000,
+        "message": "orders-3 has two owners",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nope"], "nope"),
+        (["nope.toml"], "nope.toml"),
+        (["steady", "--duration", "soon"], "duration"),
+        (["steady", "--set", "group.membres=3"], "did you mean members?"),
+        (["steady", "--set", "group.members"], "expected KEY=VALUE"),
+        (["steady", "--set", "group.members=many"], "group.members"),
+        (["steady", "--trace", "no/such/folder.parquet"], "--trace no/such/folder.parquet"),
+        (["steady", "--report", "."], "--report ."),
+    ],
+)
+def test_wrong_input_is_refused_in_one_line(
+    words: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def run(*_: Any, **__: Any) -> RunResult:
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr(fencepost.simulation.run, "run", run)
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert told in shown.err
+
+
+def test_a_mistake_in_a_file_is_told_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scenario = tmp_path / "mine.toml"
+    scenario.write_text('duration = "1m"\n\n[group]\nmembers = 0\n\n[[topics]]\nname = "orders"\n')
+    assert main(["simulate", str(scenario)]) == 2
+    assert f"{scenario}:4: group.members" in capsys.readouterr().err
+
+
+def test_scenarios_lists_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scenarios", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed == [entry._asdict() for entry in library()]
+    assert len(listed) >= 8
+    assert main(["scenarios"]) == 0
+    out = capsys.readouterr().out
+    for entry in library():
+        assert entry.name in out
+        assert entry.summary in out

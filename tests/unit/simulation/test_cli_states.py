@@ -1,0 +1,53 @@
+"""`fencepost states`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fencepost.simulation.cli import main
+from fencepost.simulation.states import TABLES, markdown
+
+
+def test_json_has_every_machine_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["states", "--json"]) == 0
+    machines = json.loads(capsys.readouterr().out)
+    assert list(machines) == [table.name for table in TABLES]
+    for table in TABLES:
+        machine = machines[table.name]
+        assert machine["initial"] == table.initial
+        assert machine["terminal"] == list(table.terminal)
+        assert {(t["from"], t["event"], t["to"]) for t in machine["transitions"]} == set(table.transitions)
+        assert [(r["from"], r["to"]) for r in machine["refused"]] == list(table.refused)
+
+
+@pytest.mark.parametrize("words", [["--json"], ["--format", "json"]])
+def test_one_machine(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["states", "consumer-group", *words]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["consumer-group"]
+
+
+def test_mermaid_of_one_machine_is_a_diagram(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["states", "consumer-member", "--format", "mermaid"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("stateDiagram-v2\n    [*] --> UNSUBSCRIBED\n")
+    assert "    FATAL --> [*]\n" in out
+
+
+def test_mermaid_of_all_is_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["states", "--format", "mermaid"]) == 0
+    assert capsys.readouterr().out == markdown()
+
+
+def test_the_table_lists_every_arrow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["states"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for table in TABLES:
+        for arrow in table.transitions:
+            assert f"{arrow.source} {arrow.event} {arrow.target}" in lines
+
+
+def test_an_unknown_machine_is_refused_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["states", "consumer-membr"]) == 2
+    assert "did you mean consumer-member?" in capsys.readouterr().err

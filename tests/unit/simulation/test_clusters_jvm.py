@@ -1,0 +1,419 @@
+"""Clusters of JVM processes: what they do, how they fail, and what is left. Java is played by a script."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.clusters import artifacts, jvm, ports, state
+from fencepost.simulation.clusters.cluster import Cluster, tidy_up
+from fencepost.simulation.clusters.ports import PortTaken
+from fencepost.simulation.clusters.processes import ProcessIdentity, sight_of
+from fencepost.simulation.clusters.runner import Condition
+from fencepost.simulation.clusters.settings import KAFKA_VERSION
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc"),
+]
+
+FAKE = Path(__file__).with_name("fake_java.py")
+MAIN_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
+
+
+def script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with a Java of its own, and Kafka in its cache."""
+    script(
+        tmp_path / "jdk/bin/java", f'exec {shlex.quote(sys.executable)} -S -E {shlex.quote(str(FAKE))} "$@"'
+    )
+    lib = tmp_path / f"cache/fencepost/kafka-{KAFKA_VERSION}/lib"
+    lib.mkdir(parents=True)
+    (lib / MAIN_JAR).touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FAKE_KAFKA", raising=False)
+    return tmp_path
+
+
+def left() -> list[str]:
+    """What is in the folder for clusters."""
+    folder = state.clusters_directory()
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def processes_of(machine: Path) -> list[int]:
+    """The nodes that run from this machine's folders, whoever started them."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(machine).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def nothing_is_left(machine: Path) -> bool:
+    return left() == [] and processes_of(machine) == []
+
+
+async def test_three_nodes_are_killed_paused_and_restarted(machine: Path) -> None:
+    async with Cluster(nodes=3) as cluster:
+        addresses = cluster.bootstrap_servers
+        assert len(set(addresses.split(","))) == 3
+        assert cluster.node_ids == (1, 2, 3)
+        assert cluster.features == {"group.version": 1}
+        assert len(processes_of(machine)) == 3
+        await cluster.kill(2)
+        await cluster.pause(3)
+        stopped, paused, running = Condition.STOPPED, Condition.PAUSED, Condition.RUNNING
+        assert await cluster.conditions() == {1: running, 2: stopped, 3: paused}
+        await cluster.restart(2)
+        await cluster.resume(3)
+        assert await cluster.conditions() == {1: running, 2: running, 3: running}
+        await cluster.pause(3)
+        await cluster.restart(3)
+        assert cluster.bootstrap_servers == addresses
+    assert nothing_is_left(machine)
+
+
+async def test_clusters_are_strangers_to_each_other(machine: Path) -> None:
+    async with Cluster() as one, Cluster() as other:
+        assert one.cluster_id != other.cluster_id
+        assert one.bootstrap_servers != other.bootstrap_servers
+        assert len(left()) == 2
+    assert nothing_is_left(machine)
+
+
+async def test_a_node_keeps_its_data(machine: Path) -> None:
+    async with Cluster() as cluster:
+        (meta,) = state.clusters_directory().glob("*/node-1/data/meta.properties")
+        before = meta.read_text()
+        await cluster.restart(1)
+        assert meta.read_text() == before
+        assert f"cluster.id={cluster.cluster_id}\n" in before
+
+
+async def test_an_exception_leaves_nothing(machine: Path) -> None:
+    async def use() -> None:
+        async with Cluster() as cluster:
+            await cluster.pause(1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await use()
+    assert nothing_is_left(machine)
+
+
+async def test_a_node_that_ends_is_told_with_its_reason(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", "dies")
+    with pytest.raises(EnvironmentLacks, match=r"node 1 ended .*java\.lang\.IllegalStateException: no mood"):
+        await Cluster().start()
+    assert nothing_is_left(machine)
+
+
+async def test_a_node_that_does_not_come_up_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", "silent")
+    with pytest.raises(EnvironmentLacks, match=r"node 1 did not come up within 0 s"):
+        await Cluster(start_seconds=0.3).start()
+    assert nothing_is_left(machine)
+
+
+async def test_other_ports_are_tried_when_somebody_was_faster(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", f"taken {machine / 'first'}")
+    async with Cluster():
+        assert (machine / "first").exists()
+    assert nothing_is_left(machine)
+
+
+async def test_the_port_that_was_asked_for_is_not_replaced(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", f"taken {machine / 'first'}")
+    (port,) = ports.free_ports(1)
+    with pytest.raises(PortTaken, match=f"port {port} on 127.0.0.1 is taken"):
+        await Cluster(port=port).start()
+    assert nothing_is_left(machine)
+
+
+async def test_a_broker_with_another_cluster_id_is_not_ours(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", "stranger")
+    with pytest.raises(PortTaken):
+        await Cluster().start()
+    assert nothing_is_left(machine)
+
+
+async def test_ports_that_were_asked_for_follow_each_other(machine: Path) -> None:
+    first = next(port for port in range(11_000, 32_000, 7) if not _taken(port, 3))
+    async with Cluster(nodes=3, port=first) as cluster:
+        assert cluster.bootstrap_servers == ",".join(f"127.0.0.1:{first + index}" for index in range(3))
+
+
+def _taken(first: int, count: int) -> bool:
+    try:
+        ports.require_free(range(first, first + count))
+    except PortTaken:
+        return True
+    return False
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", "silent")
+    task = asyncio.ensure_future(Cluster().start())
+    while not processes_of(machine):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert nothing_is_left(machine)
+
+
+PROGRAM = """
+import asyncio
+from fencepost.simulation.clusters.cluster import Cluster
+
+async def main():
+    async with Cluster() as cluster:
+        print(cluster.bootstrap_servers, flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def program() -> Callable[[], subprocess.Popen[str]]:
+    """Starts a Python process that keeps a cluster, and returns once that is up."""
+
+    def start() -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", PROGRAM]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        with process.stdout:
+            assert process.stdout.readline().startswith("127.0.0.1:")
+        return process
+
+    return start
+
+
+def test_ctrl_c_leaves_nothing(machine: Path, program: Callable[[], subprocess.Popen[str]]) -> None:
+    process = program()
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=20)
+    assert nothing_is_left(machine)
+
+
+def test_the_next_one_removes_what_a_killed_process_left(
+    machine: Path, program: Callable[[], subprocess.Popen[str]]
+) -> None:
+    process = program()
+    assert tidy_up() == 0, "its owner is alive"
+    process.kill()
+    process.wait(timeout=20)
+    assert len(processes_of(machine)) == 1
+    assert tidy_up() == 1
+    assert nothing_is_left(machine)
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is none of ours, and leads a group as ours do."""
+    words = [sys.executable, "-S", "-c", "input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+async def test_a_process_that_only_has_the_same_number_is_left_alone(
+    machine: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    async with Cluster() as cluster:
+        known = cluster.state
+    node = msgspec.structs.replace(known.nodes[0], process=ProcessIdentity(stranger.pid, "long ago"))
+    owner = ProcessIdentity(os.getpid(), "in another life")
+    state.create(None, msgspec.structs.replace(known, nodes=(node,), owner=owner))
+    assert tidy_up() == 1
+    assert stranger.poll() is None
+    assert left() == []
+
+
+async def test_what_is_no_state_is_deleted_after_an_hour(machine: Path) -> None:
+    folder = state.clusters_directory()
+    for name in ("fresh", "old"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "state.json").write_text("{}")
+    os.utime(folder / "old", (time.time() - 4000, time.time() - 4000))
+    assert tidy_up() == 0
+    assert left() == ["fresh"]
+
+
+async def test_whoever_has_the_state_file_can_go_on(machine: Path) -> None:
+    cluster = Cluster(name="kept")
+    await cluster.start()
+    cluster.leave_up()
+    with pytest.raises(RuntimeError, match="not up"):
+        _ = cluster.bootstrap_servers
+    folder = state.find("kept")
+    assert folder is not None
+    process = folder.state.nodes[0].process
+    assert process is not None
+    assert sight_of(process) is not None
+    again = Cluster.attached(folder)
+    await again.restart(1)
+    assert sight_of(process) is None
+    again.stop()
+    again.stop()
+    assert nothing_is_left(machine)
+
+
+async def test_two_clusters_do_not_share_a_name(machine: Path) -> None:
+    async with Cluster(name="one"):
+        with pytest.raises(FileExistsError):
+            await Cluster(name="one").start()
+        assert left() == ["one"]
+    assert nothing_is_left(machine)
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_clusters_have_one_node_or_three(count: int) -> None:
+    with pytest.raises(FencepostError, match="expected 1 or 3"):
+        Cluster(nodes=count)
+
+
+async def test_nodes_that_do_not_exist_are_refused(machine: Path) -> None:
+    async with Cluster() as cluster:
+        with pytest.raises(FencepostError, match="node 2: the cluster has 1"):
+            await cluster.kill(2)
+
+
+async def test_a_disk_without_room_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(jvm.shutil, "disk_usage", lambda _: usage(1, 1, 3 << 20))
+    with pytest.raises(EnvironmentLacks, match="has 3 MB left, and the cluster needs 128 MB"):
+        await Cluster().start()
+    assert nothing_is_left(machine)
+
+
+@pytest.mark.parametrize("name", ["clusters", f"kafka-{KAFKA_VERSION}"])
+async def test_a_cache_that_cannot_be_written_is_told(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "other"
+    (cache / "fencepost").mkdir(parents=True)
+    (cache / "fencepost" / name).touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    with pytest.raises(EnvironmentLacks, match="XDG_CACHE_HOME"):
+        await Cluster().start()
+
+
+async def test_no_java_is_told_before_anything_is_fetched(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(machine / "nowhere"))
+    with pytest.raises(EnvironmentLacks, match="nowhere is not a Java installation"):
+        await Cluster().start()
+    assert nothing_is_left(machine)
+
+
+@pytest.fixture
+def empty_cache(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine with nothing in its cache, and no program on PATH but those in its `bin`."""
+    (machine / f"cache/fencepost/kafka-{KAFKA_VERSION}/lib" / MAIN_JAR).unlink()
+    (machine / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{machine / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(artifacts.shutil, "which", lambda name, path: _only_in(machine / "bin", name))
+    return machine
+
+
+def _only_in(folder: Path, name: str) -> str | None:
+    return str(folder / name) if (folder / name).exists() else None
+
+
+async def test_maven_fetches_what_is_missing_once(empty_cache: Path) -> None:
+    fetching = (
+        'for word; do case "$word" in -DoutputDirectory=*) mkdir -p "${word#*=}"; '
+        f'touch "${{word#*=}}/b.jar" "${{word#*=}}/a.jar" "${{word#*=}}/{MAIN_JAR}";; esac; done; '
+        f"echo x >> {shlex.quote(str(empty_cache / 'calls'))}"
+    )
+    script(empty_cache / "bin/mvn", fetching)
+    first, second = await asyncio.gather(artifacts.prepare(), artifacts.prepare())
+    assert first == second
+    assert [jar.name for jar in first.jars] == ["a.jar", "b.jar", MAIN_JAR]
+    assert first.checkpoint.read_text() == "features"
+    assert (empty_cache / "calls").read_text() == "x\n"
+    folder = first.checkpoint.parent
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "bootstrap.checkpoint",
+        "lib",
+        "lock",
+        "pom.xml",
+    ]
+    assert f"<version>{KAFKA_VERSION}</version>" in (folder / "pom.xml").read_text()
+
+
+async def test_no_maven_is_told(empty_cache: Path) -> None:
+    with pytest.raises(EnvironmentLacks, match=r"install Maven \(mvn\), or copy the jars"):
+        await artifacts.prepare()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "printf '\\033[1mINFO\\033[m x\\n[\\033[31mERROR\\033[m] no route to host\\n'; exit 1",
+            "no route to host;",
+        ),
+        ("exit 1", "it said nothing;"),
+        ("exit 0", "it said nothing;"),
+    ],
+)
+async def test_what_maven_complains_of_is_told(empty_cache: Path, text: str, told: str) -> None:
+    script(empty_cache / "bin/mvn", text)
+    with pytest.raises(EnvironmentLacks, match=f"Maven cannot fetch Kafka {KAFKA_VERSION}: {told}"):
+        await artifacts.prepare()
+    assert list((empty_cache / "cache").rglob(".fetching-*")) == []
+
+
+async def test_a_maven_that_takes_too_long_is_killed(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(empty_cache / "bin/mvn", f"exec sleep 60 # {empty_cache}")
+    monkeypatch.setattr(artifacts, "FETCH_SECONDS", 0.2)
+    with pytest.raises(EnvironmentLacks, match="did not fetch Kafka"):
+        await artifacts.prepare()
+    assert processes_of(empty_cache) == []
+
+
+async def test_jars_that_do_not_work_are_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", "unformatted")
+    with pytest.raises(
+        EnvironmentLacks, match="cannot format a folder: Exception in thread main: a jar is broken"
+    ):
+        await artifacts.prepare()
+    assert list((machine / "cache").rglob(".formatting-*")) == []

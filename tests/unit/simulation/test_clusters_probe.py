@@ -1,0 +1,130 @@
+"""What is asked of a broker before it is used, and what is said of those that will not do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.server.broker import Broker
+from fencepost.simulation.clusters import probe
+from fencepost.simulation.clusters.ports import free_ports
+
+pytestmark = pytest.mark.real
+
+
+@contextlib.asynccontextmanager
+async def server(*answers: bytes, silent: bool = False) -> AsyncIterator[int]:
+    """Answers each connection's requests with these, one after the other, then hangs up."""
+    connections: list[asyncio.Task[None] | None] = []
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(asyncio.current_task())
+        for answer in answers:
+            await reader.read(1000)
+            writer.write(answer)
+        if silent:
+            await reader.read()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    async with await asyncio.start_server(client, "127.0.0.1", 0) as running:
+        yield running.sockets[0].getsockname()[1]
+        await asyncio.gather(*(task for task in connections if task is not None))
+
+
+def framed(key: int, body: bytes) -> bytes:
+    return struct.pack(">ii", len(body) + 4, key) + body
+
+
+def versions(*keys: int, features: dict[str, int] | None = None) -> bytes:
+    body = struct.pack(">hb", 0, len(keys) + 1)
+    body += b"".join(struct.pack(">hhhb", key, 0, 1, 0) for key in keys) + struct.pack(">i", 0)
+    levels = b"".join(
+        bytes([len(name) + 1]) + name.encode() + struct.pack(">hhb", level, 0, 0)
+        for name, level in (features or {}).items()
+    )
+    epoch = b"\x01\x08" + bytes(8)
+    finalized = b"\x02" + bytes([len(levels) + 1]) + bytes([len(features or {}) + 1]) + levels
+    return framed(18, body + b"\x02" + epoch + finalized)
+
+
+METADATA = framed(
+    3, struct.pack(">ii", 1, 7) + b"\x00\x04host" + struct.pack(">ihh", 99, -1, 2) + b"id" + bytes(8)
+)
+
+
+async def test_our_own_endpoint_answers() -> None:
+    async with Broker({"orders": 3}) as broker:
+        answer = await probe.examine(broker.bootstrap_servers, seconds=20)
+        assert list(answer.nodes.values()) == [broker.bootstrap_servers]
+        assert answer.cluster_id
+        assert answer.speaks_kip848
+
+
+async def test_apis_features_and_nodes_are_read() -> None:
+    features = {"group.version": 1, "metadata.version": 30}
+    async with server(versions(3, 18, 68, features=features), METADATA) as port:
+        answer = await probe.examine(f"127.0.0.1:{port}")
+    assert answer == ("id", {7: "host:99"}, {3: (0, 1), 18: (0, 1), 68: (0, 1)}, features)
+
+
+@pytest.mark.parametrize(
+    "spoken",
+    [
+        versions(3, 18),
+        versions(3, 18, 68, features={"metadata.version": 30}),
+        versions(3, 18, 68, features={"metadata.version": 30, "group.version": 0}),
+    ],
+)
+async def test_a_broker_without_kip_848_is_told(spoken: bytes) -> None:
+    async with server(spoken, METADATA) as port:
+        with pytest.raises(EnvironmentLacks, match=r"no KIP-848 consumer groups: Kafka 4\.0 or newer"):
+            await probe.examine(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x15\x03\x03\x00\x02\x02\x50",
+        b"",
+        framed(18, b"\x00"),
+        framed(17, b"\x00\x00\x01"),
+        framed(18, struct.pack(">hb", 0, 100)),
+        framed(18, b"\x00\x00\xff\xff\xff\xff\xff\xff"),
+        framed(18, struct.pack(">h", 35)),
+    ],
+)
+async def test_what_is_not_kafka_is_told(said: bytes) -> None:
+    async with server(said) as port:
+        with pytest.raises(EnvironmentLacks, match="does not answer as a plaintext Kafka listener does"):
+            await probe.examine(f"127.0.0.1:{port}", seconds=2)
+
+
+async def test_nobody_there_is_told() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(
+        EnvironmentLacks, match=rf"no broker answers at 127\.0\.0\.1:{port} .*fencepost cluster up"
+    ):
+        await probe.examine(f"127.0.0.1:{port}")
+
+
+async def test_no_answer_in_time_is_told() -> None:
+    async with server(silent=True) as port:
+        with pytest.raises(EnvironmentLacks, match="no answer in time"):
+            await probe.examine(f"127.0.0.1:{port}", seconds=0.1)
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost", ":9092", "localhost:", "localhost:x", "localhost:0", "h:70000"]
+)
+async def test_what_is_no_address_is_wrong_usage(address: str) -> None:
+    with pytest.raises(FencepostError, match="expected HOST:PORT") as raised:
+        await probe.examine(address)
+    assert raised.value.exit_code == 2

@@ -1,0 +1,303 @@
+"""The parts of a comparison: schedules, symbols, what is compared, and making small what fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.assign.spec import GroupSpec
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.simulation.conform.compare import comparable, differing
+from fencepost.simulation.conform.deviations import DEVIATIONS
+from fencepost.simulation.conform.generate import generate
+from fencepost.simulation.conform.probe import neighbour, offsets_partition
+from fencepost.simulation.conform.resolve import UNKNOWN_TOPIC_ID, Situation
+from fencepost.simulation.conform.rules import NAMES
+from fencepost.simulation.conform.schedule import (
+    Beat,
+    Commit,
+    Create,
+    Describe,
+    Epoch,
+    Fetch,
+    Owned,
+    Remove,
+    Removed,
+    Schedule,
+    Step,
+    Wait,
+    schedules_of,
+)
+from fencepost.simulation.conform.scripted import scripted
+from fencepost.simulation.conform.shrink import shrink
+from fencepost.simulation.conform.targets import broken_rules
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+class TestSchedules:
+    def test_a_schedule_survives_json(self) -> None:
+        for seed in range(20):
+            schedule = generate(f"t-{seed}", 1_000)
+            assert schedules_of(msgspec.json.encode(schedule), "it") == [schedule]
+
+    def test_a_seed_is_one_schedule(self) -> None:
+        assert generate("7-1", 0) == generate("7-1", 0)
+        assert generate("7-1", 0) != generate("7-2", 0)
+
+    def test_defaults_are_left_out(self) -> None:
+        assert msgspec.json.encode(Beat(member="A")) == b'{"type":"beat","member":"A"}'
+
+    def test_a_document_of_something_else_is_refused(self) -> None:
+        with pytest.raises(FencepostError, match=r"file\.json holds no schedules"):
+            schedules_of(b'{"steps": 1}', "file.json")
+
+    def test_only_steps_that_change_topics_need_their_own(self) -> None:
+        still = Schedule(name="s", topics={"x": 1}, steps=(Describe(), Wait(ms=1)))
+        assert not still.changes_topics
+        assert msgspec.structs.replace(still, steps=(Create(topic="y", partitions=1),)).changes_topics
+
+    def test_short_sessions_are_waited_for_only_where_a_broker_allows_them(self) -> None:
+        quick = GroupCoordinatorConfig(group_consumer_min_session_timeout_ms=100)
+        names = {schedule.name for schedule in scripted(quick)}
+        assert names - {s.name for s in scripted(GroupCoordinatorConfig())} == {
+            "a session ends",
+            "commits keep nobody alive",
+            "a static member does not return",
+            "a static member returns in time",
+        }
+
+    def test_a_group_is_filled_only_where_that_is_quick(self) -> None:
+        small = GroupCoordinatorConfig(group_consumer_max_size=4)
+        (full,) = (schedule for schedule in scripted(small) if schedule.name == "a full group")
+        assert sum(isinstance(s, Beat) and s.epoch == 0 for s in full.steps) > 4
+
+
+class TestSymbols:
+    """What a member was told decides what its symbols mean."""
+
+    @pytest.fixture
+    def situation(self) -> Situation:
+        situation = Situation("g", "p-")
+        situation.topic_ids["x"] = "X"
+        for epoch, assigned in ((2, {"X": (0, 1, 2)}), (3, {"X": (0, 1)}), (5, None)):
+            answer = consumer.ConsumerGroupHeartbeatResponse(
+                member_id="A", member_epoch=epoch, assignment=assigned
+            )
+            situation.hear(Beat(member="A"), answer)
+        situation.hear(
+            Beat(member="B"),
+            consumer.ConsumerGroupHeartbeatResponse(member_id="b-id", member_epoch=1, assignment={"X": (2,)}),
+        )
+        return situation
+
+    @pytest.mark.parametrize(
+        ("epoch", "expected"),
+        [(Epoch.LAST, 5), (Epoch.PREVIOUS, 3), (Epoch.OLDER, 2), (Epoch.AHEAD, 6), (0, 0), (-2, -2)],
+    )
+    def test_epochs(self, situation: Situation, epoch: Epoch | int, expected: int) -> None:
+        assert situation.call(Beat(member="A", epoch=epoch)).message.member_epoch == expected
+
+    def test_a_member_that_was_told_nothing_is_new(self, situation: Situation) -> None:
+        for epoch, expected in ((Epoch.LAST, 0), (Epoch.OLDER, 0), (Epoch.AHEAD, 1)):
+            assert situation.call(Beat(member="Z", epoch=epoch)).message.member_epoch == expected
+
+    @pytest.mark.parametrize(
+        ("owned", "expected"),
+        [
+            (Owned.NULL, None),
+            (Owned.EMPTY, {}),
+            (Owned.ASSIGNED, {"X": (0, 1)}),
+            (Owned.PARTIAL, {"X": (1,)}),
+            (Owned.BEFORE, {"X": (0, 1, 2)}),
+            (Owned.FOREIGN, {"X": (0, 1, 2)}),
+            (Owned.UNKNOWN, {"X": (0, 1), UNKNOWN_TOPIC_ID: (0,)}),
+        ],
+    )
+    def test_owned(self, situation: Situation, owned: Owned, expected: Any) -> None:
+        assert situation.call(Beat(member="A", owned=owned)).message.topic_partitions == expected
+
+    def test_an_id_that_a_coordinator_made_is_kept(self, situation: Situation) -> None:
+        assert situation.call(Beat(member="B")).message.member_id == "b-id"
+        assert situation.call(Beat(member="B", member_id="")).message.member_id == ""
+        assert situation.call(Commit(member="B", topics={"x": (0,)})).message.member_id == "b-id"
+        removed = situation.call(Remove(members=(Removed(member="B"),))).message
+        assert removed.members[0].member_id == "b-id"
+
+    def test_a_lost_answer_teaches_nothing(self, situation: Situation) -> None:
+        answer = consumer.ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=9)
+        situation.hear(Beat(member="A", lost=True), answer)
+        assert situation.call(Beat(member="A")).message.member_epoch == 5
+
+    def test_an_error_teaches_nothing_and_a_leave_forgets(self, situation: Situation) -> None:
+        fenced = consumer.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+        situation.hear(Beat(member="A"), fenced)
+        assert situation.call(Beat(member="A")).message.member_epoch == 5
+        left = consumer.ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=-1)
+        situation.hear(Beat(member="A", epoch=-1), left)
+        request = situation.call(Beat(member="A", owned=Owned.ASSIGNED)).message
+        assert (request.member_epoch, request.topic_partitions) == (0, {})
+
+    def test_topics_and_expressions_get_the_prefix(self, situation: Situation) -> None:
+        request = situation.call(Beat(member="A", names=("x",), regex="x|y")).message
+        assert request.subscribed_topic_names == ("p-x",)
+        assert re.fullmatch(request.subscribed_topic_regex, "p-y")
+        assert not re.fullmatch(request.subscribed_topic_regex, "y")
+        assert situation.call(Beat(member="A", regex="")).message.subscribed_topic_regex == ""
+        assert situation.call(Beat(member="A", regex="x", version=0)).message.subscribed_topic_regex is None
+
+    def test_topics_go_by_id_from_version_10_on(self, situation: Situation) -> None:
+        topics = {"x": (0,), "gone": (1,)}
+        by_id = situation.call(Fetch(topics=topics, version=10)).message.groups[0].topics
+        assert [(topic.name, topic.topic_id) for topic in by_id] == [(None, "X"), (None, UNKNOWN_TOPIC_ID)]
+        by_name = situation.call(Fetch(topics=topics, version=9)).message.groups[0].topics
+        assert [(topic.name, topic.topic_id) for topic in by_name] == [("p-x", None), ("p-gone", None)]
+
+    def test_all_groups_are_taken_away_in_the_end(self, situation: Situation) -> None:
+        situation.call(Describe(group="other"))
+        situation.call(Beat(member="A", group=" "))
+        assert [call.group_id for call in situation.farewell(())] == ["g", "g-other"]
+        leave, *_ = situation.farewell((consumer.LeaveGroupRequest(group_id="g", member_id="A"),))
+        assert leave.message.members[0].member_id == "A"
+
+
+class TestComparing:
+    def described(self, *members: str, epoch: int = 2, message: str = "") -> Any:
+        def member(name: str) -> consumer.DescribedMember:
+            return consumer.DescribedMember(
+                member_id=name,
+                instance_id=None,
+                rack_id=None,
+                member_epoch=epoch,
+                client_id="c",
+                client_host="/h",
+                subscribed_topic_names=("x",),
+                subscribed_topic_regex="",
+                assignment=(),
+                target_assignment=(),
+            )
+
+        group = consumer.DescribedGroup(
+            group_id="g", error_message=message, members=tuple(map(member, members))
+        )
+        return comparable(consumer.ConsumerGroupDescribeResponse(groups=(group,)), "g")
+
+    def test_order_and_texts_are_free(self) -> None:
+        assert differing(self.described("A", "B"), self.described("B", "A", message="text")) == []
+
+    def test_a_difference_names_its_field_and_both_values(self) -> None:
+        lines = differing(self.described("A"), self.described("A", epoch=3))
+        assert lines == ["groups[0].members[0].member_epoch: Kafka 2, fencepost 3"]
+
+    def test_another_number_of_members_is_a_difference(self) -> None:
+        (line,) = differing(self.described("A"), self.described("A", "B"))
+        assert line.startswith("groups[0].members: Kafka [")
+
+    def test_other_groups_of_the_cluster_do_not_count(self) -> None:
+        row = consumer.ListedGroup(group_id="g", protocol_type="", group_state="", group_type="")
+        alone = consumer.ListGroupsResponse(groups=(row,))
+        other = msgspec.structs.replace(row, group_id="h")
+        both = consumer.ListGroupsResponse(groups=(other, row))
+        assert differing(comparable(alone, "g"), comparable(both, "g")) == []
+
+    def test_an_assignment_of_nothing_is_not_no_assignment(self) -> None:
+        none, empty = (
+            comparable(consumer.ConsumerGroupHeartbeatResponse(assignment=assignment), "g")
+            for assignment in (None, {})
+        )
+        assert differing(none, empty) == ["assignment: Kafka null, fencepost {}"]
+
+
+class TestTargets:
+    SPEC = GroupSpec(
+        subscriptions={"A": ("X",), "B": ("X",)}, partitions={"X": 4}, targets={"A": {"X": (0, 1, 2, 3)}}
+    )
+    HALVES: ClassVar = {"A": {"X": (0, 1)}, "B": {"X": (2, 3)}}
+
+    def rules(self, theirs: Any, assignor: str = "uniform") -> list[str]:
+        return broken_rules(assignor, self.SPEC, self.HALVES, theirs)
+
+    def test_equals_are_equal(self) -> None:
+        assert self.rules({"A": {"X": (2, 3)}, "B": {"X": (0, 1)}}) == []
+
+    def test_range_has_no_equals(self) -> None:
+        assert self.rules({"A": {"X": (2, 3)}, "B": {"X": (0, 1)}}, "range") == ["assignor.range.equal"]
+        assert self.rules({**self.HALVES, "C": {}}, "range") == []
+
+    def test_sizes_count(self) -> None:
+        assert self.rules({"A": {"X": (0,)}, "B": {"X": (1, 2, 3)}}) == ["assignor.uniform.sizes"]
+
+    def test_moves_count(self) -> None:
+        ours = {"A": {"X": (2,)}, "B": {"X": (0, 1, 3)}}
+        theirs = {"A": {"X": (0, 1, 2)}, "B": {"X": (3,)}}
+        assert broken_rules("uniform", self.SPEC, ours, theirs) == ["assignor.uniform.moves"]
+
+    @pytest.mark.parametrize(
+        "theirs",
+        [
+            pytest.param({"A": {"X": (0, 1)}, "B": {"X": (1, 2)}}, id="twice"),
+            pytest.param({"A": {"X": (0, 1)}, "C": {"X": (2, 3)}}, id="no subscriber"),
+        ],
+    )
+    def test_a_target_gives_each_partition_to_one_subscriber(self, theirs: Any) -> None:
+        assert self.rules(theirs) == ["assignor.uniform.valid"]
+
+    def test_an_unknown_assignor_is_not_judged(self) -> None:
+        assert self.rules({}, "sticky") == []
+
+
+class TestProbe:
+    def test_groups_are_placed_by_javas_hash(self) -> None:
+        # "polygenelubricants".hashCode() is int's minimum, which has no absolute value.
+        assert offsets_partition("polygenelubricants", 50) == 0
+        assert offsets_partition("hello", 50) == 99162322 % 50
+        assert offsets_partition("fencepost", 1) == 0
+
+    def test_a_neighbour_is_in_the_same_place_and_no_other_group(self) -> None:
+        names = {neighbour("g", 50) for _ in range(3)}
+        assert len(names | {"g"}) == 4
+        assert {offsets_partition(name, 50) for name in names} == {offsets_partition("g", 50)}
+
+
+class TestShrinking:
+    async def shrunk(self, items: str, *needed: str, tries: int = 200) -> str:
+        async def fails(part: tuple[str, ...]) -> bool:
+            return all(any(letter == want for letter in part) for want in needed)
+
+        return "".join(await shrink(items, fails, tries=tries))
+
+    async def test_what_does_not_matter_goes(self) -> None:
+        assert await self.shrunk("abcdefghijklmnop", "c", "k") == "ck"
+        assert await self.shrunk("abcdefgh", "h") == "h"
+
+    async def test_order_is_kept_and_what_matters_stays(self) -> None:
+        assert await self.shrunk("abc", "c", "b", "a") == "abc"
+
+    async def test_it_gives_up_after_so_many_tries(self) -> None:
+        assert len(await self.shrunk("abcdefghijklmnop", "k", tries=1)) == 8
+
+
+class TestRules:
+    def test_names_are_grouped_by_what_they_are_about(self) -> None:
+        assert len(NAMES) > 100
+        assert all(re.fullmatch(r"[a-z_]+(\.[a-z0-9_]+)+", name) for name in NAMES)
+        assert all(NAMES.values())
+
+    def test_deviations_are_in_the_docs(self) -> None:
+        text = (DOCS / "deviations.md").read_text(encoding="utf-8")
+        for deviation in DEVIATIONS:
+            row = f"| {deviation.name} | {deviation.kafka} | {deviation.fencepost} | {deviation.why} |"
+            assert row in text, f"docs/deviations.md lacks {row}"
+
+
+def test_every_kind_of_step_is_generated_or_scripted() -> None:
+    schedules = [generate(f"k-{seed}", 1_000) for seed in range(200)]
+    schedules += scripted(GroupCoordinatorConfig(group_consumer_min_session_timeout_ms=100))
+    kinds = {type(step) for schedule in schedules for step in schedule.steps}
+    assert kinds == set(Step.__args__)  # type: ignore[attr-defined]

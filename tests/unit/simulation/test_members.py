@@ -1,0 +1,180 @@
+"""What befalls a member's host, and what the trace then tells of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.trace.schema import Row
+
+SECOND = 1_000_000
+BASE = """
+duration = "4m"
+quiet = "2m"
+[group]
+members = 3
+start = "1s"
+rebalance_timeout = "30s"
+[application]
+poll = "1s"
+[[topics]]
+name = "orders"
+partitions = 6
+records_per_second = 6
+"""
+
+
+class Trace:
+    def __init__(self, text: str, *overrides: str) -> None:
+        self.rows: list[Row] = []
+        self.result = run(loads(BASE + text, overrides=overrides), 1, trace=self)
+        assert self.result.violations == []
+        assert self.result.converged
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        self.rows += [Row(*row) for row in rows]
+
+    def of(self, kind: str, actor: str | None = None, detail: str | None = None) -> list[Row]:
+        return [
+            row
+            for row in self.rows
+            if row.kind == kind and actor in (None, row.actor) and detail in (None, row.detail)
+        ]
+
+    def states(self, actor: str) -> list[str]:
+        return [row.state_to for row in self.of("member.state", actor)]
+
+
+def fault(kind: str, lasts: str | None = None, more: str = "") -> str:
+    return f'[[faults]]\nkind = "{kind}"\nat = "40s"\n' + (f'lasts = "{lasts}"\n' if lasts else "") + more
+
+
+def victim(trace: Trace, what: str) -> str:
+    (row,) = trace.of("host", detail=what)
+    return row.actor
+
+
+def test_a_short_freeze_is_a_gap_in_heartbeats_and_nothing_else():
+    trace = Trace(fault("member-freeze", "20s"))
+    actor = victim(trace, "freeze")
+    times = [row.t_us for row in trace.of("heartbeat", actor)]
+    assert not [t for t in times if 41 * SECOND < t < 60 * SECOND]
+    assert trace.of("member.removed") == []
+    assert "FENCED" not in trace.states(actor)
+
+
+def test_a_long_freeze_costs_the_membership():
+    trace = Trace(fault("member-freeze", "60s"))
+    actor = victim(trace, "freeze")
+    (removed,) = trace.of("member.removed")
+    assert (removed.actor, removed.detail) == (actor, "session")
+    assert 80 * SECOND < removed.t_us < 86 * SECOND
+    states = trace.states(actor)
+    assert states[states.index("FENCED") :][:2] == ["FENCED", "JOINING"]
+    lost = trace.of("callback.end", actor, "lost")
+    assert [len(row.partitions) for row in lost] == [2]
+
+
+def test_a_batch_that_takes_too_long_makes_the_member_leave_and_come_back():
+    trace = Trace(fault("poll-timeout", "10s"))
+    (actor,) = {row.actor for row in trace.of("member.state") if row.state_to == "STALE"}
+    states = trace.states(actor)
+    at = states.index("PREPARE_LEAVING")
+    assert states[at : at + 4] == ["PREPARE_LEAVING", "LEAVING", "STALE", "JOINING"]
+    (removed,) = trace.of("member.removed")
+    assert (removed.actor, removed.detail) == (actor, "left")
+
+
+def test_a_crash_is_noticed_when_the_session_ends():
+    trace = Trace(fault("member-crash", "1s", "returns = 0.0\n"))
+    victim(trace, "crash")
+    (removed,) = trace.of("member.removed")
+    assert removed.detail == "session"
+    assert 80 * SECOND < removed.t_us < 86 * SECOND
+    assert sum(len(row.partitions) for row in trace.of("callback.end", detail="assigned")[-2:]) > 0
+
+
+def test_a_crashed_process_comes_back_as_another_member():
+    trace = Trace(fault("member-crash", "10s"))
+    actor = victim(trace, "crash")
+    assert [row.detail for row in trace.of("host", actor)] == ["start", "crash", "start"]
+    assert [row.detail for row in trace.of("heartbeat", actor)].count("join") == 2
+
+
+def test_a_graceful_restart_leaves_and_a_static_one_keeps_its_partitions():
+    restart = '[[steps]]\nkind = "rolling-restart"\nat = "40s"\nover = "30s"\n'
+    dynamic = Trace(restart, "application.restart=3s")
+    assert [row.detail for row in dynamic.of("member.removed")] == ["left"] * 3
+    static = Trace(restart, "application.restart=3s", "group.static=true")
+    assert [row.detail for row in static.of("member.removed")] == ["replaced"] * 3
+    owned: dict[str, set[object]] = defaultdict(set)
+    for row in static.of("callback.end", detail="assigned"):
+        if row.t_us > 30 * SECOND:
+            owned[row.actor] |= set(row.partitions)
+    assert sorted(map(len, owned.values())) == [2, 2, 2]
+    assert len(static.of("group.target")) < len(dynamic.of("group.target"))
+
+
+def test_a_slow_callback_outlasts_its_rebalance_timeout_and_is_fenced():
+    crash = '[[faults]]\nkind = "member-crash"\nat = "41s"\nlasts = "3s"\n'
+    stalls = "".join(fault("slow-callback", "50s").replace("40s", f"{at}s") for at in (38, 39, 40))
+    trace = Trace(stalls + crash)
+    details = {row.detail for row in trace.of("member.removed")}
+    assert "rebalance" in details
+
+
+def test_a_callback_that_raises_is_tried_again():
+    scale = '[[steps]]\nkind = "scale"\nat = "45s"\nmembers = 4\n'
+    trace = Trace("".join(fault("callback-error").replace("40s", f"{at}s") for at in range(40, 44)) + scale)
+    raised = [row for row in trace.of("callback.end") if row.error]
+    assert raised
+    for row in raised:
+        later = [
+            r for r in trace.of("callback.end", row.actor, row.detail) if r.t_us > row.t_us and not r.error
+        ]
+        assert later
+
+
+def test_scaling_starts_and_stops_processes():
+    steps = (
+        '[[steps]]\nkind = "scale"\nat = "30s"\nmembers = 5\nover = "1s"\n'
+        '[[steps]]\nkind = "scale"\nat = "60s"\nmembers = 2\nover = "1s"\n'
+    )
+    trace = Trace(steps)
+    assert len(trace.of("host", detail="start")) == 5
+    assert len(trace.of("host", detail="stopped")) == 3
+
+
+def test_every_record_is_processed_and_none_before_its_turn():
+    trace = Trace(fault("member-crash", "5s"))
+    next_offset: dict[object, int] = {}
+    for row in trace.of("records"):
+        first, end = map(int, row.detail.split(".."))
+        (partition,) = row.partitions
+        assert first <= next_offset.get(partition, 0)  # again after a crash, never with a gap
+        next_offset[partition] = max(end, next_offset.get(partition, 0))
+    assert len(next_offset) == 6
+    assert min(next_offset.values()) > 200
+
+
+@pytest.mark.parametrize("kind", ["lost-request", "lost-response", "connection-loss"])
+def test_what_the_network_loses_is_made_good(kind):
+    scale = '[[steps]]\nkind = "scale"\nat = "45s"\nmembers = 4\n'
+    trace = Trace(fault(kind) + scale)
+    lost = trace.of("request.lost") + trace.of("response.lost")
+    assert len(lost) == (0 if kind == "connection-loss" else 1)
+
+
+def test_subscriptions_change_while_members_run():
+    text = (
+        '[[topics]]\nname = "payments"\npartitions = 4\n'
+        '[[steps]]\nkind = "subscribe"\nat = "40s"\npattern = "pay.*"\n'
+    )
+    trace = Trace(text)
+    last = {row.actor: row.partitions for row in trace.of("member.state")}
+    assert {p.topic for partitions in last.values() for p in partitions} == {"payments"}
+    assert sum(map(len, last.values())) == 4

@@ -1,0 +1,146 @@
+"""The mutants: what they replace exists, they leave nothing behind, and they cover what they must."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.mutants import hunt as hunting
+from fencepost.simulation.mutants.hunt import MutantResult, hunt, hunt_all
+from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.world.observers import Violation
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_a_mutant_replaces_what_exists_and_puts_it_back(mutant):
+    originals = [patch.original for patch in mutant.patches]
+    assert originals
+    with mutant.apply():
+        for patch, original in zip(mutant.patches, originals, strict=True):
+            assert patch.original is not original
+    assert [patch.original for patch in mutant.patches] == originals
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_a_mutant_names_real_invariants_and_scenarios(mutant):
+    assert mutant.expected
+    assert set(mutant.expected) <= set(INVARIANTS)
+    assert mutant.scenarios
+    for scenario in mutant.scenarios:
+        load(scenario, overrides=mutant.overrides)
+    assert mutant.bug
+    assert mutant.summary.endswith(".")
+
+
+PROVED_BY_HAND = {
+    "assignment-epochs",
+    "offsets-kept",  # nothing expires within a run
+    "one-in-flight",
+    "transitions",  # the machines themselves raise first
+}
+
+
+def test_every_checker_has_been_woken():
+    """By a mutant, or at least by a hand-made history of the unit tests."""
+    woken = {name for mutant in MUTANTS.values() for name in mutant.expected}
+    assert set(INVARIANTS) - woken <= PROVED_BY_HAND
+
+
+def test_the_bugs_that_must_be_there_are():
+    bugs = " ".join(mutant.bug for mutant in MUTANTS.values())
+    for bug in ("KAFKA-16147", "KAFKA-19233", "kfake #1438", "crabka #521"):
+        assert bug in bugs
+    assert {"lost-reply-fenced", "lost-assignment-not-repeated", "keepalive-after-lost-reply"} <= set(MUTANTS)
+
+
+def test_a_renamed_function_breaks_its_mutant_loudly():
+    class Renamed:
+        def new_name(self) -> None: ...
+
+    mutant = Mutant("m", "b", "s.", ("one-owner",), ("steady",), (Patch(Renamed, "old_name", lambda f: f),))
+    with pytest.raises(KeyError), mutant.apply():
+        pass
+
+
+def found(*names):
+    return [Violation(invariant=name, seq=1, t_us=1, message=f"{name} broke") for name in names]
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Runs answer from a script: by seed, what healthy and what mutated code breaks."""
+
+    def make(healthy, mutated):
+        switch = {"on": False}
+        patch = Patch(switch, "x", lambda original: original)
+
+        class Scripted(Mutant):
+            def apply(self):
+                import contextlib
+
+                @contextlib.contextmanager
+                def on():
+                    switch["on"] = True
+                    yield
+                    switch["on"] = False
+
+                return on()
+
+        def violations_of(scenario, seed, overrides=()):
+            return (mutated if switch["on"] else healthy).get(seed, [])
+
+        monkeypatch.setattr(hunting, "violations_of", violations_of)
+        return Scripted("m", "b", "s.", ("one-owner",), ("a", "b"), (patch,))
+
+    return make
+
+
+def test_a_hunt_ends_with_the_first_seed_that_shows_the_bug(script):
+    result = hunt(script({}, {2: found("epochs-ordered"), 3: found("owners-map", "one-owner")}), range(10))
+    assert result == MutantResult(
+        mutant="m",
+        caught=True,
+        seeds_needed=4,
+        by=("owners-map", "one-owner"),
+        scenario="b",
+        seed=3,
+        message="one-owner broke",
+    )
+
+
+def test_a_hunt_without_a_catch_used_all_seeds(script):
+    result = hunt(script({}, {}), range(7))
+    assert (result.caught, result.seeds_needed, result.healthy) == (False, 7, True)
+
+
+def test_a_checker_that_healthy_code_wakes_proves_nothing(script):
+    result = hunt(script({0: found("one-owner")}, {0: found("one-owner")}), range(7))
+    assert (result.caught, result.healthy) == (False, False)
+
+
+def test_an_unknown_mutant_is_refused():
+    with pytest.raises(FencepostError, match="unknown mutant 'nobody'"):
+        hunt_all(1, names=["nobody"])
+
+
+@pytest.mark.parametrize(
+    "name", ["owner-by-epoch", "target-told-early", "lost-reply-fenced", "lost-assignment-not-repeated"]
+)
+def test_mutants_are_caught_in_a_few_seeds(name):
+    result = hunt_all(30, names=[name])[name]
+    assert result.caught, result
+    assert set(result.by) & set(MUTANTS[name].expected)
+
+
+def test_a_rejoin_that_is_fenced_is_caught():
+    result = hunt_all(30, names=["rejoin-fenced"])["rejoin-fenced"]
+    assert result.caught, result
+
+
+def test_a_lost_owner_is_caught():
+    result = hunt_all(30, names=["owner-entry-lost"])["owner-entry-lost"]
+    assert result.caught, result
+    assert "owners-map" in result.by

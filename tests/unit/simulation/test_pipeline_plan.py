@@ -1,0 +1,207 @@
+"""What a campaign runs, how its runs are called, and the directory it may use."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory, run_schema, whole_file
+from fencepost.simulation.pipeline.plan import cells_of, dealt, parse_grid, simulate_command, tasks_of
+from fencepost.simulation.pipeline.shipping import project_zip
+
+SCENARIO = 'duration = "{}"\n[[topics]]\nname = "orders"\npartitions = 4\n'
+
+
+def scenario(folder: Path, name: str = "small", duration: str = "30s") -> str:
+    path = folder / f"{name}.toml"
+    path.write_text(SCENARIO.format(duration))
+    return str(path)
+
+
+def test_a_grid_is_every_combination(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], parse_grid(["members=2,3", "cluster.brokers=1,2"]))
+    assert [cell.parameters for cell in cells] == [
+        {"members": members, "cluster.brokers": brokers} for members in ("2", "3") for brokers in ("1", "2")
+    ]
+    assert [(cell.scenario.group.members, cell.scenario.cluster.brokers) for cell in cells] == [
+        (2, 1),
+        (2, 2),
+        (3, 1),
+        (3, 2),
+    ]
+    assert len({cell.run_id(17) for cell in cells}) == 4
+
+
+def test_run_ids_are_the_scenario_the_parameters_digest_and_the_seed(tmp_path: Path) -> None:
+    source = scenario(tmp_path)
+    (plain,) = cells_of([source], {})
+    assert plain.run_id(17) == "small-000017"
+    (one,) = cells_of([source], {"members": ["2"], "partitions": ["8"]})
+    (other,) = cells_of([source], {"partitions": ["8"], "members": ["2"]})
+    assert one.run_id(3) == other.run_id(3)
+    assert re.fullmatch("small-[0-9a-f]{6}-000003", one.run_id(3))
+
+
+def test_a_run_can_be_repeated_by_a_command(tmp_path: Path) -> None:
+    command = simulate_command("my file.toml", {"members": "3", "network.loss": "a b"}, 4)
+    assert command == "fencepost simulate 'my file.toml' --seed 4 --members 3 --set 'network.loss=a b'"
+
+
+@pytest.mark.parametrize("word", ["members", "members=", "=3", "members=1,,2", "members=2,2", ""])
+def test_a_grid_that_makes_no_sense_is_refused(word: str) -> None:
+    with pytest.raises(FencepostError, match="--grid"):
+        parse_grid([word])
+
+
+def test_a_key_twice_is_refused() -> None:
+    with pytest.raises(FencepostError, match="members is there twice"):
+        parse_grid(["members=2", "members=3"])
+
+
+@pytest.mark.parametrize("value", ["0", "x", "-1", "1.5"])
+def test_a_count_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(FencepostError, match=f"members={value}: expected a number from 1"):
+        cells_of([scenario(tmp_path)], {"members": [value]})
+
+
+def test_a_parameter_that_no_scenario_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FencepostError, match="no_such_key"):
+        cells_of([scenario(tmp_path)], {"no_such_key": ["1"]})
+
+
+def test_two_scenarios_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with pytest.raises(FencepostError, match="its name small is that of"):
+        cells_of([scenario(tmp_path), scenario(tmp_path / "other")], {})
+    with pytest.raises(FencepostError, match="twice"):
+        cells_of([scenario(tmp_path), scenario(tmp_path)], {})
+
+
+def test_tasks_are_what_is_not_finished(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], {"members": ["2", "3"]})
+    finished = frozenset({cells[0].run_id(0), cells[1].run_id(2)})
+    tasks = list(tasks_of(cells, [0, 1, 2], finished, always_traced=1))
+    assert [(task.cell, task.seed, task.traced) for task in tasks] == [
+        (1, 0, True),
+        (0, 1, False),
+        (1, 1, False),
+        (0, 2, False),
+    ]
+
+
+def test_dealing_keeps_every_task_and_mixes_cells(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], {"members": ["2", "3"]})
+    tasks = list(tasks_of(cells, range(6), frozenset(), 0))
+    order = dealt(tasks, 3)
+    assert sorted(order, key=repr) == sorted(tasks, key=repr)
+    assert [{task.cell for task in order[start : start + 4]} for start in (0, 4, 8)] == [{0, 1}] * 3
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], {})
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(FencepostError, match="is not empty and holds no campaign"):
+            CampaignDirectory(out).prepare(cells, resume=resume)
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"]
+
+
+def test_a_campaign_is_gone_on_with_only_when_asked(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], {})
+    directory = CampaignDirectory(tmp_path / "out")
+    assert directory.prepare(cells, resume=False) == frozenset()
+    with pytest.raises(FencepostError, match="--resume"):
+        directory.prepare(cells, resume=False)
+    assert directory.prepare(cells, resume=True) == frozenset()
+
+
+def test_another_scenario_of_the_same_name_is_not_mixed_in(tmp_path: Path) -> None:
+    directory = CampaignDirectory(tmp_path / "out")
+    directory.prepare(cells_of([scenario(tmp_path)], {}), resume=False)
+    changed = cells_of([scenario(tmp_path, duration="60s")], {})
+    with pytest.raises(FencepostError, match="small has changed"):
+        directory.prepare(changed, resume=True)
+
+
+def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
+        with pytest.raises(FencepostError, match="--out"):
+            CampaignDirectory(out).prepare(cells_of([scenario(tmp_path)], {}), resume=False)
+
+
+def test_half_done_parts_go_and_finished_runs_stay(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], {})
+    directory = CampaignDirectory(tmp_path / "out")
+    directory.prepare(cells, resume=False)
+    row = {
+        "run_id": "small-000001",
+        "scenario": "small",
+        "parameters": "{}",
+        "seed": 1,
+        "wall_seconds": 0.1,
+        "violations": 0,
+        "traced": False,
+    }
+    pq.write_table(
+        pa.Table.from_pylist([row], run_schema()), tmp_path / "out/runs/part-000-000000-0000.parquet"
+    )
+    (tmp_path / "out/traces/part-000-000001-0000.parquet").write_bytes(b"its summaries are missing")
+    (tmp_path / "out/traces/.part-000-000002-0000.parquet-77").write_bytes(b"half")
+    assert directory.prepare(cells, resume=True) == {"small-000001"}
+    assert list((tmp_path / "out/traces").iterdir()) == []
+    assert directory.generation() == 1
+
+
+def test_a_note_of_another_format_is_told(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], {})
+    directory = CampaignDirectory(tmp_path / "out")
+    directory.prepare(cells, resume=False)
+    note = tmp_path / "out" / NOTE
+    note.write_text(note.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(FencepostError, match="another version"):
+        directory.prepare(cells, resume=True)
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    def fail_half_way() -> None:
+        with whole_file(tmp_path / "a") as path:
+            path.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    assert list(tmp_path.iterdir()) == []
+    with whole_file(tmp_path / "a") as path:
+        path.write_text("whole")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "whole")]
+
+
+def test_the_projects_code_travels_as_one_zip(tmp_path: Path) -> None:
+    archive = project_zip(tmp_path)
+    names = set(zipfile.ZipFile(archive).namelist())
+    assert {
+        "fencepost/coordinator/protocol/ids.py",
+        "fencepost/simulation/pipeline/sql/rebalances.sql",
+        "fencepost/simulation/scenarios/library/steady.toml",
+    } <= names
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from fencepost.coordinator.protocol import ids; print(ids.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, archive], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"{archive}/fencepost/coordinator/protocol/ids.py"
+    first = archive.read_bytes()
+    assert project_zip(tmp_path).read_bytes() == first

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fencepost.simulation.faults.plan import Kind, Plan, draw
+from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.world.rng import Streams
+
+MINUTE = 60_000_000
+BASE = 'duration = "10m"\n[group]\nmembers = 8\n[[topics]]\nname = "orders"\n'
+
+
+def plan_of(text: str, seed: int = 1) -> Plan:
+    return draw(loads(BASE + text), Streams(seed), 2 * MINUTE)
+
+
+def test_a_seed_draws_the_same_plan_again_and_another_seed_another():
+    text = '[[faults]]\nkind = "member-crash"\nevery = "20s"\n'
+    assert plan_of(text) == plan_of(text)
+    assert plan_of(text) != plan_of(text, seed=2)
+
+
+def test_a_plan_goes_to_json_and_back():
+    text = '[[faults]]\nkind = "slow-link"\nevery = "20s"\n[[steps]]\nkind = "rolling-restart"\nat = "1m"\n'
+    plan = plan_of(text)
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+
+
+def test_faults_come_about_as_often_as_they_say_and_end_before_the_quiet_phase():
+    plan = plan_of('[[faults]]\nkind = "connection-loss"\nevery = "2s"\nfrom = "1m"\n')
+    times = [entry.at_us for entry in plan.entries]
+    assert 170 < len(times) < 260  # seven minutes, one in two seconds
+    assert min(times) >= MINUTE
+    assert max(times) < plan.faults_end_us == 8 * MINUTE
+    assert plan.end_us == 10 * MINUTE
+    assert times == sorted(times)
+
+
+def test_one_more_fault_leaves_the_others_as_they_are():
+    one = '[[faults]]\nkind = "member-freeze"\nevery = "20s"\n'
+    both = plan_of(one + '[[faults]]\nkind = "loss"\nevery = "30s"\n')
+    assert [e for e in both.entries if e.kind is Kind.MEMBER_FREEZE] == list(plan_of(one).entries)
+
+
+def test_a_run_shorter_than_its_quiet_phase_grows():
+    scenario = loads(BASE, overrides=["duration=1m"])
+    plan = draw(scenario, Streams(1), 2 * MINUTE)
+    assert (plan.faults_end_us, plan.end_us) == (MINUTE // 2, MINUTE // 2 + 2 * MINUTE)
+
+
+def test_a_rolling_restart_takes_one_member_after_the_other():
+    plan = plan_of('[[steps]]\nkind = "rolling-restart"\nat = "1m"\nover = "4m"\n')
+    assert [(e.at_us, e.member) for e in plan.entries] == [(MINUTE + n * MINUTE // 2, n) for n in range(8)]
+
+
+def test_a_rolling_restart_in_batches_takes_several_at_once():
+    plan = plan_of('[[steps]]\nkind = "rolling-restart"\nat = "1m"\nover = "3m"\nbatch = 0.4\n')
+    assert [e.at_us // MINUTE for e in plan.entries] == [1, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_scaling_starts_and_stops_the_difference():
+    steps = '[[steps]]\nkind = "scale"\nat = "{}"\n{}\nover = "0s"\n'
+    plan = plan_of(steps.format("1m", "members = 10") + steps.format("2m", "factor = 0.5"))
+    assert [(e.kind, e.member) for e in plan.entries] == [
+        (Kind.START, 8),
+        (Kind.START, 9),
+        *[(Kind.STOP, n) for n in range(9, 3, -1)],
+    ]
+    assert plan.members == 10
+
+
+def test_a_subscription_change_reaches_its_share_of_members():
+    plan = plan_of('[[steps]]\nkind = "subscribe"\nat = "1m"\npattern = "a.*"\nshare = 0.5\n')
+    assert len({e.member for e in plan.entries}) == 4
+    assert {e.pattern for e in plan.entries} == {"a.*"}
+
+
+def test_a_step_after_the_faults_puts_the_quiet_phase_off():
+    plan = plan_of('[[steps]]\nkind = "grow-topic"\nat = "9m"\nname = "orders"\npartitions = 20\n')
+    assert (plan.faults_end_us, plan.end_us) == (9 * MINUTE, 11 * MINUTE)
+
+
+def test_a_swarm_leaves_out_about_half_of_the_kinds():
+    kinds = ["member-crash", "member-freeze", "loss", "connection-loss", "coordinator-move", "lost-request"]
+    text = "".join(f'[[faults]]\nkind = "{kind}"\nat = "1m"\n' for kind in kinds)
+    scenario = loads("swarm = true\n" + BASE + text)
+    sizes = [len(draw(scenario, Streams(seed), MINUTE).entries) for seed in range(60)]
+    assert 2.5 < sum(sizes) / len(sizes) < 3.5
+    assert len(set(sizes)) > 3
+
+
+@pytest.mark.parametrize("likely", [0.2, 1.0])
+def test_a_fault_may_be_unlikely(likely):
+    text = f'[[faults]]\nkind = "loss"\nat = "1m"\nlikely = {likely}\n'
+    hit = sum(bool(plan_of(text, seed).entries) for seed in range(200))
+    assert abs(hit - 200 * likely) < 25

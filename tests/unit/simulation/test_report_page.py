@@ -1,0 +1,278 @@
+"""The pages: offline, complete, and safe whatever a trace says."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
+from fencepost.simulation.report.render import check_writable, render_campaign_report, render_run_report
+from fencepost.simulation.report.tables import duration
+from fencepost.simulation.report.timeline import encode_run, partitions_text, thin
+from fencepost.simulation.run import RunResult, run
+from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.world.observers import Violation
+
+HOSTILE = "</script><img src=//evil.example/x onerror=alert(1)>"
+
+_LOADS = frozenset({"src", "srcset", "href", "action", "data", "poster", "background", "ping", "formaction"})
+
+
+class Page(HTMLParser):
+    """What a page refers to, and what its scripts hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.references: list[tuple[str, str]] = []
+        self.tags: list[str] = []
+        self.scripts: dict[str, str] = {}
+        self.policy = ""
+        self._script: str | None = None
+        self._plain = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = dict(attrs)
+        self.references += [(tag, name) for name in given if name in _LOADS]
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given["content"] or ""
+        self._script = given.get("id") or "code" if tag == "script" else None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = None
+
+    def handle_data(self, data: str) -> None:
+        if self._script is not None:
+            self.scripts[self._script] = self.scripts.get(self._script, "") + data
+
+    def unpacked(self, name: str) -> str:
+        return gzip.decompress(base64.b64decode(self.scripts[name])).decode()
+
+
+class Rows:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def write(self, rows: Any, /) -> None:
+        self.rows.extend(rows)
+
+
+@pytest.fixture(scope="module")
+def traced() -> tuple[RunResult, list[Row]]:
+    rows = Rows()
+    return run(load("rolling-deploy"), 3, trace=rows), rows.rows
+
+
+def report_input(**changes: Any) -> ReportInput:
+    labels = {"scenario": "deploy", "parameters": '{"members": "3"}'}
+    quantiles = {"count": 5, "median": 1.5, "p90": 2.0, "p99": 3.0, "max": 4.0}
+    tables = {
+        "runs": [labels | {"runs": 10, "failed": 1, "violations": 2, "traced": 4}],
+        "rebalances": [labels | quantiles | {"formation_median": 1.0, "epochs_mean": 1.2, "unfinished": 0}],
+        "longest_rebalances": [
+            labels
+            | {"run_id": "r", "begin_s": 1.0, "seconds": 4.0, "cause": "join", "epochs": 1, "heartbeats": 9}
+        ],
+        "downtime": [labels | quantiles | {"cause": "all", "run_seconds_mean": 7.0}],
+        "initial_assignment": [labels | quantiles],
+        "two_owners": [labels | {"count": 0, "seconds": 0.0}],
+        "residency": [
+            labels | {"state": "STABLE", "visits": 3, "seconds": 9.0, "share": 1.0, "mean": 3.0, "max": 4.0}
+        ],
+        "heartbeats": [labels | {"rebalances": 5, "mean": 3.5, "median": 3.0, "max": 9}],
+        "fencings": [],
+        "commits_refused": [],
+        "violations": [labels | {"invariant": HOSTILE, "count": 2, "runs": 1, "example": "r"}],
+    }
+    curve = Curve("deploy, members=3", 5, tuple(point / 10 for point in range(101)))
+    given = {
+        "title": "Campaign: deploy",
+        "source": "/some/where",
+        "tables": tables,
+        "rebalance_curves": (curve,),
+        "traced_runs": 4,
+        "failures": [{"run_id": "deploy-000009", "error": "Traceback\n  …\nValueError: " + HOSTILE}],
+        "runs": (TracedRun(run_id="r", title=HOSTILE, rows=[hostile_row()]),),
+    }
+    return ReportInput(**{**given, **changes})
+
+
+def hostile_row() -> Row:
+    return Row(1, 5, "simulated", "g", HOSTILE, "host", "", "", -1, -1, (), "", HOSTILE)
+
+
+def assert_offline(page: Page) -> None:
+    assert page.references == []
+    assert set(page.tags) & {"link", "img", "iframe", "object", "embed", "base", "video", "audio"} == set()
+    assert page.policy.startswith("default-src 'none';")
+    assert "http" not in page.policy
+
+
+def test_the_page_of_a_run_is_offline_and_whole(traced: tuple[RunResult, list[Row]], tmp_path: Path) -> None:
+    result, rows = traced
+    path = tmp_path / "run.html"
+    render_run_report(result, rows, path, command="fencepost simulate rolling-deploy --seed 3")
+    page = Page(path.read_text())
+    assert_offline(page)
+    packed = json.loads(page.unpacked("run-0"))
+    assert packed["command"] == "fencepost simulate rolling-deploy --seed 3"
+    assert ["digest", result.digest[:12]] in packed["facts"]
+    assert len(packed["columns"]["t"]) == len(rows)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.html"]
+
+
+def test_a_broken_run_says_so(traced: tuple[RunResult, list[Row]], tmp_path: Path) -> None:
+    broken = msgspec.structs.replace(
+        traced[0],
+        converged=False,
+        violations=[Violation(invariant="one owner", seq=1, t_us=0, message="two of them")],
+    )
+    render_run_report(broken, traced[1], tmp_path / "run.html")
+    text = (tmp_path / "run.html").read_text()
+    assert 'class="verdict bad">1 violation; the group did not settle<' in text
+
+
+def test_the_page_of_a_campaign_is_offline_and_escapes_everything(tmp_path: Path) -> None:
+    path = tmp_path / "campaign.html"
+    render_campaign_report(report_input(), path)
+    text = path.read_text()
+    page = Page(text)
+    assert_offline(page)
+    assert "evil.example" in text
+    assert HOSTILE not in text
+    assert "deploy, members=3" in text
+    assert "2 violations in 10 runs, 1 failed" in text
+    assert "4 of 10 runs" in text
+    assert page.unpacked("plotly").startswith("/**\n* plotly.js")
+    assert json.loads(page.scripts["figure-0"])["data"][0]["name"] == "deploy, members=3"
+    assert json.loads(page.unpacked("run-0"))["title"] == HOSTILE
+
+
+def test_a_campaign_without_traces_has_a_page_without_charts(tmp_path: Path) -> None:
+    whole = report_input()
+    tables = {name: [] for name in whole.tables} | {"runs": whole.tables["runs"]}
+    render_campaign_report(
+        report_input(tables=tables, rebalance_curves=(), runs=(), traced_runs=0), tmp_path / "page.html"
+    )
+    page = Page((tmp_path / "page.html").read_text())
+    assert_offline(page)
+    assert set(page.scripts) == {"code"}
+
+
+def test_rows_are_packed_and_come_back() -> None:
+    held = (*(TopicPartition("orders", n) for n in (0, 1, 2, 5)), TopicPartition("returns", 7))
+    rows = [
+        Row(4, 1_000, "simulated", "g", "m", "heartbeat", "", "", 3, 4, held, "", "full"),
+        Row(9, 1_500, "simulated", "g", "m", "heartbeat", "", "", 3, 4, (), "FENCED_MEMBER_EPOCH", "full"),
+    ]
+    packed = encode_run(TracedRun(run_id="r", title="t", rows=[tuple(row) for row in rows]))  # type: ignore[misc]
+    columns = packed["columns"]
+    assert (columns["seq"], columns["t"]) == ([4, 5], [1_000, 500])
+    assert [packed["sets"][number] for number in columns["partitions"]] == ["orders:0-2,5 returns:7", ""]
+    assert [packed["strings"][number] for number in columns["error"]] == ["", "FENCED_MEMBER_EPOCH"]
+    assert {packed["strings"][number] for number in columns["detail"]} == {"full"}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [((), ""), ((3,), "t:3"), ((2, 1), "t:1-2"), ((9, 1, 3, 2), "t:1-3,9")]
+)
+def test_partitions_are_written_as_ranges(numbers: tuple[int, ...], text: str) -> None:
+    assert partitions_text(TopicPartition("t", number) for number in numbers) == text
+
+
+def test_long_runs_lose_what_says_least_first() -> None:
+    def row(seq: int, kind: str, error: str = "", detail: str = "") -> Row:
+        return Row(seq, seq, "simulated", "g", "m", kind, "", "", -1, -1, (), error, detail)
+
+    rows = [
+        row(1, "heartbeat", detail="keepalive"),
+        row(2, "heartbeat", "FENCED_MEMBER_EPOCH", "keepalive"),
+        row(3, "records"),
+        row(4, "commit"),
+        row(5, "commit", "STALE_MEMBER_EPOCH"),
+        row(6, "violation"),
+    ]
+    assert thin(rows, 6) == (rows, [])
+    assert [r.seq for r in thin(rows, 5)[0]] == [2, 3, 4, 5, 6]
+    kept, left_out = thin(rows, 3)
+    assert [r.seq for r in kept] == [2, 5, 6]
+    assert left_out == ["1 steady heartbeats", "1 processed records", "1 accepted commits"]
+    assert [r.seq for r in thin(rows, 1)[0]] == [2]
+
+
+def test_durations_are_readable() -> None:
+    assert [duration(s) for s in (None, 0, 0.0421, 1.234, 59.94, 119.9, 3723)] == [
+        "\N{EN DASH}",
+        "0 ms",
+        "42 ms",
+        "1.23 s",
+        "59.9 s",
+        "119.9 s",
+        "62 min 3 s",
+    ]
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    assert check_writable(tmp_path / "new.html") == tmp_path / "new.html"
+    with pytest.raises(FencepostError, match="is a directory"):
+        check_writable(tmp_path)
+    with pytest.raises(FencepostError, match="does not exist"):
+        check_writable(tmp_path / "no" / "where.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FencepostError, match="does not exist"):
+        check_writable(tmp_path / "file" / "x.html")
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.real
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium to look at the page")
+@pytest.mark.parametrize("kind", ["run", "campaign"])
+def test_a_browser_draws_the_page(kind: str, traced: tuple[RunResult, list[Row]], tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    if kind == "run":
+        render_run_report(*traced, path)
+    else:
+        shown = TracedRun(run_id="r", title="one of them", rows=traced[1])
+        render_campaign_report(report_input(runs=(shown,)), path)
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=20000",
+            "--dump-dom",
+            path.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert 'data-ready="yes"' in done.stdout
+    assert "began" in done.stdout
+    assert ("js-plotly-plot" in done.stdout) == (kind == "campaign")

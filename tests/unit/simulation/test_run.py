@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from fencepost.simulation.faults.plan import Plan, draw
+from fencepost.simulation.nodes.world import quiet_us
+from fencepost.simulation.run import WallTimeExceeded, run
+from fencepost.simulation.scenarios.load import LIBRARY, load, loads
+from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.world.loop import TooManyEvents
+from fencepost.simulation.world.observers import Observer
+from fencepost.simulation.world.rng import Streams
+
+NAMES = sorted(path.stem for path in LIBRARY.glob("*.toml"))
+SMALL = 'duration = "2m"\nquiet = "1m"\n[group]\nmembers = 3\n[[topics]]\nname = "orders"\npartitions = 6\n'
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        self.rows.extend(rows)
+
+    def kinds(self) -> set[str]:
+        return {row[5] for row in self.rows}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scenario_of_the_library_settles_and_breaks_nothing(name):
+    result = run(load(name), 11)
+    assert result.violations == []
+    assert result.converged
+    assert result.scenario == name
+    assert result.heartbeats > 200
+    assert result.rebalances > 0
+    assert result.virtual_seconds >= 120
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not():
+    scenario = load("swarm")
+    first, again, other = run(scenario, 1), run(scenario, 1), run(scenario, 2)
+    assert first.digest == again.digest
+    assert first.events == again.events
+    assert first.digest != other.digest
+
+
+@pytest.mark.parametrize("name", ["regex-subscriptions", "rolling-deploy", "swarm"])
+def test_rebalances_are_counted_as_the_analyses_count_them(name):
+    kept = Kept()
+    result = run(load(name), 2, trace=kept)
+    ended, under_way = 0, False
+    for row in kept.rows:
+        kind, state = row[5], row[7]
+        if kind in ("group.epoch", "group.state"):
+            under_way = under_way or kind == "group.epoch"
+            if state in ("Stable", "Empty", "Dead"):
+                ended += under_way and state == "Stable"
+                under_way = False
+    assert result.rebalances == ended > 1
+
+
+def test_the_trace_tells_all_kinds_of_events():
+    kept = Kept()
+    for name, seed in (("swarm", 3), ("lossy-network", 0), ("growing-topics", 0), ("crash-and-return", 0)):
+        run(load(name), seed, trace=kept)
+    assert {kind.value for kind in Kind} - kept.kinds() <= {Kind.VIOLATION.value}
+
+
+def test_the_trace_has_what_analyses_need():
+    kept = Kept()
+    run(loads(SMALL), 1, trace=kept)
+    rows = [Row(*row) for row in kept.rows]
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    assert [row.t_us for row in rows] == sorted(row.t_us for row in rows)
+    assert (rows[0].kind, rows[0].detail, rows[-1].kind) == ("run.start", "scenario 1", "run.end")
+    assigned = [row for row in rows if row.kind == "callback.end" and row.detail == "assigned"]
+    assert {p for row in assigned for p in row.partitions} == {("orders", n) for n in range(6)}
+    moves = [(row.state_from, row.state_to) for row in rows if row.kind == "member.state"]
+    assert moves.count(("UNSUBSCRIBED", "JOINING")) == 3
+    heartbeats = [row for row in rows if row.kind == "heartbeat"]
+    assert {row.detail for row in heartbeats} == {"join", "ack", "keepalive"}
+    assert heartbeats[-1].member_epoch == heartbeats[-1].group_epoch > 1
+
+
+def test_a_plan_takes_the_place_of_what_the_seed_draws():
+    scenario = loads(SMALL + '[[faults]]\nkind = "member-crash"\nevery = "10s"\n')
+    drawn = draw(scenario, Streams(1), 60_000_000)
+    assert drawn.entries
+    calm = msgspec.structs.replace(drawn, entries=())
+    assert run(scenario, 1, plan=drawn).digest == run(scenario, 1).digest
+    kept = Kept()
+    run(scenario, 1, plan=calm, trace=kept)
+    assert "fault" not in kept.kinds()
+
+
+def test_leaving_a_fault_out_leaves_the_run_before_it_as_it_was():
+    scenario = loads(SMALL + '[[faults]]\nkind = "member-crash"\nevery = "10s"\n')
+    drawn: Plan = draw(scenario, Streams(1), 60_000_000)
+    shorter = msgspec.structs.replace(drawn, entries=drawn.entries[:-1])
+    kept = [Kept(), Kept()]
+    for plan, sink in zip((drawn, shorter), kept, strict=True):
+        run(scenario, 1, plan=plan, trace=sink)
+    before = [[row for row in sink.rows if row[1] < drawn.entries[-1].at_us] for sink in kept]
+    assert before[0] == before[1]
+    assert kept[0].rows != kept[1].rows
+
+
+def test_progress_is_told_up_to_the_end():
+    told: list[float] = []
+    run(loads(SMALL), 1, progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert len(told) > 50
+
+
+def test_a_run_can_be_bounded():
+    with pytest.raises(WallTimeExceeded, match="virtual seconds"):
+        run(loads(SMALL), 1, wall_limit_s=0.0)
+    with pytest.raises(TooManyEvents):
+        run(loads(SMALL), 1, max_events=100)
+
+
+def test_a_defect_of_an_observer_ends_the_run():
+    class Broken(Observer):
+        def on_callback(self, *_: object) -> None:
+            raise ZeroDivisionError("in a checker")
+
+    with pytest.raises(ZeroDivisionError, match="in a checker"):
+        run(loads(SMALL), 1, checkers=[Broken()])
+
+
+def test_a_finding_is_in_the_result_and_in_the_trace():
+    class Fussy(Observer):
+        def attach(self, world, report):
+            self._report = report
+
+        def on_faults_end(self, now_us: int) -> None:
+            self._report("one-owner", "two of them")
+
+    kept = Kept()
+    result = run(loads(SMALL), 1, checkers=[Fussy()], trace=kept)
+    (violation,) = result.violations
+    assert (violation.invariant, violation.t_us, violation.message) == (
+        "one-owner",
+        60_000_000,
+        "two of them",
+    )
+    row = next(Row(*row) for row in kept.rows if row[5] == "violation")
+    assert (row.error, row.detail) == ("one-owner", "two of them")
+
+
+def test_the_quiet_phase_covers_all_timeouts():
+    scenario = loads('duration = "5m"\n[[topics]]\nname = "orders"\n')
+    from fencepost.coordinator.config import GroupCoordinatorConfig
+
+    assert quiet_us(scenario, GroupCoordinatorConfig()) >= (45 + 60 + 15) * 1_000_000
+
+
+def test_a_group_that_cannot_settle_is_told():
+    scenario = loads(SMALL + "[network]\nlatency = '40s'\n")
+    assert not run(scenario, 1, checkers=[]).converged

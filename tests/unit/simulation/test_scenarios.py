@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import re
+import textwrap
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.scenarios.load import DEFAULT, LIBRARY, library, load, loads
+from fencepost.simulation.scenarios.scenario import GrowTopic, Loss, Scenario
+from fencepost.simulation.scenarios.values import Duration, Moment
+
+BASE = 'duration = "5m"\n[[topics]]\nname = "orders"\npartitions = 6\n'
+
+
+def test_the_library_has_its_scenarios_each_with_a_summary():
+    entries = library()
+    assert len(entries) >= 10
+    assert DEFAULT in {entry.name for entry in entries}
+    for entry in entries:
+        assert entry.world == "simulated"
+        assert 20 < len(entry.summary) < 120
+        assert "\n" not in entry.summary
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in LIBRARY.glob("*.toml")))
+def test_every_scenario_of_the_library_loads_under_its_name_and_scales(name):
+    assert load(name).name == name
+    large = load(name, members=200, partitions=2_000, duration="1h")
+    assert (large.group.members, large.partitions, large.duration) == (200, 2_000, Duration(3_600_000_000))
+
+
+def test_a_file_is_loaded_by_its_path(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(BASE)
+    assert load(path).name == "mine"
+    assert load(str(path)).partitions == 6
+
+
+def test_what_a_file_says_is_what_the_scenario_holds():
+    scenario = loads(
+        BASE
+        + textwrap.dedent(
+            """
+            [config]
+            "group.consumer.session.timeout.ms" = 50000
+            [[steps]]
+            kind = "grow-topic"
+            at = "10%"
+            name = "orders"
+            partitions = 9
+            [[faults]]
+            kind = "loss"
+            every = "30s"
+            from = "20s"
+            until = "80%"
+            probability = 0.5
+            """
+        )
+    )
+    assert scenario.config == {"group.consumer.session.timeout.ms": 50000}
+    (step,) = scenario.steps
+    assert step == GrowTopic(at=Moment(share=0.1), name="orders", partitions=9)
+    (fault,) = scenario.faults
+    assert isinstance(fault, Loss)
+    assert (fault.start, fault.until, fault.probability) == (Moment(20_000_000), Moment(share=0.8), 0.5)
+
+
+MISTAKES = {
+    'duration = "5m\n': "x.toml: not TOML: .*line 1",
+    "[[topics]]\nname = 'a'\n": "x.toml: the key duration is missing",
+    "duration = 5\n[[topics]]\nname = 'a'\n": "x.toml:1: duration: expected a duration such as .*, got 5",
+    "duration = '0s'\n[[topics]]\nname = 'a'\n": "x.toml:1: duration: expected at least 1ms, got 0s",
+    "duration = '5s'\ntopics = []\n": "x.toml:2: topics: expected a list of at least 1, got an empty one",
+    BASE + "[[topics]]\nname = 'orders'\n": "x.toml:6: topics.1..name: .* is there twice",
+    BASE + "[[topics]]\nname = 'b c'\n": "x.toml:6: topics.1..name: expected letters",
+    BASE + "[gruop]\n": "x.toml:5: gruop: unknown key; did you mean group",
+    BASE + "[group]\nmembres = 3\n": "x.toml:6: group.membres: unknown key; did you mean members",
+    BASE
+    + "[group]\nmembers = -3\n": "x.toml:6: group.members: expected a whole number of at least 1, got -3",
+    BASE
+    + "[group]\nmembers = 100001\n": "x.toml:6: group.members: expected a whole number of at most 100000",
+    BASE + "[group]\nmembers = 'x'\n": "x.toml:6: group.members: expected a whole number, got .x.",
+    BASE + "[group]\npattern = '('\n": "x.toml:6: group.pattern: expected a regular expression",
+    BASE + "[group]\nassignor = 'sticky'\n": "group.assignor: expected one of uniform, range, got",
+    BASE + "[group]\ntopics = []\n": "x.toml:6: group.topics: expected at least one topic",
+    BASE + "[config]\n'no.such' = 1\n": "x.toml:6: config.no.such: unknown configuration",
+    BASE + "[config]\n'group.consumer.session.timeout.ms' = 5\n": "x.toml:6: config.*out of range",
+    BASE
+    + "[config]\n'group.consumer.max.size' = 1.5\n": "x.toml:6: config.*expected true or false .*, got 1.5",
+    BASE
+    + "[config]\ngroup.consumer.session.timeout.ms = 5\n": "x.toml:6: config.group.consumer.s.*: 5 is out",
+    "config = 3\n" + BASE: "x.toml:1: config: expected a table, got 3",
+    "group = 'g'\n" + BASE: "x.toml:1: group: expected a table, got .g.",
+    BASE + "[group]\nid = ''\n": "x.toml:6: group.id: expected text of at least 1 characters, got",
+    BASE + "[group]\nstatic = 1\n": "x.toml:6: group.static: expected true or false, got 1",
+    BASE + "[cluster]\nload = '3s..1s'\n": "x.toml:6: cluster.load: expected the smaller end first",
+    BASE + "[[faults]]\nkind = 'lossy'\nevery = '1s'\n": "faults.0..kind: expected one of member-crash",
+    BASE + "[[faults]]\nevery = '1s'\n": "x.toml:5: faults.0.: the key kind is missing",
+    BASE + "[[faults]]\nkind = 'loss'\n": "x.toml:5: faults.0.: expected one of at .* and every",
+    BASE + "[[faults]]\nkind = 'loss'\nat = '1s'\nevery = '1s'\n": "expected one of at .* and every",
+    BASE + "[[faults]]\nkind = 'loss'\nat = '6m'\n": "x.toml:7: faults.0..at: expected a time within",
+    BASE + "[[faults]]\nkind = 'loss'\nevery = '1s'\nuntil = '6m'\n": "faults.0..until: expected a time",
+    BASE
+    + "[[faults]]\nkind = 'loss'\nevery = '1s'\nfrom = '50%'\nuntil = '1m'\n": "window ends before it begins",
+    BASE + "[[faults]]\nkind = 'loss'\nevery = '1s'\nprobability = 1.5\n": "a number of at most 1, got 1.5",
+    BASE + "[[faults]]\nkind = 'loss'\nevery = '1s'\nprobabilty = 1\n": "did you mean probability",
+    BASE + "[[faults]]\nkind = 'loss'\nevery = '0s'\n": "x.toml:7: faults.0..every: expected at least 1ms",
+    BASE + "[[steps]]\nkind = 'scale'\nat = '1m'\n": "x.toml:5: steps.0.: expected one of members and factor",
+    BASE + "[[steps]]\nkind = 'scale'\nat = '90%'\nover = '20%'\nmembers = 2\n": "over: the step ends",
+    BASE + "[[steps]]\nkind = 'subscribe'\nat = '1m'\n": "expected topics or a pattern",
+    BASE + "[[steps]]\nkind = 'grow-topic'\nat = '1m'\nname = 'b'\npartitions = 9\n": "a topic that exists",
+    BASE + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = 'orders'\n": "expected a new name",
+    BASE + "[[steps]]\nkind = 'delete-topic'\nat = '1m'\nname = 'orders'\n"
+    "[[steps]]\nkind = 'grow-topic'\nat = '2m'\nname = 'orders'\npartitions = 9\n": "steps.1..name: expected",
+}
+
+
+@pytest.mark.parametrize(("text", "told"), MISTAKES.items(), ids=range(len(MISTAKES)))
+def test_a_mistake_is_told_with_its_place(text, told):
+    with pytest.raises(FencepostError, match=told):
+        loads(text, source="x.toml")
+
+
+def test_overrides_are_typed_like_the_file():
+    scenario = loads(
+        BASE,
+        overrides=[
+            "group.members=9",
+            "group.id=billing",
+            "config.group.consumer.session.timeout.ms=50000",
+            "topics.0.partitions=7",
+            'network.latency={median = "1ms", p99 = "9ms"}',
+        ],
+    )
+    assert (scenario.group.members, scenario.group.id, scenario.partitions) == (9, "billing", 7)
+    assert scenario.config == {"group.consumer.session.timeout.ms": 50000}
+    assert scenario.network.latency.kind == "lognormal"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("group.members=x", '--set group.members=x: expected a whole number, got "x"'),
+        ("group.memberz=1", "--set group.memberz=1: unknown key; did you mean members"),
+        ("group.members", "expected KEY=VALUE"),
+        ("=3", "expected KEY=VALUE"),
+        ("topics.5.partitions=3", "there is no topics.5; topics has 0 to 0"),
+        ("config.nope=1", "--set config.nope=1: unknown configuration"),
+        ("group.static.x=1", "--set group.static.x=1: group.static: expected true or false, got a table"),
+        ("group.config.x=1", "--set group.config.x=1: group.config: unknown key"),
+        ("duration=0s", "--set duration=0s: expected at least 1ms"),
+    ],
+)
+def test_a_wrong_override_is_told_as_such(override, told):
+    with pytest.raises(FencepostError, match=told.replace(".", r"\.")):
+        loads(BASE, overrides=[override])
+
+
+def test_names_of_settings_need_no_quotes():
+    scenario = loads(BASE + "[config]\ngroup.consumer.session.timeout.ms = 50000\n")
+    assert scenario.config == {"group.consumer.session.timeout.ms": 50000}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"members": 100_001}, "--members 100001: expected a whole number of at most"),
+        ({"duration": "5"}, "--duration 5: expected a duration"),
+        ({"partitions": 1}, "--partitions 1: expected at least 2, one for each topic"),
+        (
+            {"members": 0, "option": "--grid"},
+            "--grid members=0: expected a whole number of at",
+        ),
+        (
+            {"overrides": ["group.members=x"], "option": "--grid"},
+            "--grid group.members=x: expected",
+        ),
+    ],
+)
+def test_mistakes_are_told_by_the_option_that_brought_them(given, told):
+    with pytest.raises(FencepostError, match=f"^{re.escape(told)}"):
+        load("growing-topics", **given)
+
+
+def test_partitions_are_shared_in_proportion():
+    scenario = loads(BASE + "[[topics]]\nname = 'payments'\npartitions = 3\n", partitions=902)
+    assert [topic.partitions for topic in scenario.topics] == [601, 301]
+    with pytest.raises(FencepostError, match="--partitions 1: expected at least 2"):
+        loads(BASE + "[[topics]]\nname = 'payments'\npartitions = 3\n", partitions=1)
+
+
+def test_a_scenario_that_is_not_there_is_told_with_the_nearest_name(tmp_path):
+    with pytest.raises(FencepostError, match="did you mean rolling-deploy"):
+        load("rolling-deply")
+    with pytest.raises(FencepostError, match="can't be read"):
+        load(tmp_path / "no.toml")
+    (tmp_path / "latin.toml").write_bytes(b"name = '\xe9'")
+    with pytest.raises(FencepostError, match="can't be read"):
+        load(tmp_path / "latin.toml")
+
+
+def test_scenarios_are_values():
+    assert loads(BASE) == loads(BASE)
+    assert isinstance(loads(BASE), Scenario)
+    assert hash(loads(BASE).duration) == hash(Duration(300_000_000))
