@@ -1,0 +1,121 @@
+"""A real Kafka node as a JVM process: it comes up, has KIP-848 on, and comes back from SIGKILL with its data.
+
+Needs Java 17 or newer (a wheel's will do) and Maven, or Kafka in the user's cache; else it is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.clusters.artifacts import prepare
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.clusters.probe import examine
+from fencepost.simulation.clusters.runner import Condition
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def _kafka_is_there() -> None:
+    try:
+        asyncio.run(prepare())
+    except EnvironmentLacks as error:
+        pytest.skip(str(error))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, told: Callable[[], object]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, told()
+
+
+def produce(servers: str, values: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    failed: list[object] = []
+    for value in values:
+        producer.produce(
+            "orders", value, on_delivery=lambda error, _: failed.append(error) if error else None
+        )
+    assert producer.flush(60) == 0
+    assert failed == []
+
+
+class Reader:
+    """A consumer with group.protocol=consumer, and the values that it read."""
+
+    def __init__(self, servers: str) -> None:
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "readers",
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        self.consumer.subscribe(["orders"])
+        self.values: list[str] = []
+
+    def reads(self, wanted: set[str], seconds: float) -> set[str]:
+        """Poll until all wanted values were read; one may come twice, as a rejoin starts at the beginning."""
+
+        def enough() -> bool:
+            message = self.consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.values.append(message.value().decode())
+            return wanted <= set(self.values)
+
+        wait_until(enough, seconds, lambda: self.values)
+        return set(self.values)
+
+    def partitions(self) -> int:
+        return len(self.consumer.assignment())
+
+
+@pytest.mark.usefixtures("_kafka_is_there")
+async def test_one_node_serves_kip_848_and_survives_being_killed() -> None:
+    async with Cluster() as cluster:
+        servers = cluster.bootstrap_servers
+        before = await examine(servers, seconds=30)
+        assert before.cluster_id == cluster.cluster_id
+        assert before.nodes == {1: servers}
+        assert [before.features[f"{kind}.version"] for kind in ("group", "streams", "share")] == [1, 1, 1]
+        assert cluster.features == before.features
+
+        admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        await asyncio.to_thread(admin.create_topics([NewTopic("orders", 6)])["orders"].result, 20)
+        reader = Reader(servers)
+        try:
+            await asyncio.to_thread(produce, servers, ["a", "b"])
+            assert await asyncio.to_thread(reader.reads, {"a", "b"}, 60) == {"a", "b"}
+            assert reader.partitions() == 6
+
+            await cluster.pause(1)
+            assert await cluster.conditions() == {1: Condition.PAUSED}
+            with pytest.raises(EnvironmentLacks, match="no answer in time"):
+                await examine(servers, seconds=0.3)
+            await cluster.resume(1)
+            assert (await examine(servers, seconds=30)).cluster_id == cluster.cluster_id
+
+            await cluster.kill(1)
+            assert await cluster.conditions() == {1: Condition.STOPPED}
+            with pytest.raises(EnvironmentLacks, match="no broker answers"):
+                await examine(servers)
+            await cluster.restart(1)
+            assert (await examine(servers, seconds=30)).features == before.features
+            await asyncio.to_thread(produce, servers, ["c"])
+            assert await asyncio.to_thread(reader.reads, {"a", "b", "c"}, 60) == {"a", "b", "c"}
+        finally:
+            await asyncio.to_thread(reader.consumer.close)
+        stopped = time.monotonic()
+    assert time.monotonic() - stopped < 30
+    with pytest.raises(EnvironmentLacks):
+        await examine(servers)

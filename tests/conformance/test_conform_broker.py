@@ -1,0 +1,56 @@
+"""`fencepost conform` against a Kafka 4.3.1 in a JVM: no answer may differ but where that is on purpose.
+
+Needs Java 17 or newer and Maven, or Kafka in the user's cache; else it is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.clusters.artifacts import prepare
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.clusters.settings import Profile
+from fencepost.simulation.conform.broker import Judge
+from fencepost.simulation.conform.scripted import scripted
+from fencepost.simulation.conform.suite import Report, Suite
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+REQUESTS = 2_500
+
+
+@pytest.fixture(scope="module")
+def _kafka_is_there() -> None:
+    try:
+        asyncio.run(prepare())
+    except EnvironmentLacks as error:
+        pytest.skip(str(error))
+
+
+async def judged(profile: Profile, requests: int) -> Report:
+    async with Cluster(profile=profile) as cluster:
+        judge = await Judge.connect(cluster.bootstrap_servers)
+        try:
+            return await Suite(judge, "ci").run(scripted(judge.config), seed=1, requests=requests)
+        finally:
+            await judge.close()
+
+
+@pytest.mark.usefixtures("_kafka_is_there")
+async def test_no_answer_differs() -> None:
+    report = await judged("fast", REQUESTS)
+    assert report.differences == []
+    assert report.requests >= REQUESTS
+    assert report.unclear < 10
+    # It would need a broker that allows small groups only.
+    assert [rule.rule for rule in report.rules if rule.verdict == "untested"] == ["check.group_full"]
+
+
+@pytest.mark.usefixtures("_kafka_is_there")
+async def test_no_answer_differs_with_stock_settings() -> None:
+    report = await judged("stock", 800)
+    assert report.differences == []
+    (batched,) = (rule for rule in report.rules if rule.rule == "target.batched")
+    assert batched.verdict == "pass"

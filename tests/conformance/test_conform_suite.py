@@ -1,0 +1,215 @@
+"""Whole comparisons with our own endpoint as the judge: nothing may differ, unless it is made to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
+from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.server.broker import Broker
+from fencepost.simulation.conform import own, scripts
+from fencepost.simulation.conform.broker import Judge
+from fencepost.simulation.conform.schedule import Beat, Describe, Schedule, Wait
+from fencepost.simulation.conform.suite import Report, Suite
+
+pytestmark = pytest.mark.real
+
+CONFIG = GroupCoordinatorConfig(
+    group_consumer_min_session_timeout_ms=100,
+    group_consumer_session_timeout_ms=30_000,
+    group_consumer_heartbeat_interval_ms=5_000,
+    group_consumer_assignment_interval_ms=0,
+    group_consumer_max_size=5,
+)
+TOPICS = {"x": 4, "y": 3}
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker(config=CONFIG) as broker:
+        yield broker
+
+
+async def compare(broker: Broker, *schedules: Schedule, seed: int = 1, requests: int = 0) -> Report:
+    judge = await Judge.connect(broker.bootstrap_servers)
+    try:
+        return await Suite(judge, "run", workers=2).run(schedules, seed=seed, requests=requests)
+    finally:
+        await judge.close()
+
+
+def schedule(*steps: Any, **fields: Any) -> Schedule:
+    return Schedule(**{"name": "s", "topics": TOPICS, **fields}, steps=steps)
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    return {rule.rule: rule.verdict for rule in report.rules}
+
+
+def falsify(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker, change: Callable[[Event, Outcome], Outcome]
+) -> None:
+    """The judge's coordinator, and it alone, answers otherwise."""
+    truthful = broker.coordinator._heartbeat
+
+    def heartbeat(request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
+        return change(request, truthful(request, now_ms))
+
+    handlers = {**broker.coordinator._handlers, ConsumerGroupHeartbeatRequest: heartbeat}
+    monkeypatch.setattr(broker.coordinator, "_handlers", handlers)
+
+
+async def test_random_schedules_agree_with_ourselves(broker: Broker) -> None:
+    report = await compare(broker, requests=600)
+    assert report.requests >= 600
+    assert report.differences == []
+    assert sum(rule.verdict == "pass" for rule in report.rules) > 60
+    assert {rule.verdict for rule in report.rules} == {"pass", "untested"}
+
+
+async def test_what_was_made_is_deleted(broker: Broker) -> None:
+    await compare(broker, requests=150)
+    assert dict(broker.cluster.image.by_name) == {}
+    assert dict(broker.coordinator.groups) == {}
+    assert broker.coordinator.offsets.group_ids == ()
+
+
+async def test_scripts_agree_with_ourselves(broker: Broker) -> None:
+    bodies = [
+        scripts.simple_group(),
+        scripts.offsets(),
+        scripts.revocation(),
+        scripts.static(),
+        scripts.expressions(),
+        scripts.removals(),
+        scripts.full(5),
+    ]
+    topics = {"x": 4, "y": 3, "z": 1, "w": 6}
+    report = await compare(broker, *(schedule(*steps, topics=topics) for steps in bodies))
+    assert report.differences == []
+    passed = {rule for rule, verdict in verdicts(report).items() if verdict == "pass"}
+    assert {"check.group_full", "static.unreleased", "commit.simple_group", "remove.several"} <= passed
+    assert {"regex.resolution", "reconcile.confirmed", "assignor.range.equal"} <= passed
+
+
+async def test_a_session_ends_on_both_sides(broker: Broker) -> None:
+    broker.coordinator.config = msgspec.structs.replace(
+        CONFIG, group_consumer_session_timeout_ms=300, group_consumer_heartbeat_interval_ms=100,
+        group_consumer_min_heartbeat_interval_ms=50,
+    )  # fmt: skip
+    broker.coordinator._settings.clear()
+    judge = await Judge.connect(broker.bootstrap_servers)
+    judge.config = broker.coordinator.config
+    try:
+        steps = (scripts.join("A", "x"), Wait(ms=450), Beat(member="A"), Describe())
+        report = await Suite(judge, "run").run([schedule(*steps)], seed=0, requests=0)
+    finally:
+        await judge.close()
+    assert report.differences == []
+    assert verdicts(report)["timer.session"] == "pass"
+
+
+async def test_a_wrong_code_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    def lenient(request: Any, outcome: Outcome) -> Outcome:
+        reply: Any = outcome.reply
+        if reply.error_code is ErrorCode.FENCED_MEMBER_EPOCH:
+            reply = msgspec.structs.replace(reply, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        return Outcome(records=outcome.records, reply=reply, effects=outcome.effects)
+
+    falsify(monkeypatch, broker, lenient)
+    noise = [Describe(), Beat(member="B"), *scripts.confirm("A")]
+    ahead = Beat(member="A", epoch="ahead")  # type: ignore[arg-type]
+    report = await compare(broker, schedule(*noise, scripts.join("A", "x"), *noise, ahead, *noise))
+    (difference,) = report.differences
+    assert difference.rule == "epoch.ahead"
+    assert verdicts(report)["epoch.ahead"] == "differ"
+    assert difference.fields == ('error_code: Kafka "UNKNOWN_MEMBER_ID", fencepost "FENCED_MEMBER_EPOCH"',)
+    assert difference.schedule.steps == (scripts.join("A", "x"), ahead)
+    assert difference.step == 1
+
+
+async def test_what_does_not_show_again_is_unclear(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    lies = iter([True])
+
+    def once(request: Any, outcome: Outcome) -> Outcome:
+        reply: Any = outcome.reply
+        if request.group_id.endswith("-g1") and next(lies, False):
+            reply = msgspec.structs.replace(reply, heartbeat_interval_ms=1)
+        return Outcome(records=outcome.records, reply=reply, effects=outcome.effects)
+
+    falsify(monkeypatch, broker, once)
+    report = await compare(broker, schedule(scripts.join("A", "x")))
+    assert (report.differences, report.unclear) == ([], 1)
+
+
+async def test_another_target_is_found_where_it_is_computed(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    everything = dict(broker.coordinator._assignors)
+    monkeypatch.setattr(broker.coordinator, "_assignors", {**everything, "range": everything["uniform"]})
+    two = (scripts.join("A", "x", "y"), scripts.join("B", "x", "y"), Describe())
+    report = await compare(broker, schedule(*two))
+    (difference,) = report.differences
+    assert difference.rule == "assignor.range.equal"
+    assert difference.step == 1
+
+
+async def test_a_known_deviation_is_counted_and_is_no_difference(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    def keeps_old_instance_ids(request: Any, outcome: Outcome) -> Outcome:
+        if request.member_id == "B":
+            code = ErrorCode.UNRELEASED_INSTANCE_ID
+            return Outcome(reply=msgspec.structs.replace(outcome.reply, error_code=code))  # type: ignore[type-var]
+        return outcome
+
+    falsify(monkeypatch, broker, keeps_old_instance_ids)
+    joins = [scripts.join("A", "x", instance=instance) for instance in ("i1", "i2")]
+    taken = scripts.join("B", "x", instance="i1")
+    report = await compare(broker, schedule(*joins, taken))
+    assert report.differences == []
+    assert [(one.name, one.times) for one in report.deviations] == [("abandoned-instance-id", 1)]
+
+
+async def test_a_defect_of_ours_is_a_difference(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
+    def broken(self: own.Own, *args: Any) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(own.Own, "ask", broken)
+    report = await compare(broker, schedule(scripts.join("A", "x")))
+    (difference,) = report.differences
+    assert (difference.rule, difference.fields) == ("crash", ("fencepost raised RuntimeError: no",))
+
+
+class TestTheJudge:
+    @pytest.mark.parametrize("address", ["nowhere", "host:", ":1", "host:99999"])
+    async def test_an_address_must_be_one(self, address: str) -> None:
+        with pytest.raises(FencepostError, match="expected HOST:PORT"):
+            await Judge.connect(address)
+
+    async def test_nobody_there(self) -> None:
+        with pytest.raises(EnvironmentLacks, match=r"no broker answers at 127\.0\.0\.1:1 "):
+            await Judge.connect("127.0.0.1:1")
+
+    async def test_its_settings_are_ours(self, broker: Broker) -> None:
+        judge = await Judge.connect(broker.bootstrap_servers)
+        assert judge.config == CONFIG
+        await judge.close()
+
+    async def test_a_broker_that_goes_away_ends_the_comparison(self, broker: Broker) -> None:
+        judge = await Judge.connect(broker.bootstrap_servers)
+        suite = Suite(judge, "run", workers=2)
+        comparing = asyncio.create_task(suite.run((), seed=1, requests=10**9))
+        await asyncio.sleep(0.3)
+        await broker.close()
+        with pytest.raises(EnvironmentLacks):
+            await comparing
+        with pytest.raises(EnvironmentLacks):
+            await judge.close()

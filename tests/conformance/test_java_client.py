@@ -1,0 +1,190 @@
+"""The Java client 4.3.1 against our endpoint. Needs a JDK (17 or newer) and Maven, else it is skipped."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import pathlib
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(90)]
+
+SOURCES = pathlib.Path(__file__).with_name("java")
+QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx128m"]
+SECONDS = 20
+
+
+def built(target: pathlib.Path) -> pathlib.Path:
+    """Jars and compiled judge, made once and kept in pytest's cache."""
+    for tool in ("java", "javac", "mvn"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    judge = target / "ConsumerJudge.class"
+    source = SOURCES / "ConsumerJudge.java"
+    with (target / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_fresh(judge, source):
+            _build(target, source)
+    return target
+
+
+def _is_fresh(judge: pathlib.Path, source: pathlib.Path) -> bool:
+    return judge.exists() and judge.stat().st_mtime > source.stat().st_mtime
+
+
+def _build(target: pathlib.Path, source: pathlib.Path) -> None:
+    fetch = ["mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies"]
+    fetch += ["-DincludeScope=runtime", f"-DoutputDirectory={target / 'lib'}"]
+    done = subprocess.run(fetch, capture_output=True, text=True, timeout=80, check=False)
+    if done.returncode:
+        pytest.skip(f"Maven can't fetch kafka-clients: {done.stdout[-300:]}")
+    compiler = ["javac", "-cp", f"{target / 'lib'}/*", "-d", str(target), str(source)]
+    subprocess.run(compiler, check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def java(request) -> list[str]:
+    target = built(request.config.cache.mkdir("java-client"))
+    return ["java", *QUICK, "-cp", f"{target}:{target / 'lib'}/*", "ConsumerJudge"]
+
+
+class Judge:
+    """A Java process and the lines that it says."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self.said: list[str] = []
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.strip())
+
+    def wait(self, condition: Callable[[str], object]) -> str:
+        """The next line for which the condition holds."""
+        while True:
+            try:
+                line = self._lines.get(timeout=SECONDS)
+            except queue.Empty:
+                pytest.fail(f"it only said {self.said[-20:]}")
+            self.said.append(line)
+            if condition(line):
+                return line
+
+    def wait_owned(self, count: int) -> list[int]:
+        """The partitions, once there are that many."""
+        line = self.wait(lambda one: one.startswith("OWNS") and len(json.loads(one[5:])) == count)
+        return json.loads(line[5:])
+
+    def records(self, count: int) -> list[str]:
+        values: list[str] = []
+        while len(values) < count:
+            values.append(self.wait(lambda one: one.startswith("RECORD"))[7:])
+        self.wait(lambda one: one == "COMMITTED")
+        return values
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.wait(lambda one: one == "CLOSED")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        self._listener.join(10)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def served(served) -> Iterator[Any]:
+    """With longer sessions: a Java process takes seconds to start, and others wait for the processor."""
+    config = msgspec.structs.replace(served.broker.config, group_consumer_session_timeout_ms=8_000)
+    with type(served)({"orders": 12}, config=config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def judge(java, served) -> Iterator[Callable[..., Judge]]:
+    judges: list[Judge] = []
+
+    def start(action: str, *arguments: str) -> Judge:
+        judges.append(Judge([*java, action, served.bootstrap_servers, *arguments]))
+        return judges[-1]
+
+    yield start
+    for one in judges:
+        one.end()
+
+
+def test_it_produces_joins_consumes_commits_and_shares(served, judge):
+    judge("produce", "orders", "500").wait(lambda line: line == "PRODUCED 500")
+    first = judge("consume", "g", "orders")
+    assert first.wait_owned(12) == list(range(12))
+    assert sorted(first.records(500)) == sorted(f"value {number}" for number in range(500))
+    second = judge("consume", "g", "orders")
+    theirs = second.wait_owned(6)
+    assert sorted(theirs + [n for n in range(12) if n not in theirs]) == list(range(12))
+    first.wait(lambda line: line == "REVOKED 6")
+    members = served.look(lambda broker: dict(broker.coordinator.groups["g"].members))
+    assert [sum(map(len, member.assigned.values())) for member in members.values()] == [6, 6]
+    first.close()
+    second.wait_owned(12)
+    assert not any(line.startswith("RECORD") for line in second.said), "what was committed is not read again"
+    second.close()
+    assert served.look(lambda broker: len(broker.coordinator.groups["g"].members)) == 0
+
+
+def test_its_admin_client_sees_the_group(judge):
+    judge("produce", "orders", "500").wait(lambda line: line == "PRODUCED 500")
+    member = judge("consume", "g", "orders")
+    member.wait_owned(12)
+    member.records(500)
+    admin = judge("administer", "g")
+    admin.wait(lambda line: line.startswith("LEFT"))
+    told = [line for line in admin.said if not line.startswith(("OFFSET", "LATEST"))]
+    assert told == [
+        "GROUP g Consumer consumer Stable",
+        "DESCRIBED Stable Consumer uniform epochs 2 2",
+        "MEMBER /127.0.0.1 2 12 12",
+        "TOPIC 12",
+        "MISSING GroupIdNotFoundException",
+        "DELETED GroupNotEmptyException",
+        "LEFT 0",
+    ]
+    offsets = dict(line.split()[1:] for line in admin.said if line.startswith("OFFSET"))
+    assert sum(map(int, offsets.values())) == 500
+    assert f"LATEST {offsets['orders-0']}" in admin.said
+
+
+def test_a_killed_one_is_replaced_and_a_pattern_is_subscribed(served, judge):
+    survivor, victim = judge("consume", "g", "^ord.*"), judge("consume", "g", "^ord.*")
+    survivor.wait_owned(6)
+    victim.wait_owned(6)
+    victim.process.send_signal(signal.SIGKILL)
+    survivor.wait_owned(12)
+
+
+def test_a_static_member_keeps_its_place(served, judge):
+    first = judge("consume", "g", "orders", "one")
+    first.wait_owned(12)
+    epoch = served.look(lambda broker: broker.coordinator.groups["g"].group_epoch)
+    first.close()
+    again = judge("consume", "g", "orders", "one")
+    again.wait_owned(12)
+    assert served.look(lambda broker: broker.coordinator.groups["g"].group_epoch) == epoch

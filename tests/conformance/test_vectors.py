@@ -1,0 +1,98 @@
+"""Kafka 4.3.1's own assignors, recorded: 400 sequences of six group changes."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.assign import registry
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.conform import vectors
+from fencepost.simulation.conform.vectors import replay_vectors
+
+ASSIGNORS = Path(__file__).resolve().parent.parent / "vectors" / "assignors.jsonl.gz"
+
+STEP = {
+    "topics": {"t": 3},
+    "members": {"m0": {"topics": ["t"], "instance": None}, "m1": {"topics": ["t"], "instance": None}},
+    "current": {},
+    "target": {"m0": {"t": [0, 1]}, "m1": {"t": [2]}},
+}
+
+
+def written(path: Path, **changes: object) -> Path:
+    sequence = {"seed": 7, "assignor": "range", "steps": [{**STEP, **changes}]}
+    path.write_bytes(msgspec.json.encode(sequence) + b"\n")
+    return path
+
+
+def test_every_answer_of_kafka_is_met() -> None:
+    report = replay_vectors(ASSIGNORS)
+    assert report.requests == 2400
+    assert report.differences == []
+    assert {rule.rule: rule.verdict for rule in report.rules} == {
+        "range.target": "equal",
+        "uniform.moves": "equal",
+        "uniform.sizes": "equal",
+        "uniform.valid": "equal",
+    }
+
+
+def test_an_assignor_that_forgets_its_target_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(spec: registry.GroupSpec) -> object:
+        return registry.uniform(msgspec.structs.replace(spec, targets={}))
+
+    monkeypatch.setattr(vectors, "BUILT_IN", {**registry.BUILT_IN, "uniform": forgetful})
+    report = replay_vectors(ASSIGNORS)
+    assert {rule.rule for rule in report.rules if rule.verdict == "different"} >= {"uniform.moves"}
+    assert all(difference.schedule.startswith("seed ") for difference in report.differences)
+
+
+def test_a_wrong_answer_is_named_by_rule_seed_and_step(tmp_path: Path) -> None:
+    path = written(tmp_path / "v.jsonl", target={"m0": {"t": [0]}, "m1": {"t": [1, 2]}})
+    report = replay_vectors(path)
+    assert [(d.rule, d.schedule) for d in report.differences] == [("range.target", "seed 7 step 0")]
+    assert [(r.rule, r.verdict) for r in report.rules] == [("range.target", "different")]
+
+
+def test_a_file_that_is_not_compressed_is_read_too(tmp_path: Path) -> None:
+    assert replay_vectors(written(tmp_path / "v.jsonl")).differences == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topics": {"t": "3"}}, r"line 1 .*Expected `int`, got `str`"),
+        ({"topics": {}}, r"line 1, step 0: m0 subscribes to t, which is no topic there"),
+        ({"current": {"m9": {"t": [0]}}}, r"m9 has partitions and is no member"),
+        ({"current": {"m0": {"t": [3]}}}, r"m0 has partition 3 of t, which does not exist"),
+        ({"command": 1}, r"unknown field `command`"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(FencepostError, match=message):
+        replay_vectors(written(tmp_path / "v.jsonl", **changes))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "holds no vectors"),
+        (b"\xff\xfe{}\n", "line 1 is not an assignor sequence"),
+        (gzip.compress(b'{"seed"' * 100, mtime=0)[:-12], "damaged gzip file"),
+        (b'{"seed": 1, "assignor": "sticky", "steps": []}\n', "'sticky' is none of uniform, range"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "v.jsonl.gz"
+    path.write_bytes(data)
+    with pytest.raises(FencepostError, match=message):
+        replay_vectors(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FencepostError, match="No such file"):
+        replay_vectors(tmp_path / "absent")
