@@ -1,0 +1,154 @@
+"""What a simulated world costs: heartbeats a second, the large run, runs of the library, memory a member.
+
+    python benchmarks/simulation.py [--members N] [--partitions N] [--duration 1h] [--only NAME] [--json]
+
+Checkers are on everywhere; the trace is written as Parquet where it says so. CPU seconds are the process's
+own: on a shared machine they say more than wall time, and still too much. All on one core.
+
+- heartbeats: a steady group, one virtual hour; nothing happens but heartbeats. Budget: 30,000 a second.
+- large: the default scenario, a rolling deploy under faults, 1,000 members and 10,000 partitions, one
+  virtual hour. Budget: 30 s.
+- library: one run of each scenario that ships.
+- memory: what one more member adds, at ten partitions a member, with its share of the coordinator, the
+  logs and the checkers; measured between two group sizes. Budget: 25 kB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import resource
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fencepost.simulation.nodes.world import World
+from fencepost.simulation.run import RunResult, run
+from fencepost.simulation.scenarios.load import library, load, loads
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.trace.parquet import ParquetTrace
+
+BUDGETS = {"heartbeats": "30,000/s", "large": "30 s", "memory": "25 kB"}
+
+
+def steady(members: int, partitions: int, duration: str) -> Scenario:
+    return loads(
+        f'duration = "{duration}"\nquiet = "1m"\n[group]\nmembers = {members}\n'
+        f'[[topics]]\nname = "orders"\npartitions = {partitions}\n',
+        name="steady",
+    )
+
+
+def timed(scenario: Scenario, *, trace: bool) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.parquet"
+        cpu = time.process_time()
+        if trace:
+            with ParquetTrace(path, "benchmark") as sink:
+                result = run(scenario, 1, trace=sink)
+        else:
+            result = run(scenario, 1)
+        cpu = time.process_time() - cpu
+        size = path.stat().st_size if trace else 0
+    return told(result, cpu) | ({"trace_mb": round(size / 1e6, 1)} if trace else {})
+
+
+def told(result: RunResult, cpu: float) -> dict[str, Any]:
+    return {
+        "members": result.members,
+        "partitions": result.partitions,
+        "virtual_s": result.virtual_seconds,
+        "heartbeats": result.heartbeats,
+        "rebalances": result.rebalances,
+        "violations": len(result.violations),
+        "wall_s": round(result.wall_seconds, 2),
+        "cpu_s": round(cpu, 2),
+        "heartbeats_per_cpu_s": round(result.heartbeats / cpu),
+    }
+
+
+def heartbeats(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for trace in (False, True):
+        scenario = steady(args.members // 2, args.partitions // 2, args.duration)
+        yield {"case": "heartbeats", "trace": trace} | timed(scenario, trace=trace)
+
+
+def large(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    scenario = load(members=args.members, partitions=args.partitions, duration=args.duration)
+    yield {"case": "large", "trace": True} | timed(scenario, trace=True) | {"rss_mb": rss_mb()}
+
+
+def small(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for entry in library():
+        scenario = load(entry.name)
+        cpu = time.process_time()
+        results = [run(scenario, seed) for seed in range(5)]
+        cpu = (time.process_time() - cpu) / len(results)
+        yield {"case": "library", "scenario": entry.name} | told(results[-1], cpu)
+
+
+def memory(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    sizes = (args.members // 4, args.members)
+    for checkers in (None, []):
+        used = [in_use(members, checkers) for members in sizes]
+        added = (used[1] - used[0]) / (sizes[1] - sizes[0])
+        yield {"case": "memory", "checkers": checkers is None, "kb_a_member": round(added / 1e3, 1)}
+
+
+def in_use(members: int, checkers: list[Any] | None) -> int:
+    """Bytes in use at the end of a steady run, everything still there."""
+    scenario = steady(members, members * 10, "2m")
+    found: list[int] = []
+
+    class Measured(World):
+        def end(self) -> bool:
+            gc.collect()
+            found.append(tracemalloc.get_traced_memory()[0])
+            return super().end()
+
+    import fencepost.simulation.run as runs
+
+    original, runs.World = runs.World, Measured  # type: ignore[misc]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        run(scenario, 1, checkers=checkers)
+    finally:
+        tracemalloc.stop()
+        runs.World = original  # type: ignore[misc]
+    return found[0]
+
+
+def rss_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+CASES = {"heartbeats": heartbeats, "large": large, "library": small, "memory": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--members", type=int, default=1_000)
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--duration", default="1h")
+    parser.add_argument("--only", choices=CASES, action="append")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    for name in args.only or CASES:
+        if name in BUDGETS and not args.json:
+            print(f"{name}: budget {BUDGETS[name]}")
+        for row in CASES[name](args):
+            print(
+                json.dumps(row) if args.json else "  " + "  ".join(f"{k} {v}" for k, v in row.items()),
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
