@@ -1,0 +1,389 @@
+"""Writes the parts of the docs that the code knows best: machines, scenario keys, commands, traces.
+
+`make docs` runs it. A part lies between the lines `<!-- generated: NAME -->` and `<!-- end -->`. With
+`--examples` the commands of console blocks are run as well, and the blocks show what they print now.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import NoneType, UnionType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import cyclopts
+import msgspec
+
+from fencepost.coordinator.codec.registry import REGISTRY
+from fencepost.member.consumer.drafts import VIEWS, Difference
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.simulation.cli.commands import COMMANDS
+from fencepost.simulation.conform.deviations import DEVIATIONS
+from fencepost.simulation.conform.rules import NAMES
+from fencepost.simulation.scenarios import scenario
+from fencepost.simulation.scenarios.values import Duration, Moment, Span
+from fencepost.simulation.states import markdown
+from fencepost.simulation.trace import schema
+
+DOCS = Path(__file__).parent
+HEAD = "| key | value | default | meaning |\n|---|---|---|---|"
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+KEYS_WITHOUT_TEXT = {
+    "Scenario.name": "What reports call it; the file's name if it is left out.",
+    "Scenario.summary": "One line for `fencepost scenarios`.",
+    "Scenario.group": "A table, below.",
+    "Scenario.topics": "At least one table `[[topics]]`, below.",
+    "Scenario.cluster": "A table, below.",
+    "Scenario.network": "A table, below.",
+    "Scenario.application": "A table, below.",
+    "Scenario.steps": "Tables `[[steps]]`: what people do.",
+    "Scenario.faults": "Tables `[[faults]]`: what goes wrong.",
+    "Group.id": "The group's id.",
+    "Group.members": "How many members there are at the start.",
+    "Group.assignor": "The assignor that members ask for, `uniform` or `range`; else the coordinator's.",
+    "Topic.name": "Its name.",
+    "Topic.partitions": "How many partitions it has.",
+    "Cluster.brokers": "How many hosts can coordinate.",
+    "Network.request_timeout": "After so long a member gives a request up.",
+    "Application.max_poll_records": "Most records that one poll returns.",
+    "Application.auto_commit_interval": "Time between commits of what was processed.",
+    "Subscribe.topics": "The new topics.",
+    "Subscribe.pattern": "The new regular expression.",
+    "Scale.members": "How many there are afterwards.",
+    "at": "When.",
+    "over": "How long it takes from the first to the last.",
+    "name": "Which topic.",
+    "partitions": "How many partitions.",
+    "records_per_second": "Over all its partitions; 0 leaves the data plane out.",
+    "lasts": "How long.",
+    "share": "Which part of the members.",
+    "probability": "The chance of each message to be lost.",
+    "returns": "The chance that it comes back.",
+    "from": "When the first may come.",
+    "until": "When the last may have come.",
+}
+COLUMNS = {
+    "run_id": "Which run; the only column that is not in the digest.",
+    "seq": "Number of the row in its run, from 1.",
+    "t_us": "Virtual microseconds since the start of the run.",
+    "world": "`simulated`; other worlds write the same schema.",
+    "group": "The group's id.",
+    "actor": "Who: the name of a host. Member hosts keep theirs over restarts.",
+    "kind": "What happened: one of the kinds below.",
+    "state_from": "The state that was left, where the row tells of a transition.",
+    "state_to": "The state that was entered.",
+    "member_epoch": "The member's epoch afterwards; -1 where there is none.",
+    "group_epoch": "The group's epoch afterwards; -1 where there is none.",
+    "partitions": "List of (topic, partition); what it means depends on the kind.",
+    "error": "Kafka's error; Disconnected, RequestTimedOut or CallbackFailed; a broken invariant; or empty.",
+    "detail": "What the kind says.",
+}
+KINDS_WITHOUT_TEXT = {
+    "run.end": "The run is over.",
+    "request.lost": "A request did not reach its broker.",
+    "response.lost": "A request was carried out, and its answer did not come back.",
+}
+
+
+def texts_of(owner: type) -> dict[str, str]:
+    """The text under each field of a class."""
+    body = ast.parse(inspect.getsource(owner)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if not isinstance(text, ast.Expr) or not isinstance(text.value, ast.Constant):
+            continue
+        name = field.target if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [None])[0]
+        if isinstance(name, ast.Name):
+            texts[name.id] = " ".join(str(text.value.value).split())
+    return texts
+
+
+def inherited_texts(kind: type) -> dict[str, str]:
+    """The texts of a class and of those that it extends."""
+    texts: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if owner.__module__ == kind.__module__:
+            texts |= texts_of(owner)
+    return texts
+
+
+def kind_of_value(hint: Any) -> str:
+    """A key's type, in the words of the page."""
+    if get_origin(hint) is Annotated:
+        base, *rest = get_args(hint)
+        limits = next((meta for meta in rest if isinstance(meta, msgspec.Meta)), None)
+        return kind_of_value(base) if limits is None else _limited(base, limits)
+    if get_origin(hint) in (typing.Union, UnionType):
+        return " or ".join(kind_of_value(each) for each in get_args(hint) if each is not NoneType)
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        return "tables" if _is_table(inner) else f"list of {kind_of_value(inner)}s"
+    if get_origin(hint) is dict:
+        return "table of settings"
+    if _is_table(hint):
+        return "table"
+    names = {bool: "true or false", int: "number", float: "number", str: "text"}
+    return names.get(hint) or {Duration: "duration", Moment: "moment", Span: "span"}[hint]
+
+
+def _limited(base: Any, meta: msgspec.Meta) -> str:
+    low = meta.ge if meta.ge is not None else meta.gt
+    high = meta.le if meta.le is not None else meta.lt
+    if base is str or low is None or high is None:
+        return kind_of_value(base)
+    above = "above " if meta.gt is not None else ""
+    return f"{above}{low:,} to {high:,}"
+
+
+def _is_table(hint: Any) -> bool:
+    if get_origin(hint) in (typing.Union, UnionType):
+        return all(_is_table(each) for each in get_args(hint))
+    return (
+        isinstance(hint, type) and issubclass(hint, msgspec.Struct) and hint not in (Duration, Moment, Span)
+    )
+
+
+def shown_default(field: msgspec.structs.FieldInfo) -> str:
+    """A key's default, as a file would have it."""
+    value = field.default
+    if value is msgspec.NODEFAULT:
+        return "required" if field.default_factory is msgspec.NODEFAULT else ""
+    if value is None or value == () or (isinstance(value, msgspec.Struct) and _is_table(type(value))):
+        return ""
+    if isinstance(value, Span):
+        return f"`{_span(value)}`"
+    if isinstance(value, Moment):
+        return f'`"{value.share:.0%}"`' if value.share is not None else f'`"{Duration(value.us)}"`'
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f'`"{value}"`' if isinstance(value, str | Duration) else f"`{value:,}`"
+
+
+def _span(span: Span) -> str:
+    low, high = Duration(span.low), Duration(span.high)
+    match span.kind:
+        case "constant":
+            return f'"{low}"'
+        case "uniform":
+            return f'"{low}..{high}"'
+        case "lognormal":
+            return f'{{median = "{low}", p99 = "{high}"}}'
+        case _:
+            return f'{{mean = "{low}"}}'
+
+
+def keys(kind: type[msgspec.Struct], skip: frozenset[str] = frozenset()) -> Iterator[str]:
+    """A table of a struct's keys."""
+    hints = get_type_hints(kind, include_extras=True)
+    texts = inherited_texts(kind)
+    yield HEAD
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name in skip:
+            continue
+        text = (
+            texts.get(field.name)
+            or KEYS_WITHOUT_TEXT.get(f"{kind.__name__}.{field.name}")
+            or KEYS_WITHOUT_TEXT[field.encode_name]
+        )
+        value = kind_of_value(hints[field.name])
+        yield f"| `{field.encode_name}` | {value} | {shown_default(field)} | {text} |"
+
+
+def scenario_keys() -> Iterator[str]:
+    """The keys of a scenario file, table by table."""
+    yield from keys(scenario.Scenario)
+    tables = {
+        "[group]": scenario.Group,
+        "[[topics]]": scenario.Topic,
+        "[cluster]": scenario.Cluster,
+        "[network]": scenario.Network,
+        "[application]": scenario.Application,
+    }
+    for heading, kind in tables.items():
+        yield f"\n### `{heading}`\n\n{inspect.getdoc(kind)}\n"
+        yield from keys(kind)
+
+
+def variants(union: Any, shared: type[msgspec.Struct]) -> Iterator[str]:
+    """The kinds of steps or faults: what is common, then each with its own keys."""
+    common = frozenset(field.encode_name for field in msgspec.structs.fields(shared))
+    yield HEAD
+    yield "| `kind` | text | required | One of those below. |"
+    yield from list(keys(shared))[1:]
+    for kind in get_args(union):
+        yield f"\n#### `{kind.__struct_config__.tag}`\n\n{inspect.getdoc(kind)}"
+        rows = list(keys(kind, common))
+        if len(rows) > 1:
+            yield ""
+            yield from rows
+
+
+def columns() -> Iterator[str]:
+    """The trace's columns."""
+    yield "| column | meaning |\n|---|---|"
+    yield from (f"| `{name}` | {COLUMNS[name]} |" for name in schema.COLUMNS)
+
+
+def kinds() -> Iterator[str]:
+    """The trace's kinds of rows."""
+    texts = texts_of(schema.Kind)
+    yield "| kind | what it tells |\n|---|---|"
+    for kind in schema.Kind:
+        yield f"| `{kind.value}` | {texts.get(kind.name) or KINDS_WITHOUT_TEXT[kind.value]} |"
+
+
+def commands() -> Iterator[str]:
+    """Each command with its arguments and options, as cyclopts reads them."""
+    for command in COMMANDS:
+        function = pkgutil.resolve_name(command.function)
+        yield f"## `fencepost {command.name}`\n\n{inspect.getdoc(function)}\n"
+        yield "| argument or option | default | meaning |\n|---|---|---|"
+        hints = get_type_hints(function, include_extras=True)
+        for parameter in inspect.signature(function).parameters.values():
+            yield _argument(parameter, hints[parameter.name])
+        yield ""
+
+
+def _argument(parameter: inspect.Parameter, hint: Any) -> str:
+    metas = [meta for meta in get_args(hint)[1:] if isinstance(meta, cyclopts.Parameter)]
+    text = next(meta.help for meta in metas if meta.help)
+    named = next((meta.name for meta in metas if meta.name), None)
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        shown = f"[{parameter.name.upper().removesuffix('S')} …]"
+    elif parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        optional = parameter.default is not inspect.Parameter.empty
+        shown = f"[{parameter.name.upper()}]" if optional else parameter.name.upper()
+    else:
+        shown = f"{named[0]}" if named else f"--{parameter.name.replace('_', '-')}"
+        shown += "" if parameter.default is False else f" {_metavar(hint)}"
+    default = parameter.default
+    absent = default in (None, False, inspect.Parameter.empty)
+    return f"| `{shown}` | {'' if absent else f'`{default}`'} | {text} |"
+
+
+def _metavar(hint: Any) -> str:
+    """What stands for an option's value."""
+    if get_origin(hint) is Annotated:
+        return _metavar(get_args(hint)[0])
+    if get_origin(hint) is typing.Literal:
+        return "\\|".join(map(str, get_args(hint)))
+    if get_origin(hint) in (typing.Union, UnionType):
+        return _metavar(get_args(hint)[0])
+    return {int: "N", Path: "PATH"}.get(hint, "VALUE")
+
+
+def drafts() -> Iterator[str]:
+    """The drafts' names of our states, and where each draft and our machine part."""
+    names = [view.table.name for view in VIEWS]
+    yield "| state | " + " | ".join(f"in `{name}`" for name in names) + " |"
+    yield "|---" * (len(names) + 1) + "|"
+    for state in ConsumerMemberState:
+        named = (", then ".join(view.states[state]) or "none" for view in VIEWS)
+        yield f"| {state} | " + " | ".join(named) + " |"
+    for view in VIEWS:
+        yield f"\nSteps of ours that `{view.table.name}` does not have:\n"
+        yield from _reasons(view.differences)
+        if view.untaken:
+            yield "\nIts arrows that our machine does not take:\n"
+            yield from _reasons(view.untaken)
+
+
+def _reasons(differences: Sequence[Difference]) -> Iterator[str]:
+    for difference in differences:
+        steps = "; ".join(f"{step.source} → {step.target} ({step.event})" for step in difference.steps)
+        yield f"- {difference.reason} {steps}."
+
+
+def apis() -> Iterator[str]:
+    """The APIs that the endpoint speaks."""
+    yield "| key | API | versions |\n|---|---|---|"
+    for api in sorted(REGISTRY.values()):
+        name = "".join(word.capitalize() for word in api.key.name.split("_"))
+        yield f"| {api.key.value} | {name} | {api.min_version} to {api.max_version} |"
+
+
+def deviations() -> Iterator[str]:
+    """The table of deviations that `fencepost conform` knows."""
+    yield "| name | Kafka 4.3.1 | fencepost | why |"
+    yield "|---|---|---|---|"
+    for one in DEVIATIONS:
+        yield f"| {one.name} | {one.kafka} | {one.fencepost} | {one.why} |"
+
+
+def conformance_rules() -> Iterator[str]:
+    """The table of rules that `fencepost conform` tests."""
+    yield "| rule | what it says |"
+    yield "|---|---|"
+    for name, about in NAMES.items():
+        yield f"| {name} | {about} |"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": lambda: "\n".join(commands()),
+    "apis": lambda: "\n".join(apis()) + "\n",
+    "conformance-rules": lambda: "\n".join(conformance_rules()) + "\n",
+    "deviations": lambda: "\n".join(deviations()) + "\n",
+    "drafts": lambda: "\n".join(drafts()) + "\n",
+    "machines": markdown,
+    "scenario-keys": lambda: "\n".join(scenario_keys()) + "\n",
+    "steps": lambda: "\n".join(variants(scenario.Step, scenario._Step)) + "\n",
+    "faults": lambda: "\n".join(variants(scenario.Fault, scenario._Fault)) + "\n",
+    "trace-columns": lambda: "\n".join(columns()) + "\n",
+    "trace-kinds": lambda: "\n".join(kinds()) + "\n",
+}
+
+
+def renewed(text: str) -> str:
+    """A page with its generated parts as the code has them now."""
+    return PART.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n{match[3]}", text)
+
+
+def rerun(text: str, folder: str) -> str:
+    """A page whose console blocks show what their commands print now; servers are left alone."""
+
+    def block(match: re.Match[str]) -> str:
+        commands = [line[2:] for line in match[1].splitlines() if line.startswith("$ ")]
+        if not all(command.startswith("fencepost ") for command in commands) or "fencepost serve" in match[1]:
+            return match[0]
+        return f"```console\n{''.join(_session(command, folder) for command in commands)}```"
+
+    return CONSOLE.sub(block, text)
+
+
+def _session(command: str, folder: str) -> str:
+    words = [sys.executable, "-m", "fencepost.simulation", *shlex.split(command)[1:]]
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    result = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+    lines = [line.rstrip() for line in (result.stdout + result.stderr).rstrip("\n").splitlines()]
+    return "\n".join([f"$ {command}", *lines, ""])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Renew every page, and with `--examples` the output of their commands."""
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+        before = page.read_text(encoding="utf-8")
+        after = renewed(before)
+        if "--examples" in arguments:
+            with TemporaryDirectory() as folder:
+                after = rerun(after, folder)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            sys.stdout.write(f"{page.name} renewed\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""Who may import whom: the contracts of pyproject.toml hold, and would not hold if they were broken."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from importlinter.api import read_configuration
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[2]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+
+
+@pytest.mark.timeout(120)
+def test_every_contract_holds() -> None:
+    assert lint_imports(str(ROOT / "pyproject.toml"), no_cache=True) == 0
+
+
+@pytest.mark.timeout(120)
+def test_a_contract_that_is_broken_is_seen(tmp_path: Path) -> None:
+    (tmp_path / ".importlinter").write_text(
+        "[importlinter]\n"
+        "root_packages =\n    fencepost.coordinator\n    fencepost.member\n    fencepost.simulation\n"
+        "[importlinter:contract:upside-down]\n"
+        "name = Upside down\ntype = layers\n"
+        "layers =\n    fencepost.coordinator\n    fencepost.member\n    fencepost.simulation\n"
+    )
+    assert lint_imports(str(tmp_path / ".importlinter"), no_cache=True) == 1
+
+
+def test_the_configuration_is_read() -> None:
+    assert len(read_configuration(str(ROOT / "pyproject.toml"))["contracts_options"]) == len(CONTRACTS) > 8
+
+
+@pytest.mark.parametrize("package", ["assign", "consumer", "coordinator", "journal", "offsets", "protocol"])
+def test_every_core_of_the_coordinator_is_under_the_contract_for_cores(package: str) -> None:
+    contract = next(each for each in CONTRACTS if each["name"].startswith("Cores"))
+    assert f"fencepost.coordinator.{package}" in contract["source_modules"]
+    assert "fencepost.member.consumer" in contract["source_modules"]
+    assert {"asyncio", "time", "socket", "logging", "structlog"} <= set(contract["forbidden_modules"])

@@ -1,0 +1,60 @@
+"""What is public: every module imports, says its names, and drags nothing heavy in."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(
+    "fencepost." + ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for top in ("coordinator", "member", "simulation")
+    for file in (ROOT / top).rglob("*.py")
+    if "__pycache__" not in file.parts and file.name != "__main__.py"
+)
+PACKAGES = [name for name in MODULES if (ROOT / name.removeprefix("fencepost.").replace(".", "/")).is_dir()]
+HEAVY = ("aiokafka", "cyclopts", "jinja2", "kio", "numpy", "pandas", "plotly", "pyarrow", "pyspark", "rich")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_imports_and_says_what_it_is(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    assert module.__doc__.strip().endswith((".", ":", "!", ")")) or "\n" in module.__doc__
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_names_that_are_declared_public_exist(name: str) -> None:
+    module = importlib.import_module(name)
+    public = getattr(module, "__all__", [])
+    assert sorted(public) == sorted(set(public))
+    assert [each for each in public if not hasattr(module, each)] == []
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The libraries that a fresh interpreter holds after a statement."""
+    code = f"{statement}\nimport sys\nsys.stderr.write(' '.join(sorted(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return {name.partition(".")[0] for name in result.stderr.split()}
+
+
+def test_packages_and_the_help_load_nothing_heavy() -> None:
+    lines = [f"import {name}" for name in PACKAGES]
+    lines.append("from fencepost.simulation.cli import main\nassert main(['--help']) == 0")
+    assert loaded_after("\n".join(lines)) & {*HEAVY, "structlog", "asyncio"} == set()
+
+
+def test_cores_load_nothing_heavy() -> None:
+    lines = [
+        f"import {name}"
+        for name in MODULES
+        if name.startswith(("fencepost.coordinator.", "fencepost.member.consumer"))
+        and not name.startswith(("fencepost.coordinator.codec", "fencepost.coordinator.server"))
+    ]
+    assert loaded_after("\n".join(lines)) & {*HEAVY, "structlog", "asyncio"} == set()

@@ -1,0 +1,176 @@
+"""The examples of the README and of the docs run, and print what the page says, numbers aside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.clusters.artifacts import prepare
+from fencepost.simulation.scenarios.load import loads
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BLOCK = re.compile(r"^(<!-- rows vary -->\n)?```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SERVED = "127.0.0.1:9092"
+"""The address that examples use; each test gives them a server of its own."""
+
+NUMBER = re.compile(r"(?<![\w-])[0-9][0-9.,]*")
+DIGEST = re.compile(r"\b[0-9a-f]{32}\b")
+
+
+class Example(NamedTuple):
+    """One fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    rows_vary: bool
+    """Which rows there are depends on what happens in the run; headings and sentences do not."""
+
+
+def examples(language: str) -> list[Example]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for block in BLOCK.finditer(text):
+            line = text.count("\n", 0, block.start(2)) + 1
+            found.append(Example(page.name, line, block[2], block[3], block[1] is not None))
+    return [example for example in found if example.language == language]
+
+
+def name_of(example: Example) -> str:
+    return f"{example.page}-{example.line}"
+
+
+@contextlib.contextmanager
+def server() -> Iterator[str]:
+    """`fencepost serve` with the topics of the examples, at an address of its own."""
+    command = [sys.executable, "-m", "fencepost.simulation", "serve", "--port", "0", "--topics", "orders:12"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+
+
+def require_kafka() -> None:
+    """Skip where no node can be started."""
+    try:
+        asyncio.run(prepare())
+    except EnvironmentLacks as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.real
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("example", examples("python"), ids=name_of)
+def test_python_examples_run(example: Example, tmp_path: Path) -> None:
+    if "simulation.clusters" in example.text:
+        require_kafka()
+    with server() if SERVED in example.text else contextlib.nullcontext(SERVED) as address:
+        script = tmp_path / "example.py"
+        script.write_text(example.text.replace(SERVED, address))
+        result = subprocess.run(
+            [sys.executable, "-W", "error", str(script)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+        )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("example", examples("toml"), ids=name_of)
+def test_scenario_examples_load(example: Example) -> None:
+    loads(example.text, source=example.page)
+
+
+def sessions(example: Example) -> Iterator[tuple[str, list[str]]]:
+    """The commands of a console block, each with the lines that it prints."""
+    command, lines = "", []
+    for line in example.text.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield command, lines
+            command, lines = line[2:], []
+        else:
+            lines.append(line)
+    yield command, lines
+
+
+def shape(lines: list[str]) -> list[str]:
+    """Lines without what differs between runs: numbers, digests, the width of columns."""
+    plain = (NUMBER.sub("0", DIGEST.sub("0", line)) for line in lines)
+    return [" ".join(line.split()) for line in plain]
+
+
+def constant(lines: list[str]) -> list[str]:
+    """The lines without those that hold figures, and without empty ones."""
+    return [line for line in lines if line and not NUMBER.search(line)]
+
+
+def agrees(said: list[str], printed: list[str]) -> bool:
+    """Whether the output has the shape that the page shows; a line `…` stands for any number of lines."""
+    if not said:
+        return not printed
+    if said[0] == "…":
+        return any(agrees(said[1:], printed[start:]) for start in range(len(printed) + 1))
+    return bool(printed) and said[0] == printed[0] and agrees(said[1:], printed[1:])
+
+
+@pytest.mark.real
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("example", examples("console"), ids=name_of)
+def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> None:
+    for each in examples("toml"):
+        if each.page == "scenarios.md":
+            (tmp_path / "mine.toml").write_text(each.text)
+    for command, said in sessions(example):
+        words = shlex.split(command)
+        if words[0] != "fencepost" or words[1] == "serve":
+            continue
+        result = subprocess.run(
+            [sys.executable, "-m", "fencepost.simulation", *words[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
+        )
+        printed = shape((result.stdout + result.stderr).rstrip("\n").splitlines())
+        if example.rows_vary:
+            same = constant(shape(said)) == constant(printed)
+        else:
+            same = agrees(shape(said), printed)
+        assert same, f"$ {command}\n{result.stdout}{result.stderr}"
+
+
+def test_shapes() -> None:
+    assert shape(["events   12,345", "0123456789abcdef0123456789abcdef"]) == ["events 0", "0"]
+    assert shape(["KIP-848 in 2.5 s"]) == ["KIP-848 in 0 s"]
+    assert agrees(["a", "…", "d"], ["a", "b", "c", "d"])
+    assert agrees(["a", "…"], ["a"])
+    assert not agrees(["a", "…", "d"], ["a", "b", "c"])
+    assert not agrees(["a"], ["a", "b"])
+    assert constant(["runs", "", "steady 0 0"]) == ["runs"]
+
+
+def test_the_pages_have_examples() -> None:
+    assert {example.page for example in examples("console")} >= {"README.md"}
+    assert {example.page for example in examples("python")} >= {"README.md", "traces.md"}
+    assert examples("toml")
