@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from fencepost.coordinator.server.services import Services
 
 NODE_ID = 1
 _BACKLOG = 1024
+_ACCEPT_TURNS = 2
+"""Turns of the loop from a connection's accept to its protocol's connection_made, in asyncio."""
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
@@ -61,6 +64,7 @@ class Broker:
         self._max_frame_bytes = max_frame_bytes
         self._max_connections = max_connections
         self._connections: dict[Connection, None] = {}
+        self._closing = False
         self._all_gone: asyncio.Event | None = None
         self._server: asyncio.Server | None = None
         self._runner: CoordinatorRunner | None = None
@@ -75,6 +79,7 @@ class Broker:
         :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.
         """
         loop = asyncio.get_running_loop()
+        self._closing = False
         self._runner = CoordinatorRunner(
             CoordinatorRuntime(self.coordinator, MemoryJournal()), LoopClock(loop)
         )
@@ -114,6 +119,8 @@ class Broker:
         """Stop listening and close all connections. Members are told nothing, as when a broker dies."""
         if self._server is None:
             return
+        self._closing = True
+        await self._stop_accepting(self._server)
         self._server.close()
         if self._runner is not None:
             self._runner.close()
@@ -124,6 +131,16 @@ class Broker:
         if self._connections:
             self._all_gone = asyncio.Event()
             await self._all_gone.wait()
+
+    @staticmethod
+    async def _stop_accepting(server: asyncio.Server) -> None:
+        """Let accepted connections be made: asyncio leaves them open if the server closes first."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError):  # not every loop waits for readers
+            for each in server.sockets:
+                loop.remove_reader(each)
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
 
     async def __aenter__(self) -> Broker:
         await self.start()
@@ -149,9 +166,11 @@ class Broker:
         if self._runner is not None:
             self._runner.process(TopicsChanged(image=image))
 
-    def _made(self, connection: Connection) -> bool:
+    def _made(self, connection: Connection) -> str | None:
         self._connections[connection] = None
-        return len(self._connections) <= self._max_connections
+        if self._closing:
+            return "the broker is closing"
+        return "too many connections" if len(self._connections) > self._max_connections else None
 
     def _lost(self, connection: Connection) -> None:
         self._connections.pop(connection, None)

@@ -40,7 +40,7 @@ _LARGE_BYTES = 16_384
 
 
 class Connection(asyncio.Protocol):
-    """Serves one client. `on_made` and `on_lost` tell the broker, which may refuse the connection."""
+    """Serves one client. `on_made` and `on_lost` tell the broker, which may answer why it refuses."""
 
     __slots__ = (
         "_frames",
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         handlers: Mapping[int, Handler],
         *,
         max_frame_bytes: int,
-        on_made: Callable[[Connection], bool],
+        on_made: Callable[[Connection], str | None],
         on_lost: Callable[[Connection], None],
     ) -> None:
         self._services = services
@@ -82,14 +82,15 @@ class Connection(asyncio.Protocol):
         self._heartbeat = _Heartbeat()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client is there; a broker that has too many closes it at once."""
+        """The client is there; the broker may refuse it."""
         self._transport = cast("asyncio.Transport", transport)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._host = f"/{peer[0]}" if peer else "/unknown"
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
         self._local_host = local[0] if local else ""
-        if not self._on_made(self):
-            self._stop("too many connections")
+        refusal = self._on_made(self)
+        if refusal is not None:
+            self._stop(refusal)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Whoever waits for records waits no longer."""

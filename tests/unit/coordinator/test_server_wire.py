@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import socket
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -307,6 +308,23 @@ async def test_a_broker_closes_although_clients_wait(broker):
     await broker.close()
     assert await wire.ended()
     assert await idle.ended()
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_comes_while_the_broker_closes_is_sent_away(turns):
+    """The connection is accepted some turns of the loop before, which takes more turns to be complete."""
+    loop = asyncio.get_running_loop()
+    async with Broker() as broker:
+        wire = await Wire.to(broker)
+        await wire.ask(18, 0)
+        late = socket.create_connection(("127.0.0.1", broker.port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    with late:
+        late.setblocking(False)
+        with contextlib.suppress(ConnectionResetError):  # where it was never accepted
+            assert await asyncio.wait_for(loop.sock_recv(late, 1), 10) == b""
+    assert not broker._connections
 
 
 async def test_heartbeats(broker, wire):
