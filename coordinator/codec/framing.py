@@ -12,6 +12,11 @@ _RESPONSE = struct.Struct(">ii")
 KAFKA_MAX_FRAME_BYTES = 104_857_600
 """Kafka's default of socket.request.max.bytes."""
 
+_TLS_HANDSHAKE = b"\x16\x03"
+"""A record of type handshake, of any version (RFC 8446, 5.1)."""
+_HTTP = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "})
+"""The first four bytes of a request (RFC 9110, 9.3; RFC 9113, 3.4)."""
+
 
 class MalformedFrame(Exception):
     """Bytes that are no Kafka request. The connection they came on can't be trusted any more."""
@@ -49,7 +54,7 @@ class FrameBuffer:
             self._flatten()
         (size,) = _SIZE.unpack_from(self._chunks[0], self._position)
         if size < 0 or size > self._max_bytes:
-            raise MalformedFrame(f"frame of {size} bytes, expected 0 to {self._max_bytes}")
+            raise MalformedFrame(f"frame of {size} bytes, expected 0 to {self._max_bytes}{_hint(size)}")
         if self._available < 4 + size:
             return None
         if len(self._chunks[0]) - self._position < 4 + size:
@@ -67,6 +72,16 @@ class FrameBuffer:
         self._chunks[0] = self._chunks[0][self._position :]
         self._chunks = [b"".join(self._chunks)]
         self._position = 0
+
+
+def _hint(size: int) -> str:
+    """What a length that cannot be one was meant as."""
+    start = _SIZE.pack(size)
+    if start.startswith(_TLS_HANDSHAKE):
+        return ": the client speaks TLS, and this port does not"
+    if start in _HTTP:
+        return f": the client speaks HTTP ({start.decode().strip()} ...), and this port speaks Kafka"
+    return ""
 
 
 class RequestHeader(NamedTuple):

@@ -36,6 +36,22 @@ def test_frames_come_out_however_the_stream_is_cut(cut):
     assert buffer.buffered == 0
 
 
+@pytest.mark.parametrize(
+    ("start", "hint"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", "the client speaks TLS, and this port does not"),
+        (b"GET / HTTP/1.1\r\n", r"the client speaks HTTP \(GET \.\.\.\)"),
+        (b"POST /", r"the client speaks HTTP \(POST \.\.\.\)"),
+        (b"\x7f\xff\xff\xff", "expected 0 to 104857600$"),
+    ],
+)
+def test_who_speaks_something_else_is_told_apart(start, hint):
+    buffer = FrameBuffer()
+    buffer.feed(start)
+    with pytest.raises(MalformedFrame, match=hint):
+        buffer.next_frame()
+
+
 def test_an_incomplete_frame_stays_buffered():
     buffer = FrameBuffer()
     buffer.feed(frame(b"whole") + frame(b"cut off")[:-1])
