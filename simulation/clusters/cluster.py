@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 import msgspec
@@ -32,9 +32,6 @@ from fencepost.simulation.clusters.state import (
 NODE_COUNTS = (1, 3)
 START_SECONDS = 90.0
 
-_LEFT_UP: list[Runner] = []
-"""Runners of clusters that stay up: their processes are still this process's children."""
-
 _ATTEMPTS = 3
 _PROBE_PAUSE_SECONDS = 0.05
 _COMPLAINT_PAUSE_SECONDS = 1.0
@@ -49,8 +46,8 @@ class Cluster:
 
     `runner` is "jvm" or "docker"; `profile` "fast" notices a dead member after two seconds, "stock" is as
     Kafka ships; `port` is the first node's for clients, the others' follow it, without it free ones are
-    drawn. Nothing is left on exit, whatever ended the block. What a process that was killed left behind is
-    removed when the next cluster starts.
+    drawn; `properties` are more of each node's, and win over the profile's. Nothing is left on exit, whatever
+    ended the block. What a process that was killed left behind is removed when the next cluster starts.
     """
 
     def __init__(
@@ -62,6 +59,7 @@ class Cluster:
         port: int | None = None,
         start_seconds: float = START_SECONDS,
         name: str | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         if nodes not in NODE_COUNTS:
             raise FencepostError(f"a cluster of {nodes} nodes: expected 1 or 3")
@@ -71,6 +69,7 @@ class Cluster:
         self._port = port
         self._start_seconds = start_seconds
         self._name = name
+        self._properties = dict(properties or {})
         self._folder: StateFolder | None = None
         self._runner: Runner | None = None
         self._answers: dict[int, BrokerAnswer] = {}
@@ -145,6 +144,7 @@ class Cluster:
             cluster_id=new_id(),
             nodes=make(self._count, self._port),
             owner=myself(),
+            properties=self._properties,
             project=f"fencepost-{secrets.token_hex(4)}" if self._runner_name == "docker" else "",
         )
         self._folder = create(self._name, state)
@@ -174,7 +174,7 @@ class Cluster:
         folder, runner = self._up()
         folder.update(msgspec.structs.replace(folder.state, owner=None))
         atexit.unregister(self.stop)
-        _LEFT_UP.append(runner)
+        runner.leave_up()
         self._folder = self._runner = None
         return folder
 

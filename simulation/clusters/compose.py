@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -92,10 +93,13 @@ def environment(properties: Mapping[str, str]) -> dict[str, str]:
     return {f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in properties.items()}
 
 
-def compose_file(nodes: Sequence[NodeAddresses], profile: Profile, cluster_id: str) -> str:
-    """The file for one cluster of the docker runner."""
+def compose_file(
+    nodes: Sequence[NodeAddresses], profile: Profile, cluster_id: str, more: Mapping[str, str] | None = None
+) -> str:
+    """The file for one cluster of the docker runner, with `more` properties for each node."""
     services = "".join(
-        _kafka(service(node.node_id), node, nodes, profile, cluster_id, profiles="") for node in nodes
+        _kafka(service(node.node_id), node, nodes, profile, cluster_id, profiles="", more=more)
+        for node in nodes
     )
     return f"services:\n{services}"
 
@@ -120,8 +124,10 @@ def _kafka(
     cluster_id: str,
     *,
     profiles: str,
+    more: Mapping[str, str] | None = None,
 ) -> str:
-    variables = {"CLUSTER_ID": cluster_id, **environment(broker_properties(node, nodes, profile, LOG_DIR))}
+    properties = broker_properties(node, nodes, profile, LOG_DIR, more=more)
+    variables = {"CLUSTER_ID": cluster_id, **environment(properties)}
     lines = [f"  {name}:"]
     lines += [f"    profiles: [{profiles}]"] if profiles else []
     lines += [
@@ -129,7 +135,8 @@ def _kafka(
         "    ports:",
         f'      - "{node.clients.host}:{node.clients.port}:{node.clients.bind_port}"',
         "    environment:",
-        *(f'      {key}: "{value}"' for key, value in variables.items()),
+        # JSON's strings are YAML's too, and $ stands for compose's own variables.
+        *(f"      {key}: {json.dumps(value.replace('$', '$$'))}" for key, value in variables.items()),
         "    healthcheck:",
         "      # Through the listener whose advertised address is right inside the container too.",
         f'      test: ["CMD-SHELL", "/opt/kafka/bin/kafka-broker-api-versions.sh --bootstrap-server '

@@ -55,7 +55,9 @@ class DockerRunner:
         await self._require(["version", "--format", "{{.Server.Version}}"], "docker's daemon does not answer")
         state = self._folder.state
         nodes = [node.addresses for node in state.nodes]
-        self._file.write_text(compose_file(nodes, state.profile, state.cluster_id), encoding="utf-8")
+        self._file.write_text(
+            compose_file(nodes, state.profile, state.cluster_id, state.properties), encoding="utf-8"
+        )
         await self._compose("pull", "--quiet", seconds=PULL_SECONDS, doing="fetch Kafka's image")
 
     @property
@@ -126,6 +128,9 @@ class DockerRunner:
             check=False,
         )
         return telling_line(done.stdout)
+
+    def leave_up(self) -> None:
+        """Containers are the daemon's anyway."""
 
     def remove(self) -> None:
         """Take the project down at once, with its network and volumes; then delete the folder.

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -116,7 +117,9 @@ class JvmRunner:
         }
         (data / "meta.properties").write_text(properties_text(identity), encoding="utf-8")
         nodes = [node.addresses for node in state.nodes]
-        properties = broker_properties(nodes[node_id - 1], nodes, state.profile, str(data))
+        properties = broker_properties(
+            nodes[node_id - 1], nodes, state.profile, str(data), more=state.properties
+        )
         (home / "server.properties").write_text(properties_text(properties), encoding="utf-8")
 
     def _spawn(self, home: Path, node_id: int) -> None:
@@ -186,6 +189,12 @@ class JvmRunner:
     def complaint(self, node_id: int) -> str:
         """From the node's log."""
         return telling_line(_end_of(self._home(node_id) / LOG))
+
+    def leave_up(self) -> None:
+        """The processes go on; one that ends before this one does is still its child, and is collected."""
+        for child in self._children.values():
+            threading.Thread(target=child.wait, daemon=True).start()
+        self._children.clear()
 
     def remove(self) -> None:
         """Kill all at once, collect them, and delete the folder."""

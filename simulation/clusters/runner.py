@@ -41,5 +41,8 @@ class Runner(Protocol):
     def complaint(self, node_id: int) -> str:
         """The line of the node's log that most likely says why it does not run."""
 
+    def leave_up(self) -> None:
+        """The nodes are to outlive this process: it has no part in their end."""
+
     def remove(self) -> None:
         """Kill every node and delete all data. Nothing waits, so that nothing can be interrupted."""

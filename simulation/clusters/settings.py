@@ -42,9 +42,14 @@ class NodeAddresses(NamedTuple):
 
 
 def broker_properties(
-    node: NodeAddresses, nodes: Sequence[NodeAddresses], profile: Profile, log_dir: str
+    node: NodeAddresses,
+    nodes: Sequence[NodeAddresses],
+    profile: Profile,
+    log_dir: str,
+    *,
+    more: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The properties of one node of a cluster; times are milliseconds."""
+    """The properties of one node of a cluster, `more` over the profile's; times are milliseconds."""
     return {
         **_place(node, nodes, log_dir),
         **_replication(len(nodes)),
@@ -52,6 +57,7 @@ def broker_properties(
         # A quarter of the heap otherwise, for logs that a test never fills.
         "log.cleaner.dedupe.buffer.size": "2097152",
         **(_FAST if profile == "fast" else {}),
+        **(more or {}),
     }
 
 

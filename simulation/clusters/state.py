@@ -55,6 +55,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeState, ...]
     owner: ProcessIdentity | None
     """Whose end is the cluster's end; None once it stays up by itself."""
+    properties: dict[str, str] = {}
+    """Each node's, beside what the profile and its place say."""
     project: str = ""
     """Docker compose's name for it."""
 

@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 FAKE = Path(__file__).with_name("fake_java.py")
-CLUSTER = (sys.executable, "-m", "fencepost.simulation", "cluster")
+CLUSTER = (sys.executable, "-W", "always::ResourceWarning", "-m", "fencepost.simulation", "cluster")
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def told(*words: str) -> dict[str, object]:
     result = run(*words, "--json")
     assert result.returncode == 0, result.stderr
+    assert "ResourceWarning" not in result.stderr
     document: dict[str, object] = json.loads(result.stdout)
     return document
 
@@ -74,6 +75,18 @@ def test_it_stays_up_until_it_is_taken_down() -> None:
     assert not folder.path.exists()
     assert told("status") == told("down")
     assert told("status")["bootstrap"] is None
+
+
+def test_what_ends_before_the_one_who_started_it_is_collected() -> None:
+    both = "from fencepost.simulation.cli import main; main(['cluster', 'up']); main(['cluster', 'down'])"
+    result = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", both],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=25,
+    )
+    assert result.stderr == ""
 
 
 def test_people_read_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
