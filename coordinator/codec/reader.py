@@ -160,7 +160,8 @@ _FIXED: dict[str, Reader] = {
 }
 
 
-def _field_reader(kafka_type: str | None, hint: Any, *, flexible: bool, tagged: bool) -> Reader:
+def field_reader(kafka_type: str | None, hint: Any, *, flexible: bool, tagged: bool) -> Reader:
+    """A reader of one field of a kio schema class, by its type on the wire and its annotation."""
     options = typing.get_args(hint) if typing.get_origin(hint) in {typing.Union, types.UnionType} else (hint,)
     nullable = type(None) in options and not tagged
     (plain,) = (option for option in options if option is not type(None))
@@ -199,7 +200,7 @@ def entity_reader(entity: Any) -> Reader:
     tagged: dict[int, tuple[str, Reader]] = {}
     for field in dataclasses.fields(entity):
         tag = field.metadata.get("tag")
-        reader = _field_reader(
+        reader = field_reader(
             field.metadata.get("kafka_type"), hints[field.name], flexible=flexible, tagged=tag is not None
         )
         if tag is None:

@@ -187,6 +187,7 @@ class Network:
             if verdict is Fate.CUT:
                 self.cut(connection)
             else:
+                assert verdict is Fate.DROP, f"{verdict} is for bytes, and nothing here is bytes"
                 connection.pipe = Pipe.STALLED
                 self.loop.schedule(call.deadline_us, self._time_out, call)
             return None

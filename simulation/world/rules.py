@@ -1,6 +1,8 @@
 """Faults of the network are rules: each sees one message and says what becomes of it.
 
-The rules of a network are asked in their order; the first that does not let a message pass decides.
+The rules of a network are asked in their order; the first that does not let a message pass decides. What
+they say holds in the simulated network and in the proxy before real brokers; only there messages are bytes,
+so a stall, a throttle and damage are for the proxy alone.
 """
 
 from __future__ import annotations
@@ -31,12 +33,37 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     request: object
     """The request; for a response, the one that it answers."""
     response: object = None
+    api_key: int | None = None
+    """Kafka's number of the request's API, where messages are bytes."""
 
 
 class Delay(NamedTuple):
     """The message takes longer by so many microseconds, and what follows on its connection with it."""
 
     us: int
+
+
+class Throttle(NamedTuple):
+    """The message takes the time that its bytes need at this rate, and what follows waits for it."""
+
+    bytes_per_second: int
+
+
+class Damage(enum.Enum):
+    """How a message's bytes are spoiled."""
+
+    FLIP = "flip"
+    """A few bits are not what they were."""
+    TRUNCATE = "truncate"
+    """The end is missing, and the length says so."""
+    LENGTH = "length"
+    """The length is wrong: what follows is not where the receiver looks for it."""
+
+
+class Corrupt(NamedTuple):
+    """The message arrives, but spoiled."""
+
+    damage: Damage
 
 
 class Fate(enum.Enum):
@@ -47,9 +74,11 @@ class Fate(enum.Enum):
     """It is lost, and nothing that follows on its connection arrives: the member's side times out."""
     CUT = "cut"
     """It is lost because the connection breaks; the member's side hears of that soon."""
+    STALL = "stall"
+    """It waits until the rule is taken out, and what follows in its direction with it."""
 
 
-Verdict: TypeAlias = Delay | Fate
+Verdict: TypeAlias = Delay | Throttle | Corrupt | Fate
 
 
 class Rule(Protocol):
@@ -62,9 +91,9 @@ class Rule(Protocol):
 class Matching:
     """A rule for messages of some members, brokers, directions or kinds; None stands for all of them.
 
-    `kinds` are classes of requests. `condition` sees what the other filters let through. `chance`, with
-    `rng`, picks some of those at random. After `limit` verdicts the rule lets everything pass, and
-    `spent` is true.
+    `kinds` are classes of requests, `api_keys` numbers of APIs. `condition` sees what the other filters let
+    through. `chance`, with `rng`, picks some of those at random. After `limit` verdicts the rule lets
+    everything pass, and `spent` is true.
     """
 
     def __init__(
@@ -75,6 +104,7 @@ class Matching:
         brokers: Collection[str] | None = None,
         direction: Direction | None = None,
         kinds: tuple[type, ...] | None = None,
+        api_keys: Collection[int] | None = None,
         condition: Callable[[Message], bool] | None = None,
         chance: float = 1.0,
         rng: random.Random | None = None,
@@ -85,6 +115,7 @@ class Matching:
         self._brokers = brokers
         self._direction = direction
         self._kinds = kinds
+        self._api_keys = api_keys
         self._condition = condition
         self._chance = chance
         self._rng = rng
@@ -97,7 +128,9 @@ class Matching:
 
     def judge(self, message: Message) -> Verdict:
         """What becomes of the message."""
-        if self._left == 0 or not self._matches(message):
+        if not self.concerns(message.member, message.broker, message.direction, message.api_key):
+            return Fate.PASS
+        if not self._matches(message):
             return Fate.PASS
         if self._rng is not None and self._rng.random() >= self._chance:
             return Fate.PASS
@@ -106,13 +139,19 @@ class Matching:
             self._left -= 1
         return verdict
 
-    def _matches(self, message: Message) -> bool:
+    def concerns(self, member: str, broker: str, direction: Direction, api_key: int | None) -> bool:
+        """Whether the rule may judge such a message, whatever it says: if not, nobody need decode it."""
         return (
-            (self._members is None or message.member in self._members)
-            and (self._brokers is None or message.broker in self._brokers)
-            and (self._direction is None or message.direction is self._direction)
-            and (self._kinds is None or isinstance(message.request, self._kinds))
-            and (self._condition is None or self._condition(message))
+            self._left != 0
+            and (self._members is None or member in self._members)
+            and (self._brokers is None or broker in self._brokers)
+            and (self._direction is None or direction is self._direction)
+            and (self._api_keys is None or api_key in self._api_keys)
+        )
+
+    def _matches(self, message: Message) -> bool:
+        return (self._kinds is None or isinstance(message.request, self._kinds)) and (
+            self._condition is None or self._condition(message)
         )
 
 
@@ -124,6 +163,11 @@ def dropping(_: Message) -> Verdict:
 def cutting(_: Message) -> Verdict:
     """Lose the message with its connection."""
     return Fate.CUT
+
+
+def stalling(_: Message) -> Verdict:
+    """Hold the message until the rule is taken out."""
+    return Fate.STALL
 
 
 def delaying(samples: Samples) -> Callable[[Message], Verdict]:
