@@ -38,6 +38,25 @@ def response_reader(api_key: int, version: int) -> Reader:
 
 
 @functools.cache
+def response_schema(api_key: int, version: int) -> Any:
+    """kio's class of a response, or None for an API or a version that it does not know."""
+    from kio.index import KioIndexError, load_response_schema
+
+    try:
+        return load_response_schema(api_key, version)
+    except KioIndexError:
+        return None
+
+
+@functools.cache
+def newest_version(api_key: int) -> int:
+    """The newest version of an API that kio knows; -1 if it does not know the API."""
+    from kio.schema.index import api_key_map, schema_name_map
+
+    return max(schema_name_map[api_key_map[api_key]], default=-1) if api_key in api_key_map else -1
+
+
+@functools.cache
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version has compact lengths and tagged fields (KIP-482)."""
     from kio.index import load_request_schema
