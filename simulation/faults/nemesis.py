@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
-from fencepost.simulation.nodes.broker import BrokerHost
-from fencepost.simulation.nodes.member import MemberHost, MemberStatus
+from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
+from fencepost.simulation.nodes.member import MemberStatus
 from fencepost.simulation.nodes.requests import moves_epoch
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.world.rules import (
@@ -23,14 +22,11 @@ from fencepost.simulation.world.rules import (
     dropping,
 )
 
-if TYPE_CHECKING:
-    from fencepost.simulation.nodes.world import World
-
 
 class Nemesis:
     """The one who disturbs a world."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: Stage, plan: Plan) -> None:
         self._world = world
         self._plan = plan
         self._rng = world.streams.random("nemesis")
@@ -50,6 +46,8 @@ class Nemesis:
             Kind.CALLBACK_ERROR: self._callback_error,
             Kind.POLL_TIMEOUT: self._poll_timeout,
             Kind.COORDINATOR_CRASH: self._coordinator_crash,
+            Kind.BROKER_CRASH: self._broker_crash,
+            Kind.BROKER_PAUSE: self._broker_pause,
             Kind.COORDINATOR_MOVE: self._coordinator_move,
             Kind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
             Kind.APPEND_FAILURE: self._append_failure,
@@ -96,7 +94,11 @@ class Nemesis:
         self._world.network.rules.clear()
         self._world.calm()
 
-    def _victim(self, entry: Entry, *statuses: MemberStatus) -> MemberHost | None:
+    def _before_quiet(self, entry: Entry, lasts_us: int) -> int:
+        """As long as that, but not into the quiet phase."""
+        return min(lasts_us, self._plan.faults_end_us - entry.at_us)
+
+    def _victim(self, entry: Entry, *statuses: MemberStatus) -> DisturbedMember | None:
         """The member that an entry means; None if nobody can be disturbed so."""
         hosts = [host for host in self._world.members.values() if host.status in statuses]
         return hosts[entry.member % len(hosts)] if hosts else None
@@ -106,7 +108,7 @@ class Nemesis:
 
     # -- what people do -----------------------------------------------------------------------------------
 
-    def _host(self, entry: Entry) -> MemberHost:
+    def _host(self, entry: Entry) -> DisturbedMember:
         return list(self._world.members.values())[entry.member]
 
     def _restart(self, entry: Entry) -> None:
@@ -118,7 +120,7 @@ class Nemesis:
             host.stop(come_back=True)
         else:
             host.crash()
-            self._world.restart_later(host)
+            host.restart_later()
 
     def _start(self, entry: Entry) -> None:
         self._host(entry).start()
@@ -138,11 +140,11 @@ class Nemesis:
         self._world.cluster.create_topic(entry.name, entry.partitions, entry.records_per_second)
 
     def _grow_topic(self, entry: Entry) -> None:
-        if entry.name in self._world.cluster.topics.by_name:
+        if self._world.cluster.has_topic(entry.name):
             self._world.cluster.grow_topic(entry.name, entry.partitions)
 
     def _delete_topic(self, entry: Entry) -> None:
-        if entry.name in self._world.cluster.topics.by_name:
+        if self._world.cluster.has_topic(entry.name):
             self._world.cluster.delete_topic(entry.name)
 
     # -- members ------------------------------------------------------------------------------------------
@@ -164,52 +166,57 @@ class Nemesis:
     def _slow_callback(self, entry: Entry) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
         if host is not None:
-            host.callback_stall_us = min(entry.lasts_us, self._plan.faults_end_us - entry.at_us)
+            host.slow_callback(self._before_quiet(entry, entry.lasts_us))
             self._tell(entry.kind, "begin", host.name)
 
     def _callback_error(self, entry: Entry) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
         if host is not None:
-            host.callback_raises = True
+            host.fail_callback()
             self._tell(entry.kind, "begin", host.name)
 
     def _poll_timeout(self, entry: Entry) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
-        if host is not None and host.application is not None:
-            until = entry.at_us + self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
-            host.run(host.application.stall, min(until, self._plan.faults_end_us))
+        if host is not None:
+            lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
+            host.stall(entry.at_us + self._before_quiet(entry, lasts_us))
             self._tell(entry.kind, "begin", host.name)
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
     def _coordinator_crash(self, entry: Entry) -> None:
-        broker = self._world.cluster.leader
-        if broker is None:
-            return
-        cluster = self._world.cluster
-        cluster.crash(broker)
+        self._kill(entry, self._world.cluster.leader)
 
-        def back(broker: BrokerHost = broker) -> None:
-            cluster.restart(broker)
+    def _broker_crash(self, entry: Entry) -> None:
+        self._kill(entry, self._broker(entry))
 
-        self._lasting(entry, broker.name, back)
+    def _kill(self, entry: Entry, broker: DisturbedBroker | None) -> None:
+        if broker is not None:
+            broker.kill()
+            self._lasting(entry, broker.name, broker.revive)
+
+    def _broker_pause(self, entry: Entry) -> None:
+        if (broker := self._broker(entry)) is not None:
+            broker.pause()
+            self._lasting(entry, broker.name, broker.resume)
+
+    def _broker(self, entry: Entry) -> DisturbedBroker | None:
+        """The broker that an entry means, of those that run."""
+        running = [broker for broker in self._world.cluster.brokers.values() if broker.running]
+        return running[entry.member % len(running)] if running else None
 
     def _coordinator_move(self, entry: Entry) -> None:
         self._world.cluster.move()
         self._tell(entry.kind, "begin", "")
 
     def _coordinator_unavailable(self, entry: Entry) -> None:
-        self._world.cluster.unavailable(min(entry.lasts_us, self._plan.faults_end_us - entry.at_us))
+        self._world.cluster.unavailable(self._before_quiet(entry, entry.lasts_us))
         self._tell(entry.kind, "begin", "")
 
     def _append_failure(self, entry: Entry) -> None:
-        journal = self._world.cluster.journal
-        journal.failing += 1
-
-        def mend() -> None:
-            journal.failing -= 1
-
-        self._lasting(entry, "", mend)
+        cluster = self._world.cluster
+        cluster.fail_appends()
+        self._lasting(entry, "", cluster.mend_appends)
 
     # -- the network ----------------------------------------------------------------------------------------
 

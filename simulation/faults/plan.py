@@ -35,6 +35,8 @@ class Kind(enum.StrEnum):
     COORDINATOR_MOVE = "coordinator-move"
     COORDINATOR_UNAVAILABLE = "coordinator-unavailable"
     APPEND_FAILURE = "append-failure"
+    BROKER_CRASH = "broker-crash"
+    BROKER_PAUSE = "broker-pause"
     PARTITION = "partition"
     SLOW_LINK = "slow-link"
     LOSS = "loss"
@@ -49,8 +51,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_us: int
     kind: Kind
     member: int = 0
-    """Which member: of those that can be disturbed so at that time, this one modulo their number. For
-    starts, stops and restarts the member of that number."""
+    """Which member, or broker: of those that can be disturbed so at that time, this one modulo their
+    number. For starts, stops and restarts the member of that number."""
     lasts_us: int = 0
     graceful: bool = True
     returns: bool = True

@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.simulation.nodes.requests import GROUP_REQUESTS, refuse
+from fencepost.simulation.world.host import Host
 from fencepost.simulation.world.network import Call
 from fencepost.simulation.world.rng import Samples
 
@@ -34,15 +35,14 @@ class BrokerStatus(enum.StrEnum):
     DOWN = "down"
 
 
-class BrokerHost:
+class BrokerHost(Host):
     """One broker. `runtime` is there while it loads or runs the group's coordinator."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
-        self.name = name
+        super().__init__(name, cluster.loop)
         self.status = BrokerStatus.STANDBY
         self.runtime: CoordinatorRuntime | None = None
         self._cluster = cluster
-        self._loop = cluster.loop
         self._term = 0
         """Grows whenever this host stops or starts being the coordinator: what is due of before is void."""
         self._armed_ms: int | None = None
@@ -58,6 +58,11 @@ class BrokerHost:
         return self.status is not BrokerStatus.DOWN
 
     @property
+    def running(self) -> bool:
+        """Whether it lives and is not paused."""
+        return self.up and not self.frozen
+
+    @property
     def coordinator(self) -> GroupCoordinator | None:
         """The group's coordinator while this host loads or runs it."""
         return None if self.runtime is None else self.runtime.coordinator
@@ -66,8 +71,11 @@ class BrokerHost:
 
     def receive(self, call: Call) -> None:
         """Answer one request."""
+        if self.frozen:
+            self.run(self.receive, call)
+            return
         request = call.request
-        now = self._loop.now_us
+        now = self.loop.now_us
         if not isinstance(request, GROUP_REQUESTS):
             call.answer(self._cluster.answer(request), now)
         elif self.status is BrokerStatus.ACTIVE:
@@ -81,7 +89,7 @@ class BrokerHost:
     def step(self, event: Event) -> Outcome:
         """One step of the coordinator, and all that follows from it but the reply."""
         assert self.runtime is not None
-        now = self._loop.now_us
+        now = self.loop.now_us
         outcome = self.runtime.process(event, now // 1_000)
         reply = outcome.reply
         if (
@@ -112,25 +120,31 @@ class BrokerHost:
         due = self.runtime.coordinator.next_deadline()
         if due is not None and (self._armed_ms is None or due < self._armed_ms):
             self._armed_ms = due
-            self._loop.schedule(max(due * 1_000, self._loop.now_us), self._run_due, (self._term, due))
+            self.loop.schedule(max(due * 1_000, self.loop.now_us), self._run_due, (self._term, due))
 
     def _run_due(self, armed: tuple[int, int]) -> None:
+        if self.frozen:
+            self.run(self._run_due, armed)
+            return
         if armed != (self._term, self._armed_ms) or self.status is not BrokerStatus.ACTIVE:
             return
         assert self.runtime is not None
         self._armed_ms = None
-        now_ms = self._loop.now_us // 1_000
+        now_ms = self.loop.now_us // 1_000
         coordinator = self.runtime.coordinator
         while (due := coordinator.next_deadline()) is not None and due <= now_ms:
             self.step(DeadlineReached())
         self._arm()
 
     def _resolve(self, effect: ResolveRegularExpressions) -> None:
-        self._loop.schedule(
-            self._loop.now_us + self._cluster.regex.draw(), self._resolved, (self._term, effect)
+        self.loop.schedule(
+            self.loop.now_us + self._cluster.regex.draw(), self._resolved, (self._term, effect)
         )
 
     def _resolved(self, due: tuple[int, ResolveRegularExpressions]) -> None:
+        if self.frozen:
+            self.run(self._resolved, due)
+            return
         term, effect = due
         if term == self._term and self.status is BrokerStatus.ACTIVE:
             self.step(self._cluster.resolve(effect))
@@ -142,14 +156,17 @@ class BrokerHost:
         self._term += 1
         self.status = BrokerStatus.LOADING
         self._cluster.tell("on_coordinator_state", self.name, "load")
-        self._loop.schedule(self._loop.now_us + self._cluster.load.draw(), self._loaded, self._term)
+        self.loop.schedule(self.loop.now_us + self._cluster.load.draw(), self._loaded, self._term)
 
     def _loaded(self, term: int) -> None:
+        if self.frozen:
+            self.run(self._loaded, term)
+            return
         if term != self._term or self.status is not BrokerStatus.LOADING:
             return
         coordinator = GroupCoordinator(self._cluster.config)
         self.runtime = CoordinatorRuntime(coordinator, self._cluster.journal)
-        now_ms = self._loop.now_us // 1_000
+        now_ms = self.loop.now_us // 1_000
         coordinator.replay(self._cluster.journal, now_ms)
         self._armed_ms = None
         self.status = BrokerStatus.ACTIVE
@@ -165,12 +182,31 @@ class BrokerHost:
     def crash(self) -> None:
         """Die. All connections break; replies that waited for replication are never sent."""
         self._forget(BrokerStatus.DOWN)
+        self.end()
         self._cluster.tell("on_coordinator_state", self.name, "crash")
 
     def restart(self) -> None:
         """Come back, in charge of nothing."""
         self.status = BrokerStatus.STANDBY
         self._cluster.tell("on_coordinator_state", self.name, "restart")
+
+    # -- what befalls it ----------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End the process without a word; another broker follows if it was in charge."""
+        self._cluster.crash(self)
+
+    def revive(self) -> None:
+        """Start it again."""
+        self._cluster.restart(self)
+
+    def pause(self) -> None:
+        """Let it stand still: connections stay open and nothing is answered."""
+        self._cluster.pause(self)
+
+    def resume(self) -> None:
+        """Let it go on, if it is not dead by now."""
+        self._cluster.resume(self)
 
     def _forget(self, status: BrokerStatus) -> None:
         self._term += 1
@@ -180,5 +216,8 @@ class BrokerHost:
 
     def topics_changed(self) -> None:
         """Hear of the cluster's topics."""
+        if self.frozen:
+            self.run(lambda _: self.topics_changed(), None)
+            return
         if self.status is BrokerStatus.ACTIVE:
             self.step(TopicsChanged(image=self._cluster.topics))

@@ -69,7 +69,7 @@ class Cluster:
     def elect(self, avoid: BrokerHost | None = None) -> None:
         """Put a broker that is up in charge, another than `avoid` if there is one."""
         self._election += 1
-        up = [broker for broker in self.brokers.values() if broker.up]
+        up = [broker for broker in self.brokers.values() if broker.running]
         chosen = [broker for broker in up if broker is not avoid] or up
         if chosen:
             self.leader = chosen[self._election % len(chosen)]
@@ -95,8 +95,28 @@ class Cluster:
     def restart(self, broker: BrokerHost) -> None:
         """Bring a broker back. It takes the group over if nobody else could."""
         broker.restart()
-        if self.leader is None and not any(b.up for b in self.brokers.values() if b is not broker):
+        self._elect_only(broker)
+
+    def _elect_only(self, broker: BrokerHost) -> None:
+        """Put a broker in charge that came back, if nobody else could be."""
+        if self.leader is None and not any(b.running for b in self.brokers.values() if b is not broker):
             self.elect()
+
+    def pause(self, broker: BrokerHost) -> None:
+        """Let a broker stand still. Another takes over from it if that lasts for the failover time."""
+        broker.freeze()
+        if broker is self.leader:
+            self.loop.schedule(self.loop.now_us + self._failover.draw(), self._given_up, broker)
+
+    def _given_up(self, broker: BrokerHost) -> None:
+        if broker is self.leader and broker.frozen:
+            broker.resign()
+            self.elect_after(0, broker)
+
+    def resume(self, broker: BrokerHost) -> None:
+        """Let a broker go on, with all that has come in meanwhile."""
+        broker.thaw()
+        self._elect_only(broker)
 
     def move(self) -> None:
         """Move the group to another broker in good order."""
@@ -110,7 +130,19 @@ class Cluster:
             self.leader.resign()
         self.elect_after(lasts_us)
 
+    def fail_appends(self) -> None:
+        """The journal takes no records, until `mend_appends` was called as often."""
+        self.journal.failing += 1
+
+    def mend_appends(self) -> None:
+        """It takes them again."""
+        self.journal.failing -= 1
+
     # -- topics ---------------------------------------------------------------------------------------------
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is such a topic."""
+        return name in self.topics.by_name
 
     def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
         """A topic appears."""

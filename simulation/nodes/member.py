@@ -53,8 +53,8 @@ class MemberHost(Host):
         self.application: Application | None = None
         self.topics = world.scenario.group.topics
         self.pattern = world.scenario.group.pattern
-        self.callback_raises = False
-        self.callback_stall_us = 0
+        self._callback_raises = False
+        self._callback_stall_us = 0
         self.rng = world.streams.small_random(f"member/{name}")
         drift = world.scenario.application.clock_drift_ppm
         self.clock = HostClock(
@@ -119,7 +119,7 @@ class MemberHost(Host):
         await driver.close(CloseOption.LEAVE_GROUP if forever else CloseOption.DEFAULT)
         self._ended(MemberStatus.STOPPED, "stopped")
         if self.wanted:
-            self.world.restart_later(self)
+            self.restart_later()
 
     def stop(self, *, come_back: bool) -> None:
         """End the process in good order; with `come_back` it is started again after a restart's time.
@@ -154,8 +154,8 @@ class MemberHost(Host):
         driver, self.driver = self.driver, None
         self.status = status
         self.application = None
-        self.callback_raises = False
-        self.callback_stall_us = 0
+        self._callback_raises = False
+        self._callback_stall_us = 0
         self.end()
         if driver is not None:
             driver.abandon()
@@ -178,6 +178,26 @@ class MemberHost(Host):
             self.status = MemberStatus.RUNNING
             self.tell("thaw")
             self.thaw()
+
+    def restart_later(self) -> None:
+        """Start the next process after the time that a restart takes."""
+        self.world.restart_later(self)
+
+    def slow_callback(self, lasts_us: int) -> None:
+        """The process's next callback takes so much longer."""
+        self._callback_stall_us = lasts_us
+
+    def fail_callback(self) -> None:
+        """The process's next callback raises."""
+        self._callback_raises = True
+
+    def stall(self, until_us: int) -> None:
+        """Let the application be busy until then; one that is frozen is so when it thaws."""
+        self.run(self._stall, until_us)
+
+    def _stall(self, until_us: int) -> None:
+        if self.application is not None:
+            self.application.stall(until_us)
 
     def resubscribe(self) -> None:
         """Tell the member what it is to subscribe to now; a frozen one hears it when it thaws."""
@@ -205,10 +225,10 @@ class MemberHost(Host):
     async def _callback(self) -> None:
         if (task := asyncio.current_task(self.loop)) is not None:
             self._keep(task)
-        stall, self.callback_stall_us = self.callback_stall_us, 0
+        stall, self._callback_stall_us = self._callback_stall_us, 0
         await self.sleep(self.world.callback_times.draw() + stall)
-        if self.callback_raises:
-            self.callback_raises = False
+        if self._callback_raises:
+            self._callback_raises = False
             raise CallbackRaised("the callback raised")
 
     async def sleep(self, us: int) -> None:

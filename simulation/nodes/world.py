@@ -109,7 +109,7 @@ class World:
         """Nothing disturbs the group from here on: who is to run runs."""
         for broker in self.cluster.brokers.values():
             if not broker.up:
-                self.cluster.restart(broker)
+                broker.revive()
         for host in self.members.values():
             host.thaw_process()
             if host.wanted and host.status not in ALIVE:

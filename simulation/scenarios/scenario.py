@@ -223,6 +223,18 @@ class AppendFailure(_Fault, frozen=True, tag="append-failure"):
     lasts: Span = Span("uniform", 100_000, 10 * SECOND)
 
 
+class BrokerCrash(_Fault, frozen=True, tag="broker-crash"):
+    """Any broker's host dies, the coordinator's or another."""
+
+    lasts: Span = Span("uniform", 500_000, 30 * SECOND)
+
+
+class BrokerPause(_Fault, frozen=True, tag="broker-pause"):
+    """Any broker's process stands still: its connections stay open, and nothing is answered."""
+
+    lasts: Span = Span("uniform", 500_000, 30 * SECOND)
+
+
 class Partition(_Fault, frozen=True, tag="partition"):
     """Some members can't reach some brokers: every message between them is lost."""
 
@@ -275,6 +287,8 @@ Fault: TypeAlias = (
     | CoordinatorMove
     | CoordinatorUnavailable
     | AppendFailure
+    | BrokerCrash
+    | BrokerPause
     | Partition
     | SlowLink
     | Loss

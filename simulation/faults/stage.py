@@ -1,0 +1,161 @@
+"""What a nemesis needs of a world, simulated or real: time, members, brokers, a network with rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from fencepost.simulation.nodes.member import MemberStatus
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.world.rng import Streams
+from fencepost.simulation.world.rules import Rule
+
+
+class Schedule(Protocol):
+    """The time of a run, in microseconds since its start, and what is due."""
+
+    now_us: int
+
+    def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
+        """Call `action(argument)` at that time."""
+
+
+class DisturbedMember(Protocol):
+    """A member's host, and what can befall it."""
+
+    name: str
+    wanted: bool
+    topics: tuple[str, ...] | None
+    pattern: str | None
+
+    @property
+    def status(self) -> MemberStatus:
+        """What it is doing."""
+
+    def start(self) -> None:
+        """Start a process if none runs."""
+
+    def restart_later(self) -> None:
+        """Start the next process after the time that a restart takes."""
+
+    def stop(self, *, come_back: bool) -> None:
+        """End the process in good order."""
+
+    def crash(self) -> None:
+        """End the process without a word to anybody."""
+
+    def freeze_process(self) -> None:
+        """Let it stand still."""
+
+    def thaw_process(self) -> None:
+        """Let it go on."""
+
+    def slow_callback(self, lasts_us: int) -> None:
+        """The process's next callback takes so much longer."""
+
+    def fail_callback(self) -> None:
+        """The process's next callback raises."""
+
+    def stall(self, until_us: int) -> None:
+        """The application is busy until then."""
+
+    def resubscribe(self) -> None:
+        """Subscribe to `topics` and `pattern`."""
+
+
+class DisturbedBroker(Protocol):
+    """A broker's host, and what can befall it."""
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it lives and is not paused."""
+
+    def kill(self) -> None:
+        """End the process without a word; another broker takes its partitions over."""
+
+    def revive(self) -> None:
+        """Start it again."""
+
+    def pause(self) -> None:
+        """Let it stand still: connections stay open and nothing is answered."""
+
+    def resume(self) -> None:
+        """Let it go on."""
+
+
+class DisturbedCluster(Protocol):
+    """The brokers together, and their topics."""
+
+    @property
+    def brokers(self) -> Mapping[str, DisturbedBroker]:
+        """All of them by name."""
+
+    @property
+    def leader(self) -> DisturbedBroker | None:
+        """Who coordinates the group, if anybody does."""
+
+    def move(self) -> None:
+        """Move the group to another broker in good order."""
+
+    def unavailable(self, lasts_us: int) -> None:
+        """Leave the group without a coordinator for so long."""
+
+    def fail_appends(self) -> None:
+        """The coordinator's log takes no records, until `mend_appends` was called as often."""
+
+    def mend_appends(self) -> None:
+        """It takes them again."""
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is such a topic."""
+
+    def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
+        """A topic appears."""
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """It gets more partitions; nothing happens if it has as many."""
+
+    def delete_topic(self, name: str) -> None:
+        """It disappears, and its records with it."""
+
+
+class DisturbedNetwork(Protocol):
+    """What is between members and brokers."""
+
+    rules: list[Rule]
+
+    def cut_all(self, name: str) -> None:
+        """Break all connections of a member's host."""
+
+
+class Stage(Protocol):
+    """A world that a nemesis can disturb."""
+
+    scenario: Scenario
+    streams: Streams
+
+    @property
+    def loop(self) -> Schedule:
+        """Its time."""
+
+    @property
+    def members(self) -> Mapping[str, DisturbedMember]:
+        """All members' hosts by name."""
+
+    @property
+    def cluster(self) -> DisturbedCluster:
+        """Its brokers."""
+
+    @property
+    def network(self) -> DisturbedNetwork:
+        """What members reach them over."""
+
+    def tell(self, hook: str, *arguments: object) -> None:
+        """Tell observers what happened now."""
+
+    def calm(self) -> None:
+        """Nothing disturbs the group from here on: who is to run runs."""
