@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -36,6 +36,16 @@ class BatchHeader(NamedTuple):
     producer_epoch: int
     base_sequence: int
     records: int
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it ends a transaction."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it counts only once its transaction is committed."""
+        return bool(self.attributes & _TRANSACTIONAL)
 
 
 @cache
@@ -76,9 +86,9 @@ def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHe
 
 
 def _check_content(header: BatchHeader) -> None:
-    if header.attributes & _CONTROL:
+    if header.is_control:
         raise ProtocolError(ErrorCode.INVALID_RECORD, "clients may not write control records")
-    if header.attributes & _TRANSACTIONAL:
+    if header.is_transactional:
         raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered here")
     if header.records <= 0 or header.records != header.last_offset_delta + 1:
         raise ProtocolError(
@@ -96,6 +106,25 @@ def placed(records: bytes | memoryview, base_offset: int, leader_epoch: int) -> 
     """The batch at its place in a log: offset and leader epoch lie outside of its checksum."""
     (_, length, _) = _PLACE.unpack_from(records)
     return b"".join((_PLACE.pack(base_offset, length, leader_epoch), memoryview(records)[_PLACE.size :]))
+
+
+def whole_batches(records: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Header and bytes of each batch in a fetched stretch of a log; what was cut off at its end is left out.
+
+    :raises ProtocolError: CORRUPT_MESSAGE if a batch is shorter than its header, or of another format.
+    """
+    at = 0
+    while len(records) - at >= HEADER_BYTES:
+        header = BatchHeader._make(_HEADER.unpack_from(records, at))
+        if header.magic != 2 or header.length < _LENGTH_TO_RECORDS:
+            raise ProtocolError(
+                ErrorCode.CORRUPT_MESSAGE, f"a batch of format {header.magic} and {header.length} bytes"
+            )
+        end = at + _BATCH_OVERHEAD + header.length
+        if end > len(records):
+            return
+        yield header, memoryview(records)[at:end]
+        at = end
 
 
 def timestamps(batch: bytes) -> list[tuple[int, int]]:
