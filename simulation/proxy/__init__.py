@@ -1,0 +1,1 @@
+"""A proxy before real brokers that knows Kafka's protocol and disturbs it by rules."""

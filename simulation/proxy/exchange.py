@@ -1,0 +1,124 @@
+"""One request that crosses the proxy, and its answer; what they say is read when somebody asks."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from fencepost.coordinator.codec.client import read_response
+from fencepost.coordinator.codec.framing import MalformedFrame, RequestHeader
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.relay import (
+    MEMBER_APIS,
+    expects_answer,
+    read_member_answer,
+    read_member_request,
+)
+from fencepost.coordinator.protocol.cluster import MetadataResponse
+from fencepost.coordinator.protocol.ids import TopicId
+
+_FIRST_METADATA_WITH_IDS = 10
+_UNREAD_METADATA = 64
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A message that is not read: `api_key` and `api_version` of its request, and its `size` in bytes."""
+
+    api_key: int
+    api_version: int
+    client_id: str
+    size: int
+
+
+class TopicNames:
+    """Names of topics by id, from the metadata that clients were told; read when an id is asked for."""
+
+    def __init__(self) -> None:
+        self._names: dict[TopicId, str] = {}
+        self._unread: deque[tuple[int, bytes]] = deque(maxlen=_UNREAD_METADATA)
+
+    def hear(self, version: int, frame: bytes) -> None:
+        """A Metadata response came by."""
+        if version >= _FIRST_METADATA_WITH_IDS:
+            self._unread.append((version, frame))
+
+    def name_of(self, topic_id: TopicId) -> str:
+        """The topic's name; the id itself where nobody was told a name."""
+        while topic_id not in self._names and self._unread:
+            version, frame = self._unread.popleft()
+            _, metadata = read_response(ApiKey.METADATA, version, frame)
+            assert isinstance(metadata, MetadataResponse)
+            self._names.update(
+                (topic.topic_id, topic.name) for topic in metadata.topics if topic.topic_id and topic.name
+            )
+        return self._names.get(topic_id, topic_id)
+
+
+class Exchange:
+    """A request, and what belongs to it until it is answered.
+
+    `lost` is true once its loss was told, so that it is told once.
+    """
+
+    __slots__ = (
+        "_client_host",
+        "_frame",
+        "_names",
+        "_request",
+        "_response",
+        "_size",
+        "header",
+        "is_answered",
+        "lost",
+        "member",
+    )
+
+    def __init__(
+        self, header: RequestHeader, member: str, frame: bytes, client_host: str, names: TopicNames
+    ) -> None:
+        self.header = header
+        self.member = member
+        self.is_answered = expects_answer(frame, header)
+        self.lost = False
+        self._size = len(frame)
+        self._client_host = client_host
+        self._names = names
+        self._frame = frame if header.api_key in MEMBER_APIS else b""
+        self._request: object = None
+        self._response: object = None
+
+    @property
+    def request(self) -> object:
+        """The request's message; a `Frame` for other APIs than members', and for what can't be read."""
+        if self._request is None:
+            self._request = self._read_request() or self._unread(self._size)
+            self._frame = b""
+        return self._request
+
+    def response(self, frame: bytes) -> object:
+        """The message of its answer, which is this frame; a `Frame` as for requests."""
+        if self._response is None:
+            self._response = self._read_response(frame) or self._unread(len(frame))
+        return self._response
+
+    def _read_response(self, frame: bytes) -> Any:
+        if self.header.api_key not in MEMBER_APIS:
+            return None
+        try:
+            return read_member_answer(frame, self.header, self._names.name_of)
+        except MalformedFrame:
+            return None
+
+    def _read_request(self) -> Any:
+        if not self._frame:
+            return None
+        try:
+            return read_member_request(self._frame, self.header, self._client_host, self._names.name_of)
+        except MalformedFrame:
+            return None
+
+    def _unread(self, size: int) -> Frame:
+        header = self.header
+        return Frame(header.api_key, header.api_version, header.client_id, size)
