@@ -151,7 +151,7 @@ class Lockstep:
                 await admin.ask(call.api_key, call.version, call.message)
         finally:
             for connection in self._connections.values():
-                await connection.close()
+                connection.hang_up()
 
     async def _connection(self, sender: str, group_id: str = "") -> Connection:
         """The sender's connection to the coordinator of a group; a blank one is asked about anywhere."""

@@ -97,11 +97,18 @@ class Connection:
             writer.transport.abort()
             raise
 
+    def hang_up(self) -> asyncio.StreamWriter | None:
+        """Close the connection, and wait for nothing: this works while being cancelled."""
+        if self._stream is None:
+            return None
+        _, writer = self._stream
+        self._stream = None
+        writer.transport.abort()
+        return writer
+
     async def close(self) -> None:
-        """Close the connection, at once."""
-        if self._stream is not None:
-            _, writer = self._stream
-            self._stream = None
-            writer.transport.abort()
+        """Close the connection, at once, and wait until it is."""
+        writer = self.hang_up()
+        if writer is not None:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
