@@ -1,13 +1,16 @@
-"""What all tests share: async tests run in virtual time, unless they are marked `real`."""
+"""What all tests share: async tests run in virtual time, unless they are marked `real`; a Kafka to start."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import structlog
 
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.clusters.artifacts import Installation, prepare
 from fencepost.simulation.world.loop import VirtualLoop
 
 
@@ -17,6 +20,37 @@ def pytest_asyncio_loop_factories(
     if item.get_closest_marker("real") is not None:
         return {"real": asyncio.new_event_loop}
     return {"virtual": lambda: VirtualLoop(max_events=5_000_000)}
+
+
+REAL_SECONDS = 120
+"""How long a test may take that waits for other processes: the machine may be busy with anything."""
+
+FETCH_SECONDS = 120
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("real") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(REAL_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def kafka_installation() -> Installation:
+    """Java and Kafka's jars, fetched if need be; the test is skipped where they can't be had.
+
+    FENCEPOST_TESTS_WITHOUT_KAFKA, if set, is the reason why nobody should try.
+    """
+    if reason := os.environ.get("FENCEPOST_TESTS_WITHOUT_KAFKA"):
+        pytest.skip(reason)
+
+    async def prepared() -> Installation:
+        async with asyncio.timeout(FETCH_SECONDS):
+            return await prepare()
+
+    try:
+        return asyncio.run(prepared())
+    except (EnvironmentLacks, TimeoutError) as error:
+        pytest.skip(str(error) or f"Maven does not fetch Kafka within {FETCH_SECONDS} s")
 
 
 @pytest.fixture(autouse=True)

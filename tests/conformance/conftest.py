@@ -10,29 +10,36 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import aiokafka
+import msgspec
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
+from fencepost.simulation.clusters.artifacts import Installation
 from fencepost.simulation.clusters.cluster import Cluster
 
 FAST = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,
-    group_consumer_session_timeout_ms=2_000,
     group_consumer_min_heartbeat_interval_ms=50,
     group_consumer_heartbeat_interval_ms=100,
     group_consumer_assignment_interval_ms=0,
 )
-"""Kafka's own profile for quick tests: a dead member is noticed after two seconds."""
+"""Kafka's own profile for quick tests, but for the length of sessions."""
+
+SESSION_MS = 20_000
+"""A client that a busy machine leaves without the processor for seconds is no dead one: it would lose its
+partitions, and read again what it had not committed."""
 
 
 class ServedBroker:
     """A broker that serves from another thread."""
 
     def __init__(self, topics: dict[str, int], **settings: Any) -> None:
-        self.broker = Broker(topics, config=settings.pop("config", FAST), **settings)
+        session_ms = settings.pop("session_ms", SESSION_MS)
+        config = msgspec.structs.replace(FAST, group_consumer_session_timeout_ms=session_ms)
+        self.broker = Broker(topics, config=config, **settings)
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -66,16 +73,22 @@ class ServedBroker:
 
 
 @pytest.fixture
-def served() -> Iterator[ServedBroker]:
+def session_ms() -> int:
+    """Of groups at the served broker; a test that waits for a session's end gives a shorter one."""
+    return SESSION_MS
+
+
+@pytest.fixture
+def served(session_ms: int) -> Iterator[ServedBroker]:
     """A broker with the topic "orders" of twelve partitions and the empty topic "single" of one."""
-    with ServedBroker({"orders": 12, "single": 1}) as broker:
+    with ServedBroker({"orders": 12, "single": 1}, session_ms=session_ms) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(kafka_installation: Installation) -> Iterator[Cluster]:
     """One node of real Kafka, for all tests of this process that ask for it."""
-    node = Cluster()
+    node = Cluster(properties={"group.consumer.session.timeout.ms": str(SESSION_MS)})
     asyncio.run(node.start())
     try:
         yield node

@@ -14,20 +14,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.clusters.artifacts import prepare
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.probe import examine
 from fencepost.simulation.clusters.runner import Condition
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def _kafka_is_there() -> None:
-    try:
-        asyncio.run(prepare())
-    except EnvironmentLacks as error:
-        pytest.skip(str(error))
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, told: Callable[[], object]) -> None:
@@ -76,11 +67,17 @@ class Reader:
         wait_until(enough, seconds, lambda: self.values)
         return set(self.values)
 
-    def partitions(self) -> int:
-        return len(self.consumer.assignment())
+    def waits_for_partitions(self, count: int, seconds: float) -> None:
+        """Poll until it owns so many; one that was away for a session begins with none."""
+
+        def enough() -> bool:
+            self.consumer.poll(0.1)
+            return len(self.consumer.assignment()) == count
+
+        wait_until(enough, seconds, self.consumer.assignment)
 
 
-@pytest.mark.usefixtures("_kafka_is_there")
+@pytest.mark.usefixtures("kafka_installation")
 async def test_one_node_serves_kip_848_and_survives_being_killed() -> None:
     async with Cluster() as cluster:
         servers = cluster.bootstrap_servers
@@ -96,7 +93,7 @@ async def test_one_node_serves_kip_848_and_survives_being_killed() -> None:
         try:
             await asyncio.to_thread(produce, servers, ["a", "b"])
             assert await asyncio.to_thread(reader.reads, {"a", "b"}, 60) == {"a", "b"}
-            assert reader.partitions() == 6
+            await asyncio.to_thread(reader.waits_for_partitions, 6, 60)
 
             await cluster.pause(1)
             assert await cluster.conditions() == {1: Condition.PAUSED}

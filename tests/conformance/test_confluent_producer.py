@@ -18,7 +18,7 @@ def produce(producer: Producer, topic: str, values: list[bytes]) -> list[object]
     errors: list[object] = []
     for value in values:
         producer.produce(topic, value, partition=0, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     return [error for error in errors if error is not None]
 
 
@@ -27,7 +27,7 @@ def read(served, count: int, offset: int = 0, **more: object) -> list[bytes]:
     consumer.assign([TopicPartition("single", 0, offset)])
     try:
         values: list[bytes] = []
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while len(values) < count:
             assert time.monotonic() < deadline, f"only {len(values)} of {count} came"
             messages = consumer.consume(count - len(values), 0.2)
@@ -85,4 +85,4 @@ def test_an_offset_beyond_the_end_is_reset(served):
 def test_transactions_are_refused_for_good(served):
     producer = Producer(settings(served, **{"transactional.id": "t"}))
     with pytest.raises(KafkaException, match="Transactional Id authorization failed"):
-        producer.init_transactions(10)
+        producer.init_transactions(60)

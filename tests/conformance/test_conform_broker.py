@@ -5,28 +5,16 @@ Needs Java 17 or newer and Maven, or Kafka in the user's cache; else it is skipp
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.clusters.artifacts import prepare
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.settings import Profile
 from fencepost.simulation.conform.broker import Judge
 from fencepost.simulation.conform.scripted import scripted
 from fencepost.simulation.conform.suite import Report, Suite
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 REQUESTS = 2_500
-
-
-@pytest.fixture(scope="module")
-def _kafka_is_there() -> None:
-    try:
-        asyncio.run(prepare())
-    except EnvironmentLacks as error:
-        pytest.skip(str(error))
 
 
 async def judged(profile: Profile, requests: int) -> Report:
@@ -38,7 +26,7 @@ async def judged(profile: Profile, requests: int) -> Report:
             await judge.close()
 
 
-@pytest.mark.usefixtures("_kafka_is_there")
+@pytest.mark.usefixtures("kafka_installation")
 async def test_no_answer_differs() -> None:
     report = await judged("fast", REQUESTS)
     assert report.differences == []
@@ -48,7 +36,7 @@ async def test_no_answer_differs() -> None:
     assert [rule.rule for rule in report.rules if rule.verdict == "untested"] == ["check.group_full"]
 
 
-@pytest.mark.usefixtures("_kafka_is_there")
+@pytest.mark.usefixtures("kafka_installation")
 async def test_no_answer_differs_with_stock_settings() -> None:
     report = await judged("stock", 800)
     assert report.differences == []

@@ -23,7 +23,7 @@ from fencepost.simulation.clusters.settings import broker_properties
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(90),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl"),
 ]
 
@@ -55,15 +55,15 @@ def make_certificate(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(tmp_path_factory: pytest.TempPathFactory, kafka_installation: object) -> Iterator[Secured]:
     """A node with one more listener: SASL over TLS."""
     folder = tmp_path_factory.mktemp("tls")
     certificate = make_certificate(folder)
     (port,) = free_ports(1)
     own = f"SECURE://127.0.0.1:{port}"
 
-    def properties(*arguments: object) -> dict[str, str]:
-        found = broker_properties(*arguments)  # type: ignore[arg-type]
+    def properties(*arguments: object, **more: object) -> dict[str, str]:
+        found = broker_properties(*arguments, **more)  # type: ignore[arg-type]
         for name in ("listeners", "advertised.listeners"):
             found[name] += f",{own}"
         found["listener.security.protocol.map"] += ",SECURE:SASL_SSL"
@@ -114,7 +114,7 @@ def consumer(secured: Secured, topic: str, **settings: object) -> KIP848Consumer
 async def test_it_reads_and_commits_over_tls_with_a_password(secured):
     await prepare(secured, "letters")
     async with consumer(secured, "letters") as reader:
-        assert (await asyncio.wait_for(reader.getone(), 20)).value == b"sealed"
+        assert (await asyncio.wait_for(reader.getone(), 60)).value == b"sealed"
         await reader.commit()
         assert await reader.committed(("letters", 0)) == 1
 

@@ -60,7 +60,7 @@ async def test_a_waiting_aiokafka_consumer_is_woken_by_a_record():
             waiting = asyncio.ensure_future(consumer.getone())
             async with aiokafka.AIOKafkaProducer(bootstrap_servers=servers) as producer:
                 await producer.send_and_wait("orders", b"now")
-            assert (await asyncio.wait_for(waiting, 10)).value == b"now"
+            assert (await asyncio.wait_for(waiting, 15)).value == b"now"
         finally:
             await consumer.stop()
 
@@ -82,10 +82,10 @@ def test_kafka_python_produces_and_consumes(served):
     servers = served.bootstrap_servers
     producer = kafka.KafkaProducer(bootstrap_servers=servers, linger_ms=5)
     sent = [producer.send("single", value) for value in VALUES]
-    assert [one.get(10).offset for one in sent] == list(range(200))
+    assert [one.get(60).offset for one in sent] == list(range(200))
     producer.close()
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=servers, auto_offset_reset="earliest", consumer_timeout_ms=10_000, group_id=None
+        bootstrap_servers=servers, auto_offset_reset="earliest", consumer_timeout_ms=60_000, group_id=None
     )
     partition = kafka.TopicPartition("single", 0)
     consumer.assign([partition])

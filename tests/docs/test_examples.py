@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -15,8 +14,6 @@ from typing import NamedTuple
 
 import pytest
 
-from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.clusters.artifacts import prepare
 from fencepost.simulation.scenarios.load import loads
 
 ROOT = Path(__file__).parents[2]
@@ -67,20 +64,12 @@ def server() -> Iterator[str]:
             process.wait(timeout=20)
 
 
-def require_kafka() -> None:
-    """Skip where no node can be started."""
-    try:
-        asyncio.run(prepare())
-    except EnvironmentLacks as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.real
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", examples("python"), ids=name_of)
-def test_python_examples_run(example: Example, tmp_path: Path) -> None:
+def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "simulation.clusters" in example.text:
-        require_kafka()
+        request.getfixturevalue("kafka_installation")
     with server() if SERVED in example.text else contextlib.nullcontext(SERVED) as address:
         script = tmp_path / "example.py"
         script.write_text(example.text.replace(SERVED, address))
@@ -90,7 +79,7 @@ def test_python_examples_run(example: Example, tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=50,
+            timeout=120,
         )
     assert result.returncode == 0, result.stderr
 
@@ -134,7 +123,7 @@ def agrees(said: list[str], printed: list[str]) -> bool:
 
 
 @pytest.mark.real
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", examples("console"), ids=name_of)
 def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> None:
     for each in examples("toml"):
