@@ -1,0 +1,215 @@
+"""Endpoints in responses that kio writes: replaced, they are what kio writes of the replaced response."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import io
+import random
+import struct
+import types
+import typing
+import uuid
+
+import pytest
+from kio.index import api_key_map, load_request_schema, load_response_schema, schema_name_map
+from kio.serial import entity_writer
+
+from fencepost.coordinator.codec.endpoints import (
+    CARRIERS,
+    carries_endpoints,
+    is_readable,
+    limit_versions,
+    replace_endpoints,
+)
+from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.codec.schema import Shape
+from fencepost.coordinator.protocol.errors import ErrorCode
+
+NUMBER = struct.pack(">i", 7)
+API_VERSIONS = 18
+NOT_OF_CLIENTS = {52, 53, 54, 55, 59, 82}
+"""Raft's APIs: what they tell are controllers, to controllers and administrators."""
+OF_APPLICATIONS = {88, 89}
+"""Streams groups: their endpoints are applications'."""
+
+
+def versions_of(key: int) -> list[int]:
+    return sorted(schema_name_map[api_key_map[key]])
+
+
+CARRYING = [
+    pytest.param(key, version, id=f"{api_key_map[key]}-{version}")
+    for key, first in CARRIERS.items()
+    for version in versions_of(key)
+    if version >= first
+]
+
+
+def made(cls, rng):
+    hints = typing.get_type_hints(cls)
+    return cls(**{field.name: value(hints[field.name], field, rng) for field in dataclasses.fields(cls)})
+
+
+def value(hint, field, rng):
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(None) in options and rng.random() < 0.3:
+        return None
+    (plain,) = (option for option in options if option is not type(None))
+    if typing.get_origin(plain) is tuple:
+        return tuple(one(typing.get_args(plain)[0], field, rng) for _ in range(rng.randrange(4)))
+    return one(plain, field, rng)
+
+
+def one(plain, field, rng):
+    kind = field.metadata.get("kafka_type")
+    if dataclasses.is_dataclass(plain):
+        return made(plain, rng)
+    if isinstance(plain, type) and issubclass(plain, enum.Enum):
+        return rng.choice(list(plain))
+    if kind == "string":
+        return "".join(rng.choice("aé.✓Z") for _ in range(rng.randrange(200)))
+    if kind in {"bytes", "records"}:
+        return rng.randbytes(rng.randrange(300))
+    if kind == "uuid":
+        return uuid.UUID(bytes=rng.randbytes(16))
+    if kind == "bool":
+        return rng.random() < 0.5
+    if kind.startswith("datetime"):
+        return datetime.datetime.fromtimestamp(rng.randrange(2**31), datetime.UTC)
+    if kind.startswith("timedelta"):
+        return datetime.timedelta(milliseconds=rng.randrange(2**31 - 1))
+    bits = int(kind.removeprefix("int")) - 1
+    return rng.choice([-1, 0, 1, 3, 2**bits - 1])
+
+
+def replaced(thing):
+    """The same with other endpoints, on kio's objects."""
+    if isinstance(thing, tuple):
+        return tuple(map(replaced, thing))
+    if not dataclasses.is_dataclass(thing):
+        return thing
+    fields = {field.name: replaced(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+    node = fields.get("node_id", fields.get("broker_id", -1))
+    if "host" in fields and node >= 0:
+        fields["host"], fields["port"] = address(node)
+    return dataclasses.replace(thing, **fields)
+
+
+def address(node):
+    """Hosts of many lengths, so that lengths around them get shorter, longer, and a byte longer."""
+    return ("127.0.0.1" if node else "h" * 130), 1000 + node % 50_000
+
+
+def frame(entity):
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    flexible = entity.__flexible__ and entity.__api_key__ != API_VERSIONS
+    return NUMBER + (b"\0" if flexible else b"") + buffer.getvalue()
+
+
+@pytest.mark.parametrize(("key", "version"), CARRYING)
+def test_every_node_gets_its_address_and_nothing_else_changes(key, version):
+    rng = random.Random(key * 100 + version)
+    changed = 0
+    for _ in range(25):
+        response = made(load_response_schema(key, version), rng)
+        before, expected = frame(response), frame(replaced(response))
+        assert replace_endpoints(key, version, before, address) == expected
+        changed += before != expected
+    assert changed > 3
+    assert carries_endpoints(key, version)
+    assert is_readable(key, version)
+
+
+@pytest.mark.parametrize(("key", "version"), CARRYING)
+def test_each_truncation_and_mutation_is_read_or_refused(key, version):
+    rng = random.Random(key * 100 + version)
+    for _ in range(3):
+        data = frame(made(load_response_schema(key, version), rng))
+        frames = [data[:length] for length in range(0, len(data), 1 + len(data) // 30)]
+        for _ in range(40):
+            mutated = bytearray(data)
+            for _ in range(rng.randrange(1, 4)):
+                mutated[rng.randrange(len(mutated))] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
+            frames.append(bytes(mutated))
+        for one_frame in frames:
+            try:
+                replace_endpoints(key, version, one_frame, address)
+            except MalformedFrame as error:
+                assert str(error)  # noqa: PT017
+
+
+def test_tagged_fields_that_nobody_knows_stay():
+    """FindCoordinator 4 as a newer broker could write it: unknown tags in the header, a node, and the end."""
+
+    def written(host: bytes, port: int) -> bytes:
+        unknown = b"\x01\x63\x03abc"
+        node = b"\x02g" + struct.pack(">i", 3) + bytes([len(host) + 1]) + host + struct.pack(">ih", port, 0)
+        return NUMBER + unknown + struct.pack(">i", 0) + b"\x02" + node + b"\x00" + unknown + unknown
+
+    before = written(b"broker-three.internal", 9092)
+    assert replace_endpoints(10, 4, before, lambda node: ("here", 10_000 + node)) == written(b"here", 10_003)
+
+
+def test_a_response_without_a_node_is_the_same_object():
+    before = NUMBER + struct.pack(">hih", 15, -1, 0) + struct.pack(">i", -1)
+    assert replace_endpoints(10, 0, before, address) is before
+
+
+@pytest.mark.parametrize("version", versions_of(API_VERSIONS))
+def test_versions_that_could_not_be_read_are_not_offered(version):
+    shape = Shape(API_VERSIONS, version)
+    offered = {3: 99, 1: 12, 68: 99, 78: 99, 0: 13}
+
+    def answer(newest: dict[int, int]) -> bytes:
+        keys = tuple(
+            shape.ApiVersion(api_key=key, min_version=0, max_version=top) for key, top in newest.items()
+        )
+        return frame(
+            shape.ApiVersionsResponse(
+                error_code=shape.error(ErrorCode.NONE), api_keys=keys, throttle_time=datetime.timedelta()
+            )
+        )
+
+    expected = {**offered, 3: max(versions_of(3)), 78: max(versions_of(78))}
+    assert limit_versions(version, answer(offered)) == answer(expected)
+
+
+def test_the_answer_to_an_unknown_version_of_api_versions_is_read_in_version_0():
+    answer = NUMBER + struct.pack(">hi", 35, 2) + struct.pack(">6h", 18, 0, 4, 3, 0, 99)
+    assert limit_versions(9, answer) == answer[:-2] + struct.pack(">h", max(versions_of(3)))
+    with pytest.raises(MalformedFrame, match="ApiVersions version 9"):
+        limit_versions(9, answer[:-1])
+
+
+def test_newer_versions_are_not_readable():
+    for key in CARRIERS:
+        newest = max(versions_of(key))
+        assert not is_readable(key, newest + 1)
+        with pytest.raises(MalformedFrame):
+            replace_endpoints(key, newest + 1, NUMBER, address)
+
+
+def test_no_carrier_is_forgotten():
+    """All of kio's responses that hold a host and a port are carriers, or none of a client's business."""
+
+    def holds(cls) -> bool:
+        names = {field.name for field in dataclasses.fields(cls)}
+        if {"host", "port"} <= names:
+            return True
+        hints = typing.get_type_hints(cls).values()
+        options = [option for hint in hints for option in (hint, *typing.get_args(hint))]
+        inner = [one for option in options for one in (option, *typing.get_args(option))]
+        return any(map(holds, filter(dataclasses.is_dataclass, inner)))
+
+    holding = {
+        (key, version)
+        for key in api_key_map
+        for version in versions_of(key)
+        if key not in NOT_OF_CLIENTS | OF_APPLICATIONS
+        and load_request_schema(key, version)
+        and holds(load_response_schema(key, version))
+    }
+    assert holding == {(param.values[0], param.values[1]) for param in CARRYING}
