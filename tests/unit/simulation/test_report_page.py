@@ -258,6 +258,7 @@ def test_a_browser_draws_the_page(kind: str, traced: tuple[RunResult, list[Row]]
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
+            "--disable-dev-shm-usage",
             "--disable-quic",
             "--no-first-run",
             "--disable-background-networking",
