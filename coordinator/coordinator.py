@@ -8,27 +8,34 @@ records of an outcome, applies them, and then sends the reply; `CoordinatorRunti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from fencepost.coordinator import administration
+from fencepost.coordinator import administration, group_offsets
 from fencepost.coordinator.assign.registry import configured_assignors
 from fencepost.coordinator.assign.spec import Assignor
+from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings
-from fencepost.coordinator.consumer import leaving, offset_fencing, regular_expressions
+from fencepost.coordinator.consumer import leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import Surroundings, heartbeat
 from fencepost.coordinator.consumer.soft import SoftState, TimerKey, TimerKind
 from fencepost.coordinator.consumer.validation import check_request
-from fencepost.coordinator.offsets import commit, delete, expiry, fetch
+from fencepost.coordinator.offsets import expiry
 from fencepost.coordinator.offsets.store import OffsetStore
+from fencepost.coordinator.protocol.classic import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    SyncGroupRequest,
+)
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     DeleteGroupsRequest,
     LeaveGroupBatchRequest,
+    LeaveGroupBatchResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
 )
@@ -42,6 +49,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
     DeadlineReached,
+    Effect,
     Event,
     MemberFenced,
     Outcome,
@@ -49,7 +57,7 @@ from fencepost.coordinator.protocol.outcome import (
     ResolveRegularExpressions,
     TopicsChanged,
 )
-from fencepost.coordinator.protocol.records import OffsetCommitKey, Record
+from fencepost.coordinator.protocol.records import GroupMetadataKey, OffsetCommitKey, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.replay import apply_to_groups
 
@@ -73,6 +81,7 @@ class GroupCoordinator:
         "_image",
         "_newest_topics",
         "_settings",
+        "classic",
         "config",
         "groups",
         "offsets",
@@ -87,6 +96,8 @@ class GroupCoordinator:
         self._groups: dict[str, ConsumerGroup] = {}
         self.groups: Mapping[str, ConsumerGroup] = MappingProxyType(self._groups)
         """Consumer groups by id. Groups that are no more than committed offsets are in `offsets` only."""
+        self.classic = ClassicGroups(config)
+        """Classic groups, durable and as they run."""
         self.offsets = OffsetStore()
         self.soft = SoftState(self._session_timeout_ms, config.offsets_retention_check_interval_ms)
         """What is in no record; for this coordinator and those who check it."""
@@ -96,6 +107,10 @@ class GroupCoordinator:
         self._settings: dict[str, GroupSettings] = {}
         self._handlers: Mapping[type, Callable[[Any, int], Outcome]] = {
             ConsumerGroupHeartbeatRequest: self._heartbeat,
+            JoinGroupRequest: self._join_group,
+            SyncGroupRequest: self.classic.sync,
+            HeartbeatRequest: self.classic.heartbeat,
+            DescribeGroupsRequest: self._describe_classic,
             OffsetCommitRequest: self._commit,
             OffsetFetchRequest: self._fetch,
             OffsetDeleteRequest: self._delete_offsets,
@@ -136,6 +151,10 @@ class GroupCoordinator:
             self.offsets.apply(key, record.value)  # type: ignore[arg-type]  # a record's value is its key's
             self.soft.arm_sweep()
             return
+        if type(key) is GroupMetadataKey:
+            self.classic.apply(key, record.value, self.soft.now_ms)  # type: ignore[arg-type]
+            self.soft.arm_sweep()
+            return
         apply_to_groups(self._groups, record)
         self.soft.follow(record, self._groups.get(key.group_id))
 
@@ -149,24 +168,37 @@ class GroupCoordinator:
             key = record.key
             if type(key) is OffsetCommitKey:
                 offsets.apply(key, record.value)  # type: ignore[arg-type]
+            elif type(key) is GroupMetadataKey:
+                self.classic.replay(key, record.value)  # type: ignore[arg-type]
             else:
                 apply_to_groups(groups, record)
         self.soft.rebuild(self._groups, now_ms)
-        if self._groups or self.offsets.group_ids:
-            self.soft.arm_sweep()
+        self.classic.rebuild(now_ms)
+        self._keep_sweeping()
 
-    def discard(self, outcome: Outcome) -> None:
-        """Tell that an outcome was not written, and its effects were not carried out."""
+    def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
+        """Tell that an outcome was not written, and its effects were not carried out; what to do instead.
+
+        `code` is what its request is answered with.
+        """
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self._resolution_ended(effect.group_id)
+        return self.classic.discard(code, self.soft.now_ms)
+
+    def unload(self) -> tuple[Effect, ...]:
+        """The groups have another coordinator from now on: what to tell those who wait here."""
+        return self.classic.unload()
 
     def next_deadline(self) -> int | None:
         """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed.
 
         It may turn out too early, for a member that was heard meanwhile: then that event does nothing.
         """
-        return self.soft.timers.next_deadline()
+        first, second = self.soft.timers.next_deadline(), self.classic.timers.next_deadline()
+        if first is None or second is None:
+            return second if first is None else first
+        return min(first, second)
 
     @property
     def image(self) -> TopicsImage:
@@ -177,6 +209,7 @@ class GroupCoordinator:
         """All that records made, to compare with another coordinator's."""
         return {
             "groups": {group_id: group.hard_state() for group_id, group in self._groups.items()},
+            "classic_groups": dict(self.classic.stored),
             "offsets": {
                 group_id: list(self.offsets.committed(group_id)) for group_id in self.offsets.group_ids
             },
@@ -217,10 +250,11 @@ class GroupCoordinator:
         check_request(request, self._assignors)
         group_id = request.group_id
         group = self._groups.get(group_id)
+        before: tuple[Record, ...] = ()
         if group is None:
             if request.member_epoch != JOIN_EPOCH:
                 raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
-            group = ConsumerGroup(group_id)
+            group, before = self._new_group(group_id)
         if request.member_epoch < JOIN_EPOCH:
             return leaving.leave(group, request, self._image)
         member_id = request.member_id or request.generated_member_id
@@ -230,6 +264,8 @@ class GroupCoordinator:
         outcome = heartbeat(group, soft, request, member_id, self._surroundings(group_id, now_ms))
         if outcome.effects:
             self.soft.resolving[group_id] = None
+        if before:
+            return Outcome(records=before + outcome.records, reply=outcome.reply, effects=outcome.effects)
         contact = soft.contacts.get(member_id)
         if contact is not None:
             contact.last_ms = now_ms
@@ -241,6 +277,17 @@ class GroupCoordinator:
                 contact.request, contact.answer, contact.version = request, outcome, soft.version
                 contact.until_ms = min(until_ms, soft.refresh_deadline_ms)
         return outcome
+
+    def _new_group(self, group_id: str) -> tuple[ConsumerGroup, tuple[Record, ...]]:
+        """A group to join, and the end of an empty classic group that gives way to it.
+
+        :raises ProtocolError: GROUP_ID_NOT_FOUND if a classic group is in use under that id.
+        """
+        classic = self.classic.groups.get(group_id)
+        before = () if classic is None else administration.end_of_empty(classic)
+        if before is None:
+            raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return ConsumerGroup(group_id), before
 
     def _surroundings(self, group_id: str, now_ms: int) -> Surroundings:
         return Surroundings(
@@ -254,54 +301,59 @@ class GroupCoordinator:
             now_ms=now_ms,
         )
 
+    # Classic groups
+
+    def _join_group(self, request: JoinGroupRequest, now_ms: int) -> Outcome:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            return self.classic.join(request, now_ms)
+        return self.classic.join(request, now_ms, leaving.group_tombstones(group))
+
     # Offsets
 
     def _commit(self, request: OffsetCommitRequest, now_ms: int) -> Outcome:
-        group = self._groups.get(request.group_id)
-        fence: commit.CommitFence
-        if group is None:
-            exists = request.group_id in self.offsets
-            fence = partial(commit.fence_without_members, group_exists=exists)
-        else:
-            fence = partial(offset_fencing.check_commit, group)
-        return commit.commit(
+        return group_offsets.commit_offsets(
             request,
+            self._groups.get(request.group_id),
+            self.classic,
+            self.offsets,
             image=self._image,
-            fence=fence,
             metadata_max_bytes=self.config.offset_metadata_max_bytes,
             now_ms=now_ms,
         )
 
     def _fetch(self, request: OffsetFetchRequest, now_ms: int) -> Outcome:
         group = self._groups.get(request.group_id)
-        fence = None if group is None else partial(offset_fencing.check_fetch, group)
-        return fetch.fetch(request, self.offsets, image=self._image, fence=fence)
+        return group_offsets.fetch_offsets(request, group, self.offsets, self._image)
 
     def _delete_offsets(self, request: OffsetDeleteRequest, now_ms: int) -> Outcome:
         group = self._groups.get(request.group_id)
-        return delete.delete(
-            request,
-            self.offsets,
-            image=self._image,
-            group_exists=group is not None,
-            is_subscribed=administration.subscribed_in(group),
-        )
+        return group_offsets.delete_offsets(request, group, self.classic, self.offsets, self._image)
 
     # Administration
 
     def _describe(self, request: ConsumerGroupDescribeRequest, now_ms: int) -> Outcome:
         return administration.describe_groups(request, self._groups, self._image, tuple(self._assignors))
 
+    def _describe_classic(self, request: DescribeGroupsRequest, now_ms: int) -> Outcome:
+        classic = self.classic.groups
+        return administration.describe_classic_groups(request, classic, self._groups, self.offsets)
+
     def _list(self, request: ListGroupsRequest, now_ms: int) -> Outcome:
-        return administration.list_groups(request, self._groups, self.offsets)
+        return administration.list_groups(request, self.classic.groups, self._groups, self.offsets)
 
     def _delete_group(self, request: DeleteGroupsRequest, now_ms: int) -> Outcome:
-        return administration.delete_group(request, self._groups, self.offsets)
+        return administration.delete_group(request, self.classic.groups, self._groups, self.offsets)
 
     def _remove_member(self, request: LeaveGroupRequest, now_ms: int) -> Outcome:
-        return administration.remove_member(request, self._groups, self._image)
+        batch = LeaveGroupBatchRequest(group_id=request.group_id, members=(request,))
+        outcome = self._remove_members(batch, now_ms)
+        assert isinstance(outcome.reply, LeaveGroupBatchResponse)
+        return Outcome(records=outcome.records, reply=outcome.reply.members[0], effects=outcome.effects)
 
     def _remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+        if request.group_id in self.classic.groups:
+            return self.classic.leave(request, now_ms)
         return administration.remove_members(request, self._groups, self._image)
 
     # What happens without a request
@@ -335,6 +387,9 @@ class GroupCoordinator:
         self.soft.of(group_id).version += 1
 
     def _deadline_reached(self, event: DeadlineReached, now_ms: int) -> Outcome:
+        first, second = self.soft.timers.next_deadline(), self.classic.timers.next_deadline()
+        if second is not None and (first is None or second < first):
+            return self.classic.deadline_reached(now_ms) or NOTHING
         while (key := self.soft.timers.pop_due(now_ms)) is not None:
             if key.kind is TimerKind.SWEEP:
                 return self._sweep(now_ms)
@@ -353,8 +408,11 @@ class GroupCoordinator:
 
     def _sweep(self, now_ms: int) -> Outcome:
         """Expired offsets go, and empty groups that have none left."""
-        if self._groups or self.offsets.group_ids:
-            self.soft.arm_sweep()
+        self._keep_sweeping()
         retention_ms = self.config.offsets_retention_ms
-        records = administration.sweep(self._groups, self.offsets, retention_ms, now_ms)
+        records = administration.sweep(self.classic.groups, self._groups, self.offsets, retention_ms, now_ms)
         return Outcome(records=records) if records else NOTHING
+
+    def _keep_sweeping(self) -> None:
+        if self._groups or self.classic.groups or self.offsets.group_ids:
+            self.soft.arm_sweep()

@@ -6,13 +6,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE
 from fencepost.coordinator.consumer.states import GROUP_TABLE, MEMBER_TABLE
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.member.machines import MACHINES
 
 Table: TypeAlias = StateTable[Any, Any]
 
-TABLES: tuple[Table, ...] = (*MACHINES.values(), GROUP_TABLE, MEMBER_TABLE)
+TABLES: tuple[Table, ...] = (*MACHINES.values(), GROUP_TABLE, MEMBER_TABLE, CLASSIC_GROUP_TABLE)
 """Every machine there is, members first."""
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec import client_administration as administration
+from fencepost.coordinator.codec import client_classic as classic
 from fencepost.coordinator.codec import client_cluster as cluster
 from fencepost.coordinator.codec import client_groups as groups
 from fencepost.coordinator.codec import client_offsets as offsets
@@ -39,8 +40,11 @@ CLIENT_APIS: dict[int, ClientApi] = {
     ApiKey.OFFSET_COMMIT: ClientApi(offsets.encode_commit, offsets.decode_commit),
     ApiKey.OFFSET_FETCH: ClientApi(offsets.encode_fetch, offsets.decode_fetch),
     ApiKey.FIND_COORDINATOR: ClientApi(cluster.encode_find_coordinator, cluster.decode_find_coordinator),
+    ApiKey.JOIN_GROUP: ClientApi(classic.encode_join, classic.decode_join),
+    ApiKey.HEARTBEAT: ClientApi(classic.encode_heartbeat, classic.decode_heartbeat),
     ApiKey.LEAVE_GROUP: ClientApi(groups.encode_leave, groups.decode_leave),
-    ApiKey.DESCRIBE_GROUPS: ClientApi(groups.encode_describe_groups, groups.decode_describe_groups),
+    ApiKey.SYNC_GROUP: ClientApi(classic.encode_sync, classic.decode_sync),
+    ApiKey.DESCRIBE_GROUPS: ClientApi(classic.encode_describe_groups, classic.decode_describe_groups),
     ApiKey.LIST_GROUPS: ClientApi(groups.encode_list, groups.decode_list),
     ApiKey.API_VERSIONS: ClientApi(cluster.encode_api_versions, cluster.decode_api_versions),
     ApiKey.CREATE_TOPICS: ClientApi(administration.encode_create_topics, administration.decode_create_topics),

@@ -1,25 +1,21 @@
 """The client's half of the group APIs: requests to write, answers to read.
 
-ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69), LeaveGroup (13), DescribeGroups (15), ListGroups
-(16), DeleteGroups (42). The messages are the server's, so what one half writes the other one reads.
+ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69), LeaveGroup (13), ListGroups (16),
+DeleteGroups (42). The messages are the server's, so what one half writes the other one reads.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from fencepost.coordinator.codec.groups import (
     DeleteGroupsCall,
     DeleteGroupsReply,
-    DescribeGroupsCall,
     LeaveGroupCall,
     LeaveGroupReply,
 )
 from fencepost.coordinator.codec.schema import Shape, error_of, milliseconds
 from fencepost.coordinator.protocol import consumer
-from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import partitions_of
 
 
@@ -138,41 +134,6 @@ def decode_leave(values: dict[str, Any], version: int) -> LeaveGroupReply:
             )
             for member in values.get("members", ())
         ),
-    )
-
-
-class ClassicGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One group as the classic protocol's DescribeGroups shows it, without its members."""
-
-    group_id: str
-    error_code: ErrorCode
-    group_state: str
-    protocol_type: str
-
-
-class ClassicGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """A description for each group that was asked for."""
-
-    groups: tuple[ClassicGroup, ...]
-
-
-def encode_describe_groups(call: DescribeGroupsCall, shape: Shape) -> Any:
-    """DescribeGroups, versions 0 to 6."""
-    return shape.DescribeGroupsRequest(groups=call.group_ids, include_authorized_operations=False)
-
-
-def decode_describe_groups(values: dict[str, Any], version: int) -> ClassicGroups:
-    """DescribeGroups, versions 0 to 6."""
-    return ClassicGroups(
-        groups=tuple(
-            ClassicGroup(
-                group_id=group["group_id"],
-                error_code=error_of(group["error_code"]),
-                group_state=group["group_state"],
-                protocol_type=group["protocol_type"],
-            )
-            for group in values["groups"]
-        )
     )
 
 

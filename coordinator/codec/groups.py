@@ -1,9 +1,8 @@
-"""Group administration: LeaveGroup (13), DescribeGroups (15), ListGroups (16), DeleteGroups (42).
+"""Group administration: LeaveGroup (13), ListGroups (16), DeleteGroups (42).
 
 The core takes one group or member a request; the wire has several, so each call is a tuple of the core's
 requests and each reply a tuple of its answers. LeaveGroup: 3 brings several members. ListGroups: 4 filters
-by state, 5 by type. DescribeGroups speaks of classic groups only: 6 tells a missing group by its error,
-before that it has the state Dead.
+by state, 5 by type.
 """
 
 from __future__ import annotations
@@ -62,43 +61,6 @@ def encode_leave(reply: LeaveGroupReply, shape: Shape) -> Any:
         )
     return shape.LeaveGroupResponse(
         throttle_time=ZERO, error_code=shape.error(reply.error_code), members=members
-    )
-
-
-class DescribeGroupsCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for the state of classic groups."""
-
-    group_ids: tuple[str, ...]
-
-
-class DescribeGroupsReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups, none of which is a classic one."""
-
-    missing: tuple[str, ...]
-
-
-def decode_describe_groups(values: dict[str, Any], context: RequestContext) -> DescribeGroupsCall:
-    """DescribeGroups, versions 0 to 6."""
-    return DescribeGroupsCall(group_ids=tuple(values["groups"]))
-
-
-def encode_describe_groups(reply: DescribeGroupsReply, shape: Shape) -> Any:
-    """DescribeGroups, versions 0 to 6."""
-    new = shape.version >= 6
-    return shape.DescribeGroupsResponse(
-        throttle_time=ZERO,
-        groups=tuple(
-            shape.DescribedGroup(
-                error_code=shape.error(ErrorCode.GROUP_ID_NOT_FOUND if new else ErrorCode.NONE),
-                error_message=f"Group {group_id} is not a classic group.",
-                group_id=group_id,
-                group_state="Dead",
-                protocol_type="",
-                protocol_data="",
-                members=(),
-            )
-            for group_id in reply.missing
-        ),
     )
 
 

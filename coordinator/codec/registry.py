@@ -7,7 +7,16 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fencepost.coordinator.codec import administration, cluster, consumer, groups, logs, offsets, schema
+from fencepost.coordinator.codec import (
+    administration,
+    classic,
+    cluster,
+    consumer,
+    groups,
+    logs,
+    offsets,
+    schema,
+)
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, RequestHeader, response_header
 from fencepost.coordinator.codec.reader import skip_tagged_fields
@@ -25,7 +34,10 @@ class ApiKey(enum.IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
     LEAVE_GROUP = 13
+    SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
     API_VERSIONS = 18
@@ -62,8 +74,11 @@ _APIS: tuple[Api, ...] = (
     Api(ApiKey.OFFSET_COMMIT, 2, 10, 8, offsets.decode_commit, offsets.encode_commit),
     Api(ApiKey.OFFSET_FETCH, 1, 10, 6, offsets.decode_fetch, offsets.encode_fetch),
     Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, cluster.decode_find_coordinator, cluster.encode_find_coordinator),
+    Api(ApiKey.JOIN_GROUP, 0, 9, 6, classic.decode_join, classic.encode_join),
+    Api(ApiKey.HEARTBEAT, 0, 4, 4, classic.decode_heartbeat, classic.encode_heartbeat),
     Api(ApiKey.LEAVE_GROUP, 0, 5, 4, groups.decode_leave, groups.encode_leave),
-    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, groups.decode_describe_groups, groups.encode_describe_groups),
+    Api(ApiKey.SYNC_GROUP, 0, 5, 4, classic.decode_sync, classic.encode_sync),
+    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, classic.decode_describe_groups, classic.encode_describe_groups),
     Api(ApiKey.LIST_GROUPS, 0, 5, 3, groups.decode_list, groups.encode_list),
     Api(ApiKey.API_VERSIONS, 0, 4, 3, cluster.decode_api_versions, cluster.encode_api_versions),
     Api(

@@ -10,20 +10,27 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 
 
 def expired(
-    store: OffsetStore, group_id: str, *, is_subscribed: IsSubscribed, retention_ms: int, now_ms: int
+    store: OffsetStore,
+    group_id: str,
+    *,
+    is_subscribed: IsSubscribed,
+    retention_ms: int,
+    now_ms: int,
+    since_ms: int | None = None,
 ) -> tuple[Record, ...]:
     """The tombstones of one group's offsets that are due.
 
     That is an offset whose topic no member subscribes to, once it is older than the retention; in a group
-    without members that is every topic. Nothing is counted from when the group became empty. An offset
-    that came with a time of its own expires at that time.
+    without members that is every topic. The age counts from the commit, or from `since_ms`: a classic group
+    keeps its offsets from when it became empty, a consumer group does not. An offset that came with a time
+    of its own expires at that time.
     """
     return tuple(
         tombstone(group_id, TopicPartition(topic, partition))
         for topic, partitions in sorted(store.topics(group_id).items())
         if not is_subscribed(topic)
         for partition, value in sorted(partitions.items())
-        if _due(value, retention_ms, now_ms)
+        if _due(value, since_ms, retention_ms, now_ms)
     )
 
 
@@ -45,7 +52,7 @@ def of_deleted_topics(store: OffsetStore, before: TopicsImage, after: TopicsImag
     )
 
 
-def _due(value: OffsetCommitValue, retention_ms: int, now_ms: int) -> bool:
+def _due(value: OffsetCommitValue, since_ms: int | None, retention_ms: int, now_ms: int) -> bool:
     if value.expire_timestamp_ms >= 0:
         return now_ms >= value.expire_timestamp_ms
-    return now_ms - value.commit_timestamp_ms >= retention_ms
+    return now_ms - (value.commit_timestamp_ms if since_ms is None else since_ms) >= retention_ms

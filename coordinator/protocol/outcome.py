@@ -10,13 +10,17 @@ from typing import TypeAlias
 
 import msgspec
 
-from fencepost.coordinator.protocol import consumer, offsets
+from fencepost.coordinator.protocol import classic, consumer, offsets
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 Request: TypeAlias = (
-    consumer.ConsumerGroupHeartbeatRequest
+    classic.JoinGroupRequest
+    | classic.SyncGroupRequest
+    | classic.HeartbeatRequest
+    | classic.DescribeGroupsRequest
+    | consumer.ConsumerGroupHeartbeatRequest
     | consumer.ConsumerGroupDescribeRequest
     | consumer.ListGroupsRequest
     | consumer.DeleteGroupsRequest
@@ -28,7 +32,11 @@ Request: TypeAlias = (
 )
 
 Response: TypeAlias = (
-    consumer.ConsumerGroupHeartbeatResponse
+    classic.JoinGroupResponse
+    | classic.SyncGroupResponse
+    | classic.HeartbeatResponse
+    | classic.DescribeGroupsResponse
+    | consumer.ConsumerGroupHeartbeatResponse
     | consumer.ConsumerGroupDescribeResponse
     | consumer.ListGroupsResponse
     | consumer.DeleteGroupsResponse
@@ -75,10 +83,17 @@ class MemberFenced(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     member_id: MemberId
     reason: str
-    """`session` or `rebalance`: the timer that ran out."""
+    """`session`, `rebalance`, `join` or `sync`: the timer that ran out."""
 
 
-Effect: TypeAlias = ResolveRegularExpressions | MemberFenced
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request that had to wait: its outcome had no reply."""
+
+    token: classic.Token
+    response: classic.JoinGroupResponse | classic.SyncGroupResponse
+
+
+Effect: TypeAlias = ResolveRegularExpressions | MemberFenced | Answer
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +102,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     records: tuple[Record, ...] = ()
     """One atomic batch; to be durable before anything below is seen by anyone."""
     reply: Response | None = None
+    """None for a request that has to wait: an `Answer` with its token follows in a later outcome."""
     effects: tuple[Effect, ...] = ()
 
 

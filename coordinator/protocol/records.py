@@ -32,6 +32,36 @@ class OffsetCommitValue(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=
     topic_id: TopicId | None = None
 
 
+class GroupMetadataKey(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
+    """Type 2: a classic group."""
+
+    group_id: str
+
+
+class GroupMetadataMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One member of a classic group: what it said of itself in the chosen protocol, and what it got."""
+
+    member_id: MemberId
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupMetadataValue(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
+    """A classic group as of its last complete generation; without members it is empty."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None = None
+    leader: MemberId | None = None
+    current_state_timestamp_ms: int = -1
+    members: tuple[GroupMetadataMember, ...] = ()
+
+
 class ConsumerGroupMetadataKey(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):
     """Type 3: the group itself."""
 
@@ -43,6 +73,14 @@ class ConsumerGroupMetadataValue(msgspec.Struct, frozen=True, tag=3, array_like=
 
     epoch: int
     metadata_hash: int = 0
+
+
+class ClassicMemberMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What marks a member of a consumer group that speaks the classic protocol (KIP-848, Migration)."""
+
+    session_timeout_ms: int
+    supported_protocols: tuple[tuple[str, bytes], ...]
+    """Names and what the member says of itself in each, in its order of preference."""
 
 
 class ConsumerGroupMemberMetadataKey(msgspec.Struct, frozen=True, tag=5, array_like=True, gc=False):
@@ -64,6 +102,7 @@ class ConsumerGroupMemberMetadataValue(msgspec.Struct, frozen=True, tag=5, array
     subscribed_topic_regex: str | None
     rebalance_timeout_ms: int
     server_assignor: str | None
+    classic: ClassicMemberMetadata | None = None
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(msgspec.Struct, frozen=True, tag=6, array_like=True, gc=False):
@@ -133,6 +172,7 @@ class ConsumerGroupRegularExpressionValue(msgspec.Struct, frozen=True, tag=16, a
 
 RecordKey: TypeAlias = (
     OffsetCommitKey
+    | GroupMetadataKey
     | ConsumerGroupMetadataKey
     | ConsumerGroupMemberMetadataKey
     | ConsumerGroupTargetAssignmentMetadataKey
@@ -142,6 +182,7 @@ RecordKey: TypeAlias = (
 )
 RecordValue: TypeAlias = (
     OffsetCommitValue
+    | GroupMetadataValue
     | ConsumerGroupMetadataValue
     | ConsumerGroupMemberMetadataValue
     | ConsumerGroupTargetAssignmentMetadataValue

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
+from typing import Any
 
 import msgspec
 
 from fencepost.coordinator.codec.groups import (
     DeleteGroupsCall,
     DeleteGroupsReply,
-    DescribeGroupsCall,
-    DescribeGroupsReply,
     LeaveGroupCall,
     LeaveGroupReply,
 )
-from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from fencepost.coordinator.server.services import Asked, Services
+
+_tokens = itertools.count(1)
+"""Numbers for requests that may have to wait."""
 
 
 def consumer_group_heartbeat(
@@ -45,9 +48,31 @@ def list_groups(
     return reply
 
 
-def describe_groups(services: Services, call: DescribeGroupsCall, asked: Asked) -> DescribeGroupsReply:
-    """The classic protocol's question: a consumer group looks like a missing one."""
-    return DescribeGroupsReply(missing=call.group_ids)
+def describe_groups(
+    services: Services, request: classic.DescribeGroupsRequest, asked: Asked
+) -> classic.DescribeGroupsResponse:
+    """Classic groups by id; any other group looks like a missing one."""
+    reply: classic.DescribeGroupsResponse = services.ask(request)
+    return reply
+
+
+def join_group(services: Services, request: classic.JoinGroupRequest, asked: Asked) -> Any:
+    """Answered at once, or when everybody has joined."""
+    suffix = str(uuid.uuid4())
+    return services.ask(msgspec.structs.replace(request, new_member_suffix=suffix, token=next(_tokens)))
+
+
+def sync_group(services: Services, request: classic.SyncGroupRequest, asked: Asked) -> Any:
+    """Answered at once, or when the leader has assigned."""
+    return services.ask(msgspec.structs.replace(request, token=next(_tokens)))
+
+
+def heartbeat(
+    services: Services, request: classic.HeartbeatRequest, asked: Asked
+) -> classic.HeartbeatResponse:
+    """The classic protocol's heartbeat."""
+    reply: classic.HeartbeatResponse = services.ask(request)
+    return reply
 
 
 def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> DeleteGroupsReply:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import re2
 import structlog
 
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest, Token
 from fencepost.coordinator.protocol.outcome import (
+    Answer,
     Effect,
     Event,
     MemberFenced,
@@ -34,19 +36,24 @@ class CoordinatorRunner:
         self._timer_ms = 0
         self._background: dict[asyncio.Handle, None] = {}
         self._closed = False
+        self._waiting: dict[Token, asyncio.Future[Response]] = {}
 
-    def process(self, event: Event) -> Response | None:
-        """One step: the reply to a request, None for other events."""
+    def process(self, event: Event) -> Response | asyncio.Future[Response] | None:
+        """One step: the reply to a request, or a future of it if it has to wait; None for other events."""
         outcome = self.runtime.process(event, self._clock.now_ms())
         if outcome.reply is None or outcome.records or outcome.effects:
             # A request that changes nothing can only put a deadline off.
             self._carry_out(outcome.effects)
             self._arm()
+        if outcome.reply is None and isinstance(event, JoinGroupRequest | SyncGroupRequest):
+            future = self._waiting[event.token] = asyncio.get_running_loop().create_future()
+            return future
         return outcome.reply
 
     def close(self) -> None:
-        """Nothing happens by itself any more."""
+        """Nothing happens by itself any more; those who wait are told to look for another coordinator."""
         self._closed = True
+        self._carry_out(self._coordinator.unload())
         if self._timer is not None:
             self._timer.cancel()
         for handle in self._background:
@@ -74,6 +81,11 @@ class CoordinatorRunner:
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
+                case Answer():
+                    future = self._waiting.pop(effect.token)
+                    if not future.done():
+                        # It is cancelled when the client has hung up.
+                        future.set_result(effect.response)
                 case ResolveRegularExpressions():
                     self._later(effect)
                 case MemberFenced() if structlog.is_configured():

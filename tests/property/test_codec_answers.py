@@ -9,10 +9,11 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader, entity_writer
 
+from fencepost.coordinator.classic.describe import missing
 from fencepost.coordinator.codec import groups, offsets
 from fencepost.coordinator.codec.consumer import pack_heartbeat
 from fencepost.coordinator.codec.registry import REGISTRY, SPOKEN, ApiKey, codec_of
-from fencepost.coordinator.protocol import administration, cluster, logs
+from fencepost.coordinator.protocol import administration, classic, cluster, logs
 from fencepost.coordinator.protocol import consumer as ours
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
@@ -49,6 +50,33 @@ def found_coordinators():
 def fetched_offsets():
     topic = of_topic(offsets.FetchedOffset(partition=0, offset=OFFSET), offsets.FetchedOffset(partition=1))
     return offsets.OffsetFetchReply(groups=(offsets.FetchedGroup(group_id="g", topics=(topic,)),))
+
+
+def joined():
+    members = tuple(classic.JoinGroupMember(member_id=name, instance_id="i", metadata=b"s") for name in "ab")
+    return classic.JoinGroupResponse(
+        generation=3,
+        protocol_type="consumer",
+        protocol_name="range",
+        leader="a",
+        skip_assignment=True,
+        member_id="a",
+        members=members,
+    )
+
+
+def described_groups():
+    member = classic.DescribedClassicMember(
+        member_id="m", instance_id="i", client_id="c", client_host="/h", metadata=b"s", assignment=b"a"
+    )
+    known = classic.DescribedClassicGroup(
+        group_id="g",
+        group_state="Stable",
+        protocol_type="consumer",
+        protocol_data="range",
+        members=(member,),
+    )
+    return classic.DescribeGroupsResponse(groups=(known, missing("h", "Group h not found.")))
 
 
 def described_configs():
@@ -120,7 +148,16 @@ REPLIES = {
         consumer.LeaveGroupResponse,
         groups.LeaveGroupReply(members=(ours.LeaveGroupResponse(member_id="m", instance_id="i"),)),
     ),
-    ApiKey.DESCRIBE_GROUPS: (admin.DescribeGroupsResponse, groups.DescribeGroupsReply(missing=("g", "h"))),
+    ApiKey.JOIN_GROUP: (consumer.JoinGroupResponse, joined()),
+    ApiKey.SYNC_GROUP: (
+        consumer.SyncGroupResponse,
+        classic.SyncGroupResponse(protocol_type="consumer", protocol_name="range", assignment=b"a" * 200),
+    ),
+    ApiKey.HEARTBEAT: (
+        consumer.HeartbeatResponse,
+        classic.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS),
+    ),
+    ApiKey.DESCRIBE_GROUPS: (admin.DescribeGroupsResponse, described_groups()),
     ApiKey.LIST_GROUPS: (
         admin.ListGroupsResponse,
         ours.ListGroupsResponse(

@@ -23,6 +23,20 @@ pairs: list[tuple[st.SearchStrategy[RecordKey], st.SearchStrategy[RecordValue]]]
         st.builds(records.OffsetCommitValue, int64, int32, short, int64, int64, maybe),
     ),
     (
+        st.builds(records.GroupMetadataKey, short),
+        st.builds(
+            records.GroupMetadataValue,
+            *[short, int32, maybe, maybe, int64],
+            st.lists(
+                st.builds(
+                    records.GroupMetadataMember,
+                    *[short, maybe, short, short, int32, int32, st.binary(max_size=6), st.binary(max_size=6)],
+                ),
+                max_size=3,
+            ).map(tuple),
+        ),
+    ),
+    (
         st.builds(records.ConsumerGroupMetadataKey, short),
         st.builds(records.ConsumerGroupMetadataValue, int32, int64),
     ),
@@ -31,6 +45,12 @@ pairs: list[tuple[st.SearchStrategy[RecordKey], st.SearchStrategy[RecordValue]]]
         st.builds(
             records.ConsumerGroupMemberMetadataValue,
             *[maybe, maybe, short, short, st.lists(short, max_size=3).map(tuple), maybe, int32, maybe],
+            st.none()
+            | st.builds(
+                records.ClassicMemberMetadata,
+                int32,
+                st.lists(st.tuples(short, st.binary(max_size=6)), max_size=2).map(tuple),
+            ),
         ),
     ),
     (

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.coordinator.classic.describe import missing
 from fencepost.coordinator.codec import groups, offsets
 from fencepost.coordinator.codec.client import CLIENT_APIS, read_response, request_frame
 from fencepost.coordinator.codec.client_administration import AlterConfigsCall
@@ -13,7 +14,7 @@ from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, read_header
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey, codec_of
 from fencepost.coordinator.codec.schema import error_of
-from fencepost.coordinator.protocol import administration, cluster, consumer
+from fencepost.coordinator.protocol import administration, classic, cluster, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
@@ -138,7 +139,7 @@ def test_fetches_arrive(version: int, everything: bool) -> None:
         (ApiKey.FIND_COORDINATOR, 0, cluster.FindCoordinatorRequest(keys=("g",))),
         (ApiKey.API_VERSIONS, 3, cluster.ApiVersionsRequest(client_software_name="a")),
         (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, consumer.ConsumerGroupDescribeRequest(group_ids=("g", ""))),
-        (ApiKey.DESCRIBE_GROUPS, 0, groups.DescribeGroupsCall(group_ids=("g",))),
+        (ApiKey.DESCRIBE_GROUPS, 0, classic.DescribeGroupsRequest(group_ids=("g",))),
         (ApiKey.LIST_GROUPS, 5, consumer.ListGroupsRequest(states_filter=("s",), types_filter=("t",))),
         (
             ApiKey.DELETE_GROUPS,
@@ -359,8 +360,73 @@ def test_features_and_versions_arrive() -> None:
     assert read.features == {"group.version": 1}
 
 
+@pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
+def test_joins_and_their_answers_arrive(version: int) -> None:
+    request = classic.JoinGroupRequest(
+        group_id="g",
+        member_id="m",
+        instance_id="i" if version >= 5 else None,
+        protocol_type="consumer",
+        protocols=(classic.JoinGroupProtocol("range", b"r"), classic.JoinGroupProtocol("sticky", b"")),
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000 if version >= 1 else 10_000,
+        api_version=version,
+        client_id="me",
+        client_host="/10.0.0.1",
+    )
+    assert server_reads(ApiKey.JOIN_GROUP, version, request) == request
+    instance_id = "i" if version >= 5 else None
+    reply = classic.JoinGroupResponse(
+        generation=3,
+        protocol_type="consumer" if version >= 7 else None,
+        protocol_name="range",
+        leader="m",
+        skip_assignment=version >= 9,
+        member_id="m",
+        members=(classic.JoinGroupMember(member_id="m", instance_id=instance_id, metadata=b"r"),),
+    )
+    assert client_reads(ApiKey.JOIN_GROUP, version, reply) == reply
+    refused = classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m")
+    assert client_reads(ApiKey.JOIN_GROUP, version, refused).protocol_name == (None if version >= 7 else "")
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
+def test_syncs_and_their_answers_arrive(version: int) -> None:
+    request = classic.SyncGroupRequest(
+        group_id="g",
+        generation=3,
+        member_id="m",
+        instance_id="i" if version >= 3 else None,
+        protocol_type="consumer" if version >= 5 else None,
+        protocol_name="range" if version >= 5 else None,
+        assignments={"m": b"a", "n": b""},
+    )
+    assert server_reads(ApiKey.SYNC_GROUP, version, request) == request
+    reply = classic.SyncGroupResponse(
+        protocol_type="consumer" if version >= 5 else None,
+        protocol_name="range" if version >= 5 else None,
+        assignment=b"a",
+    )
+    assert client_reads(ApiKey.SYNC_GROUP, version, reply) == reply
+
+
+def test_a_sync_without_the_protocol_fits_none() -> None:
+    request = classic.SyncGroupRequest(group_id="g", generation=3, member_id="m")
+    read = server_reads(ApiKey.SYNC_GROUP, 5, request)
+    assert (read.protocol_type, read.protocol_name) == ("", "")
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))
+def test_classic_heartbeats_and_their_answers_arrive(version: int) -> None:
+    instance_id = "i" if version >= 3 else None
+    request = classic.HeartbeatRequest(group_id="g", generation=3, member_id="m", instance_id=instance_id)
+    assert server_reads(ApiKey.HEARTBEAT, version, request) == request
+    reply = classic.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    assert client_reads(ApiKey.HEARTBEAT, version, reply) == reply
+
+
 def test_a_classic_description_tells_the_state() -> None:
-    reply = groups.DescribeGroupsReply(missing=("g",))
+    reply = classic.DescribeGroupsResponse(groups=(missing("g", "Group g not found."),))
     (read,) = client_reads(ApiKey.DESCRIBE_GROUPS, 6, reply).groups
     assert (read.group_id, read.error_code, read.group_state) == ("g", ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
 

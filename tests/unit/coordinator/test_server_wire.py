@@ -246,7 +246,7 @@ async def test_a_fetch_ends_when_its_topic_is_deleted(broker, wire):
         (b"", "a header has at least 10"),
         (struct.pack(">hhih", 18, 3, 1, -1) + b"\0", "API_VERSIONS version 3 can't be read"),
         (struct.pack(">hhih", 3, 12, 1, -1) + b"\0\xff\xff\xff\xff\x07", "METADATA version 12 can't be read"),
-        (struct.pack(">hhih", 11, 5, 1, -1) + b"\0", "API 11 version 5 is not spoken here"),
+        (struct.pack(">hhih", 7, 2, 1, -1) + b"\0", "API 7 version 2 is not spoken here"),
         (struct.pack(">hhih", 3, 99, 1, -1) + b"\0", "API 3 version 99 is not spoken here"),
         (struct.pack(">hhih", -5, 0, 1, -1) + b"\0", "API -5 version 0 is not spoken here"),
     ],

@@ -1,0 +1,58 @@
+"""DescribeGroups and the rows of ListGroups, read off a classic group."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.protocol.classic import DescribedClassicGroup, DescribedClassicMember
+from fencepost.coordinator.protocol.consumer import ListedGroup
+from fencepost.coordinator.protocol.errors import ErrorCode
+
+CLASSIC_GROUP_TYPE = "classic"
+
+
+def describe(group: ClassicGroup) -> DescribedClassicGroup:
+    """The group with its members. What they said and got is shown while it is Stable."""
+    stable = group.is_in(ClassicGroupState.STABLE)
+    return DescribedClassicGroup(
+        group_id=group.group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if stable else "",
+        members=tuple(
+            DescribedClassicMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                metadata=member.metadata(group.protocol) if stable else b"",
+                assignment=member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        ),
+    )
+
+
+def simple(group_id: str) -> DescribedClassicGroup:
+    """A group that consists of committed offsets only."""
+    return DescribedClassicGroup(group_id=group_id, group_state=ClassicGroupState.EMPTY)
+
+
+def missing(group_id: str, message: str) -> DescribedClassicGroup:
+    """The answer for a group that is not there, or is none of this kind."""
+    return DescribedClassicGroup(
+        group_id=group_id,
+        group_state=ClassicGroupState.DEAD,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=message,
+    )
+
+
+def listed(group: ClassicGroup) -> ListedGroup:
+    """The group's row in ListGroups."""
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state,
+        group_type=CLASSIC_GROUP_TYPE,
+    )

@@ -1,0 +1,295 @@
+"""A classic group in memory: its members, its generation, and who is waited for.
+
+Most of it is soft: a group changes through a whole round before anything is written. What is durable is the
+`GroupMetadataValue` of its last complete generation; in the states Stable and Empty the two agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencepost.coordinator.classic import votes
+from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE, ClassicGroupEvent, ClassicGroupState
+from fencepost.coordinator.protocol.classic import (
+    CONSUMER_PROTOCOL_TYPE,
+    JoinGroupMember,
+    JoinGroupProtocol,
+    Token,
+)
+from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscription
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.records import GroupMetadataValue
+
+_State = ClassicGroupState
+
+
+class ClassicGroup:
+    """One classic group. Member order is the order in which members came."""
+
+    __slots__ = (
+        "generation",
+        "group_id",
+        "initial_delay",
+        "joined",
+        "leader",
+        "members",
+        "new_member_added",
+        "offers",
+        "pending_joins",
+        "pending_syncs",
+        "protocol",
+        "protocol_type",
+        "state",
+        "state_timestamp_ms",
+        "static_members",
+        "subscribed_topics",
+    )
+
+    def __init__(self, group_id: str, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = _State.EMPTY
+        self.state_timestamp_ms = now_ms
+        """When it came into its state."""
+        self.generation = 0
+        self.protocol_type: str | None = None
+        """Every member's; None until somebody joined."""
+        self.protocol: str | None = None
+        """The one that this generation uses."""
+        self.leader: MemberId | None = None
+        self.members: dict[MemberId, ClassicGroupMember] = {}
+        self.static_members: dict[str, MemberId] = {}
+        """Member ids by instance id."""
+        self.offers: dict[str, int] = {}
+        """How many members offer each protocol."""
+        self.joined = 0
+        """How many members wait for the others to join."""
+        self.pending_joins: dict[MemberId, None] = {}
+        """Ids that were given out, and that nobody joined with yet."""
+        self.pending_syncs: dict[MemberId, None] = {}
+        """Members that have yet to ask for their assignment in this generation."""
+        self.new_member_added = False
+        """Whether a member came since the initial delay was last extended."""
+        self.initial_delay: tuple[int, int] | None = None
+        """While an empty group's first members gather: the delay that runs, and what may follow it."""
+        self.subscribed_topics: frozenset[str] | None = None
+        """Topics of all members' subscriptions in this generation; None if they can't be read."""
+
+    @classmethod
+    def loaded(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        """The group that a record holds."""
+        group = cls(group_id, value.current_state_timestamp_ms)
+        group.generation = value.generation
+        group.protocol_type = value.protocol_type or None
+        group.protocol = value.protocol
+        group.leader = value.leader
+        for record in value.members:
+            group._take_in(ClassicGroupMember.loaded(record, value.protocol))
+        if group.members:
+            group.state = CLASSIC_GROUP_TABLE.next(group.state, ClassicGroupEvent.LOADED)
+        group.compute_subscribed_topics()
+        return group
+
+    def value(self, assignments: Mapping[MemberId, bytes]) -> GroupMetadataValue:
+        """The record of this generation with these assignments; a member without one is given nothing."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            current_state_timestamp_ms=self.state_timestamp_ms,
+            members=tuple(
+                member.record(self.protocol, assignments.get(member_id, b""))
+                for member_id, member in self.members.items()
+            ),
+        )
+
+    @property
+    def assignments(self) -> dict[MemberId, bytes]:
+        """What each member was given."""
+        return {member_id: member.assignment for member_id, member in self.members.items()}
+
+    def move(self, event: ClassicGroupEvent, now_ms: int) -> None:
+        """Go where the event leads.
+
+        :raises IllegalTransition: if it leads nowhere.
+        """
+        self.state = CLASSIC_GROUP_TABLE.next(self.state, event)
+        self.state_timestamp_ms = now_ms
+
+    def is_in(self, *states: ClassicGroupState) -> bool:
+        """Whether the group's state is one of these."""
+        return self.state in states
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        """Whether its members are consumers, whose bytes can be read."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long the slowest member may take to join."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def has_all_joined(self) -> bool:
+        """Whether nobody is waited for."""
+        return not self.pending_joins and self.joined == len(self.members)
+
+    def supports(self, protocol_type: str, protocols: tuple[JoinGroupProtocol, ...]) -> bool:
+        """Whether a member with these protocols can be in the group."""
+        if self.state is _State.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        return self.protocol_type == protocol_type and votes.offers_a_candidate(
+            protocols, self.offers, len(self.members)
+        )
+
+    def check_member(self, member_id: MemberId, instance_id: str | None) -> ClassicGroupMember:
+        """The member of that id, which must hold the instance id if one is given.
+
+        :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member holds it.
+        """
+        if instance_id is not None:
+            holder = self.static_members.get(instance_id)
+            if holder is None:
+                raise _unknown(f"Instance id {instance_id} is unknown.")
+            if holder != member_id:
+                raise ProtocolError(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"Instance id {instance_id} is held by {holder}, not by {member_id}.",
+                )
+        member = self.members.get(member_id)
+        if member is None:
+            raise _unknown(f"{member_id} is no member of group {self.group_id}.")
+        return member
+
+    def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
+        """Take in a member; the first one leads, and says what kind of group it is."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.member_id
+        self._take_in(member)
+        self.pending_joins.pop(member.member_id, None)
+
+    def _take_in(self, member: ClassicGroupMember) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        self._count(member.protocols, 1)
+
+    def _count(self, protocols: tuple[JoinGroupProtocol, ...], by: int) -> None:
+        for name in {protocol.name for protocol in protocols}:
+            self.offers[name] = self.offers.get(name, 0) + by
+            if not self.offers[name]:
+                del self.offers[name]
+
+    def offer(self, member: ClassicGroupMember, protocols: tuple[JoinGroupProtocol, ...]) -> None:
+        """Let a member say something else of itself."""
+        self._count(member.protocols, -1)
+        member.protocols = protocols
+        self._count(protocols, 1)
+
+    def park_join(self, member: ClassicGroupMember, token: Token) -> Token | None:
+        """Let a JoinGroup request wait; answers the one of the member that waited so far."""
+        before, member.join = member.join, token
+        self.joined += before is None
+        return before
+
+    def release_join(self, member: ClassicGroupMember) -> Token | None:
+        """The member's JoinGroup request that waits, if any; it waits no longer."""
+        token, member.join = member.join, None
+        self.joined -= token is not None
+        return token
+
+    def remove(self, member_id: MemberId) -> None:
+        """Take out a member, or an id that was given out; the next member leads if it did.
+
+        Its requests must wait no longer.
+        """
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count(member.protocols, -1)
+            if member.instance_id is not None:
+                del self.static_members[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending_joins.pop(member_id, None)
+        self.pending_syncs.pop(member_id, None)
+
+    def rename(self, instance_id: str, old_id: MemberId, new_id: MemberId) -> ClassicGroupMember:
+        """Give a static member, which came back, the id it has now; it keeps its place and its role."""
+        member = self.members[old_id]
+        self.members = {new_id if key == old_id else key: value for key, value in self.members.items()}
+        member.member_id = new_id
+        self.static_members[instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        if old_id in self.pending_syncs:
+            del self.pending_syncs[old_id]
+            self.pending_syncs[new_id] = None
+        return member
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure that the leader has joined; False if nobody has."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].join is not None:
+            return True
+        joined = next((m.member_id for m in self.members.values() if m.join is not None), None)
+        if joined is None:
+            return False
+        self.leader = joined
+        return True
+
+    def protocol_of_next_generation(self) -> str:
+        """The protocol that the members would choose now."""
+        return votes.select_protocol(self.members.values(), self.offers)
+
+    def next_generation(self, now_ms: int) -> None:
+        """Begin a generation of those who are there; without members the group becomes empty."""
+        self.generation += 1
+        self.pending_syncs.clear()
+        self.initial_delay = None
+        if self.members:
+            self.protocol = self.protocol_of_next_generation()
+            self.move(ClassicGroupEvent.ALL_JOINED, now_ms)
+        else:
+            self.protocol = None
+            self.move(ClassicGroupEvent.ALL_LEFT, now_ms)
+        self.compute_subscribed_topics()
+
+    def compute_subscribed_topics(self) -> None:
+        """Read the members' subscriptions, if they are consumers'."""
+        self.subscribed_topics = None
+        if not self.uses_consumer_protocol:
+            return
+        try:
+            subscriptions = [
+                read_subscription(member.metadata(self.protocol)) for member in self.members.values()
+            ]
+        except MalformedConsumerProtocol:
+            return
+        self.subscribed_topics = frozenset(topic for each in subscriptions for topic in each.topics)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member subscribes to the topic; consumers that can't be read may subscribe to any."""
+        if self.subscribed_topics is None:
+            return self.uses_consumer_protocol
+        return topic in self.subscribed_topics
+
+    def roster(self) -> tuple[JoinGroupMember, ...]:
+        """All members with what they say of themselves: what the leader assigns by."""
+        return tuple(
+            JoinGroupMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                metadata=member.metadata(self.protocol),
+            )
+            for member in self.members.values()
+        )
+
+
+def _unknown(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, message)

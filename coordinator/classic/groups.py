@@ -1,0 +1,247 @@
+"""All classic groups of a coordinator: what records say of them, what runs in memory, and their timers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fencepost.coordinator.classic import join, rounds, sessions, sync
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
+from fencepost.coordinator.classic.step import ClassicTimerKind, ClassicTimers, Step
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+    Token,
+)
+from fencepost.coordinator.protocol.consumer import (
+    LeaveGroupBatchRequest,
+    LeaveGroupBatchResponse,
+    LeaveGroupResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.outcome import Answer, Effect, MemberFenced, Outcome, Response
+from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
+from fencepost.coordinator.timers import Timers
+
+
+class ClassicGroups:
+    """Takes events about classic groups, and the records that they led to.
+
+    `stored` is hard state: what the records say. `groups` is what runs: it is ahead of the records while a
+    group rebalances, and is made from them on load.
+    """
+
+    __slots__ = ("_config", "_groups", "_step", "_stored", "groups", "stored", "timers")
+
+    def __init__(self, config: GroupCoordinatorConfig) -> None:
+        self._config = config
+        self._stored: dict[str, GroupMetadataValue] = {}
+        self._groups: dict[str, ClassicGroup] = {}
+        self.stored: Mapping[str, GroupMetadataValue] = MappingProxyType(self._stored)
+        self.groups: Mapping[str, ClassicGroup] = MappingProxyType(self._groups)
+        self.timers: ClassicTimers = Timers()
+        self._step: Step | None = None
+        """The step whose records are being appended."""
+
+    # Requests
+
+    def join(self, request: JoinGroupRequest, now_ms: int, before: tuple[Record, ...] = ()) -> Outcome:
+        """JoinGroup. `before` ends a group of another kind, which gives way if this makes a new one."""
+        try:
+            join.check_request(request, self._config)
+            group = self._groups.get(request.group_id)
+            if group is None and request.member_id:
+                raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id}")
+        except ProtocolError as error:
+            return Outcome(reply=JoinGroupResponse(error_code=error.code, member_id=request.member_id))
+        is_new = group is None
+        if group is None:
+            group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
+        step = self._begin(group, now_ms)
+        if is_new:
+            step.records = before
+            step.write(group.value({}))
+            step.failed = self._forget_group
+        try:
+            join.join(step, request)
+        except ProtocolError as error:
+            full = error.code is ErrorCode.GROUP_MAX_SIZE_REACHED
+            member_id = "" if full else request.member_id
+            step.answer(request.token, JoinGroupResponse(error_code=error.code, member_id=member_id))
+        return self._outcome(step, request.token)
+
+    def sync(self, request: SyncGroupRequest, now_ms: int) -> Outcome:
+        """SyncGroup."""
+        group = self._groups.get(request.group_id)
+        if not request.group_id:
+            return Outcome(reply=SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        if group is None:
+            return Outcome(reply=SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        step = self._begin(group, now_ms)
+        try:
+            sync.sync(step, request)
+        except ProtocolError as error:
+            step.answer(request.token, SyncGroupResponse(error_code=error.code))
+        return self._outcome(step, request.token)
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Outcome:
+        """Heartbeat."""
+        group = self._groups.get(request.group_id)
+        if not request.group_id:
+            return Outcome(reply=HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        if group is None:
+            return Outcome(reply=HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        try:
+            sessions.heartbeat(self._begin(group, now_ms), request)
+        except ProtocolError as error:
+            return Outcome(reply=HeartbeatResponse(error_code=error.code))
+        return _ALIVE
+
+    def leave(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+        """LeaveGroup, for a group that is there."""
+        step = self._begin(self._groups[request.group_id], now_ms)
+        codes = sessions.leave(step, request.members)
+        replies = tuple(
+            LeaveGroupResponse(member_id=member.member_id, instance_id=member.instance_id, error_code=code)
+            for member, code in zip(request.members, codes, strict=True)
+        )
+        return self._outcome(step, None, LeaveGroupBatchResponse(members=replies))
+
+    def heard(self, request: OffsetCommitRequest, now_ms: int) -> None:
+        """A member committed: it is alive."""
+        group = self._groups[request.group_id]
+        member = group.members.get(request.member_id)
+        if member is not None and group.is_in(
+            ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE
+        ):
+            self._begin(group, now_ms).restart_session(member)
+
+    # Time
+
+    def deadline_reached(self, now_ms: int) -> Outcome | None:
+        """Run the most overdue timer; None if none is due."""
+        key = self.timers.pop_due(now_ms)
+        if key is None:
+            return None
+        step = self._begin(self._groups[key.group_id], now_ms)
+        before = tuple(step.group.members)
+        match key.kind:
+            case ClassicTimerKind.SESSION:
+                sessions.session_over(step, key.member_id)
+            case ClassicTimerKind.JOIN:
+                rounds.join_time_over(step)
+            case ClassicTimerKind.SYNC:
+                rounds.sync_time_over(step)
+        fenced = [member_id for member_id in before if member_id not in step.group.members]
+        effects = tuple(
+            MemberFenced(group_id=key.group_id, member_id=member_id, reason=key.kind.value)
+            for member_id in fenced
+        )
+        outcome = self._outcome(step, None)
+        return Outcome(records=outcome.records, effects=effects + outcome.effects)
+
+    # Records
+
+    def apply(self, key: GroupMetadataKey, value: GroupMetadataValue | None, now_ms: int) -> None:
+        """Make a record true, live; what waited for it happens now."""
+        group_id = key.group_id
+        if value is None:
+            self._stored.pop(group_id, None)
+            group = self._groups.get(group_id)
+            if group is not None:
+                self._forget_group(self._new_step(group, now_ms), ErrorCode.NONE)
+                group.move(ClassicGroupEvent.DELETED, now_ms)
+            return
+        self._stored[group_id] = value
+        if group_id not in self._groups:
+            self._load(group_id, value, now_ms)
+        step, self._step = self._step, None
+        if step is not None and step.written is not None:
+            step.written()
+
+    def replay(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+        """Make a record true while a journal is read."""
+        if value is None:
+            self._stored.pop(key.group_id, None)
+        else:
+            self._stored[key.group_id] = value
+
+    def rebuild(self, now_ms: int) -> None:
+        """Start over after a load: every member was heard just now, and nobody waits."""
+        self._groups.clear()
+        self.timers = Timers()
+        self._step = None
+        for group_id, value in self._stored.items():
+            self._load(group_id, value, now_ms)
+
+    def discard(self, code: ErrorCode, now_ms: int) -> tuple[Effect, ...]:
+        """Tell that the records of the last step could not be appended, and why: who is answered then."""
+        step, self._step = self._step, None
+        if step is None or step.failed is None:
+            return ()
+        undo = self._new_step(step.group, now_ms)
+        step.failed(undo, code)
+        return tuple(undo.answers)
+
+    def unload(self) -> tuple[Answer, ...]:
+        """The groups have another coordinator now: all who wait are told to look for it."""
+        code = ErrorCode.NOT_COORDINATOR
+        answers: list[Answer] = []
+        for group in self._groups.values():
+            step = self._new_step(group, 0)
+            for member in group.members.values():
+                step.answer(
+                    group.release_join(member), JoinGroupResponse(error_code=code, member_id=member.member_id)
+                )
+            rounds.fail_syncs(step, code)
+            group.move(ClassicGroupEvent.DELETED, group.state_timestamp_ms)
+            answers += step.answers
+        self._groups.clear()
+        self.timers = Timers()
+        return tuple(answers)
+
+    def _load(self, group_id: str, value: GroupMetadataValue, now_ms: int) -> None:
+        group = self._groups[group_id] = ClassicGroup.loaded(group_id, value)
+        step = self._new_step(group, now_ms)
+        for member in group.members.values():
+            step.restart_session(member)
+        if len(group.members) > self._config.group_max_size:
+            rounds.start(step)
+
+    def _forget_group(self, undo: Step, _code: ErrorCode) -> None:
+        """The group is gone, with all timers of it."""
+        group = undo.group
+        del self._groups[group.group_id]
+        for member_id in (*group.members, *group.pending_joins):
+            undo.end_session(member_id)
+        undo.cancel_timer(ClassicTimerKind.JOIN)
+        undo.cancel_timer(ClassicTimerKind.SYNC)
+
+    def _begin(self, group: ClassicGroup, now_ms: int) -> Step:
+        self._step = None
+        return self._new_step(group, now_ms)
+
+    def _new_step(self, group: ClassicGroup, now_ms: int) -> Step:
+        return Step(group, self.timers, self._config, now_ms)
+
+    def _outcome(self, step: Step, token: Token | None, reply: Response | None = None) -> Outcome:
+        """The step's value. If the request itself is answered already, that is the reply."""
+        if step.records:
+            self._step = step
+        effects: list[Effect] = []
+        for answer in step.answers:
+            if answer.token == token:
+                reply = answer.response
+            else:
+                effects.append(answer)
+        return Outcome(records=step.records, reply=reply, effects=tuple(effects))
+
+
+_ALIVE = Outcome(reply=HeartbeatResponse())

@@ -1,0 +1,92 @@
+"""Heartbeat, LeaveGroup, and sessions that end: how a group hears of its members, and loses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fencepost.coordinator.classic import rounds
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.classic.step import Step
+from fencepost.coordinator.protocol.classic import HeartbeatRequest
+from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import MemberId
+
+_State = ClassicGroupState
+
+
+def heartbeat(step: Step, request: HeartbeatRequest) -> None:
+    """The member is alive.
+
+    :raises ProtocolError: REBALANCE_IN_PROGRESS if it must join again, or the error that fences it.
+    """
+    group = step.group
+    member = check_generation(group, request.member_id, request.instance_id, request.generation)
+    if group.is_in(_State.EMPTY):
+        raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id} is empty")
+    step.restart_session(member)
+    if group.is_in(_State.PREPARING_REBALANCE):
+        raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, "members must join again")
+
+
+def check_generation(
+    group: ClassicGroup, member_id: MemberId, instance_id: str | None, generation: int
+) -> ClassicGroupMember:
+    """The member, which must know the group's generation.
+
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
+    """
+    member = group.check_member(member_id, instance_id)
+    if generation != group.generation:
+        raise ProtocolError(
+            ErrorCode.ILLEGAL_GENERATION,
+            f"generation {generation} is not {group.generation}, the one of group {group.group_id}",
+        )
+    return member
+
+
+def session_over(step: Step, member_id: MemberId) -> bool:
+    """The session of a member, or of an id that was given out, has ended; whether a member was removed.
+
+    Those whose request waits are alive. Only a new one that waits too long is given up: it may have joined
+    again without knowing its id.
+    """
+    group = step.group
+    if member_id in group.pending_joins:
+        group.remove(member_id)
+        rounds.complete_if_all_joined(step)
+        return False
+    member = group.members[member_id]
+    if not member.is_new and (member.join is not None or member.sync is not None):
+        return False
+    step.remove(member)
+    rounds.start_or_complete(step)
+    return True
+
+
+def leave(step: Step, requests: Sequence[LeaveGroupRequest]) -> tuple[ErrorCode, ...]:
+    """Remove members for good; what each is told. The others rebalance once for all of them."""
+    codes = tuple(_leave(step, request) for request in requests)
+    if ErrorCode.NONE in codes and not step.group.is_in(_State.EMPTY, _State.DEAD):
+        rounds.start_or_complete(step)
+    return codes
+
+
+def _leave(step: Step, request: LeaveGroupRequest) -> ErrorCode:
+    group = step.group
+    member_id = request.member_id
+    if not member_id:
+        # An administrator who removes a static member knows its instance id only.
+        member_id = group.static_members.get(request.instance_id or "", "")
+    elif member_id in group.pending_joins:
+        group.remove(member_id)
+        step.end_session(member_id)
+        return ErrorCode.NONE
+    try:
+        member = group.check_member(member_id, request.instance_id)
+    except ProtocolError as error:
+        return error.code
+    step.remove(member)
+    return ErrorCode.NONE

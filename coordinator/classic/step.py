@@ -1,0 +1,103 @@
+"""One event's work on a classic group: who is answered, what is written, and what follows from that."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse, Token
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.outcome import Answer
+from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
+from fencepost.coordinator.timers import Timers
+
+
+class ClassicTimerKind(enum.StrEnum):
+    """What a deadline of a classic group is for."""
+
+    SESSION = "session"
+    """The member was not heard for its session length, or nobody joined with an id that was given out."""
+    JOIN = "join"
+    """Members that have not joined by now are left behind."""
+    SYNC = "sync"
+    """Members that have not asked for their assignment by now are removed."""
+
+
+class ClassicTimerKey(NamedTuple):
+    """One deadline."""
+
+    kind: ClassicTimerKind
+    group_id: str
+    member_id: MemberId = ""
+
+
+ClassicTimers = Timers[ClassicTimerKey]
+
+
+class Step:
+    """What one event does to one group, as it is being worked out.
+
+    The group changes at once where that is soft. `written` and `failed` hold what depends on the fate of
+    `records`: one of them runs when these were applied, or could not be appended.
+    """
+
+    __slots__ = ("answers", "config", "failed", "group", "now_ms", "records", "timers", "written")
+
+    def __init__(
+        self, group: ClassicGroup, timers: ClassicTimers, config: GroupCoordinatorConfig, now_ms: int
+    ) -> None:
+        self.group = group
+        self.timers = timers
+        self.config = config
+        self.now_ms = now_ms
+        self.answers: list[Answer] = []
+        self.records: tuple[Record, ...] = ()
+        self.written: Callable[[], None] | None = None
+        self.failed: Callable[[Step, ErrorCode], None] | None = None
+        """Works on a step of its own, which writes nothing."""
+
+    def write(self, value: GroupMetadataValue | None) -> None:
+        """Write the group down; None ends it."""
+        self.records += (Record(GroupMetadataKey(self.group.group_id), value),)
+
+    def answer(self, token: Token | None, response: JoinGroupResponse | SyncGroupResponse) -> bool:
+        """Answer a request if one waits; whether one did."""
+        if token is None:
+            return False
+        self.answers.append(Answer(token=token, response=response))
+        return True
+
+    def restart_session(self, member: ClassicGroupMember) -> None:
+        """The member was heard."""
+        self.set_session(member.member_id, member.session_timeout_ms)
+
+    def set_session(self, member_id: MemberId, length_ms: int) -> None:
+        """The member, or whoever got that id, has so long to be heard."""
+        key = ClassicTimerKey(ClassicTimerKind.SESSION, self.group.group_id, member_id)
+        self.timers.set(key, self.now_ms + length_ms)
+
+    def end_session(self, member_id: MemberId) -> None:
+        """Nobody is expected to be heard under that id any more."""
+        self.timers.cancel(ClassicTimerKey(ClassicTimerKind.SESSION, self.group.group_id, member_id))
+
+    def set_timer(self, kind: ClassicTimerKind, length_ms: int) -> None:
+        """The group's join or sync phase ends after that time."""
+        self.timers.set(ClassicTimerKey(kind, self.group.group_id), self.now_ms + length_ms)
+
+    def cancel_timer(self, kind: ClassicTimerKind) -> None:
+        """The phase is over."""
+        self.timers.cancel(ClassicTimerKey(kind, self.group.group_id))
+
+    def remove(self, member: ClassicGroupMember) -> None:
+        """Take a member out of the group; requests of it that wait are told that it is unknown."""
+        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        self.answer(self.group.release_join(member), JoinGroupResponse(error_code=unknown))
+        sync, member.sync = member.sync, None
+        self.answer(sync, SyncGroupResponse(error_code=unknown))
+        self.group.remove(member.member_id)
+        self.end_session(member.member_id)

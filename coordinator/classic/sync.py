@@ -1,0 +1,91 @@
+"""SyncGroup: the leader brings the assignment, everybody else takes theirs."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.classic import rounds
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
+from fencepost.coordinator.classic.step import ClassicTimerKind, Step
+from fencepost.coordinator.protocol.classic import SyncGroupRequest, SyncGroupResponse
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+
+_State = ClassicGroupState
+
+
+def sync(step: Step, request: SyncGroupRequest) -> None:
+    """Answer a member with its assignment, now or when the leader has brought it.
+
+    :raises ProtocolError: if the member is not in this generation, or the group rebalances.
+    """
+    group = step.group
+    member = _check(group, request)
+    match group.state:
+        case _State.PREPARING_REBALANCE:
+            raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, "members must join again")
+        case _State.COMPLETING_REBALANCE:
+            rounds.answer_sync_error(step, member.sync, ErrorCode.REBALANCE_IN_PROGRESS)
+            member.sync = request.token
+            _has_synced(step, member)
+            if member.member_id == group.leader:
+                _assign(step, request)
+        case _State.STABLE:
+            _has_synced(step, member)
+            step.answer(request.token, _assignment(group, member.assignment))
+        case _:
+            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group.group_id} is empty")
+
+
+def _check(group: ClassicGroup, request: SyncGroupRequest) -> ClassicGroupMember:
+    member = group.check_member(request.member_id, request.instance_id)
+    if request.generation != group.generation:
+        raise ProtocolError(
+            ErrorCode.ILLEGAL_GENERATION, f"generation {request.generation} is not {group.generation}"
+        )
+    if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (
+        None,
+        group.protocol,
+    ):
+        raise ProtocolError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"{request.protocol_type} {request.protocol_name} is not the group's protocol",
+        )
+    return member
+
+
+def _has_synced(step: Step, member: ClassicGroupMember) -> None:
+    pending = step.group.pending_syncs
+    pending.pop(member.member_id, None)
+    if not pending:
+        step.cancel_timer(ClassicTimerKind.SYNC)
+
+
+def _assign(step: Step, request: SyncGroupRequest) -> None:
+    """Write the leader's assignment; everybody who waits is answered once that is done."""
+    group = step.group
+    assignments = request.assignments
+    waiting = [member for member in group.members.values() if member.sync is not None]
+    step.write(group.value(assignments))
+    for member in waiting:
+        step.answer(member.sync, _assignment(group, assignments.get(member.member_id, b"")))
+
+    def written() -> None:
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        for member in waiting:
+            member.sync = None
+            step.restart_session(member)
+        group.move(ClassicGroupEvent.ASSIGNED, step.now_ms)
+
+    def failed(undo: Step, code: ErrorCode) -> None:
+        group.members[request.member_id].sync = None  # the refusal answers it
+        rounds.fail_syncs(undo, code)
+        rounds.start(undo)
+
+    step.written, step.failed = written, failed
+
+
+def _assignment(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=assignment
+    )

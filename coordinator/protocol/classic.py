@@ -1,0 +1,139 @@
+"""The classic group protocol without its wire form: JoinGroup, SyncGroup, Heartbeat, DescribeGroups."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId
+
+NO_GENERATION = -1
+"""Generation of an answer that gives none."""
+CONSUMER_PROTOCOL_TYPE = "consumer"
+"""The protocol type of groups whose members are consumers; others, such as Connect's, have their own."""
+
+Token: TypeAlias = int
+"""A number that the shell gives to a request which may have to wait; no two that wait have the same."""
+
+
+class JoinGroupProtocol(msgspec.Struct, frozen=True, gc=False):
+    """A way of assigning that a member offers, and what it says of itself in that way."""
+
+    name: str
+    metadata: bytes
+
+
+class JoinGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks to join a group, or to stay in it. The answer comes when everybody has joined."""
+
+    group_id: str
+    member_id: MemberId = ""
+    instance_id: str | None = None
+    protocol_type: str
+    protocols: tuple[JoinGroupProtocol, ...]
+    """In the member's order of preference."""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    api_version: int = 9
+    client_id: str = ""
+    client_host: str = ""
+    new_member_suffix: str = ""
+    """A UUID that the receiver of the request made, for a member that gets its id here."""
+    token: Token = 0
+
+
+class JoinGroupMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One member, as the leader is told of it."""
+
+    member_id: MemberId
+    instance_id: str | None = None
+    metadata: bytes
+
+
+class JoinGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The generation that a member is in. `members` is for the leader, who assigns."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: MemberId = ""
+    skip_assignment: bool = False
+    """Whether the leader must leave the assignment as it is: one of its members only came back."""
+    member_id: MemberId = ""
+    members: tuple[JoinGroupMember, ...] = ()
+
+
+class SyncGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for the member's assignment; the leader's request brings those of all members."""
+
+    group_id: str
+    generation: int
+    member_id: MemberId
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: dict[MemberId, bytes] = {}
+    token: Token = 0
+
+
+class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the member is assigned, in the bytes that the leader chose."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Tells that a member is alive."""
+
+    group_id: str
+    generation: int
+    member_id: MemberId
+    instance_id: str | None = None
+
+
+class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Whether the member may go on; REBALANCE_IN_PROGRESS tells it to join again."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+class DescribeGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for the state of classic groups."""
+
+    group_ids: tuple[str, ...]
+
+
+class DescribedClassicMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of a classic group; what it said and what it got are shown while the group is Stable."""
+
+    member_id: MemberId
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes = b""
+    assignment: bytes = b""
+
+
+class DescribedClassicGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One classic group; a group that is missing or is none of this kind has the state Dead."""
+
+    group_id: str
+    group_state: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    protocol_type: str = ""
+    protocol_data: str = ""
+    """The protocol that was chosen, while the group is Stable."""
+    members: tuple[DescribedClassicMember, ...] = ()
+
+
+class DescribeGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A description for each group that was asked for, in that order."""
+
+    groups: tuple[DescribedClassicGroup, ...]

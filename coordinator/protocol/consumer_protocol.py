@@ -1,0 +1,165 @@
+"""The bytes that consumers put into the classic protocol: subscriptions and assignments (ConsumerProtocol).
+
+A version comes first, then a body that is never flexible. Later versions only add at the end, so a reader
+takes what it knows of a version that it does not know.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+NO_OWNED: Mapping[str, tuple[int, ...]] = {}
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_ASSIGNMENT_VERSION = 3
+
+
+class MalformedConsumerProtocol(ValueError):
+    """Bytes that are no subscription, or no assignment."""
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer says of itself when it joins."""
+
+    topics: tuple[str, ...]
+    user_data: bytes | None = None
+    owned: Mapping[str, tuple[int, ...]] = NO_OWNED
+    """Partitions by topic that it has not let go of; version 1."""
+    generation: int = -1
+    rack_id: str | None = None
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer is given."""
+
+    partitions: Mapping[str, tuple[int, ...]]
+    user_data: bytes | None = None
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0 or end > len(self._data):
+            raise MalformedConsumerProtocol(f"{size} bytes at {self._at} are not in {len(self._data)} bytes")
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def int16(self) -> int:
+        return int(_INT16.unpack(self._take(2))[0])
+
+    def int32(self) -> int:
+        return int(_INT32.unpack(self._take(4))[0])
+
+    def text(self, length: int) -> str:
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError as error:
+            raise MalformedConsumerProtocol(str(error)) from error
+
+    def nullable_text(self) -> str | None:
+        length = self.int16()
+        return None if length < 0 else self.text(length)
+
+    def nullable_bytes(self) -> bytes | None:
+        length = self.int32()
+        return None if length < 0 else self._take(length)
+
+    def length(self) -> int:
+        length = self.int32()
+        if not 0 <= length <= len(self._data):
+            raise MalformedConsumerProtocol(f"an array of {length} elements in {len(self._data)} bytes")
+        return length
+
+    def partitions(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        for _ in range(self.length()):
+            topic = self.text(self.int16())
+            numbers = {self.int32() for _ in range(self.length())}
+            found[topic] = tuple(sorted(numbers.union(found.get(topic, ()))))
+        return found
+
+
+def read_subscription(data: bytes) -> Subscription:
+    """The subscription behind the bytes.
+
+    :raises MalformedConsumerProtocol: if they are none.
+    """
+    reader = _Reader(data)
+    version = reader.int16()
+    if version < 0:
+        raise MalformedConsumerProtocol(f"version {version}")
+    topics = tuple(reader.text(reader.int16()) for _ in range(reader.length()))
+    user_data = reader.nullable_bytes()
+    return Subscription(
+        topics=topics,
+        user_data=user_data,
+        owned=reader.partitions() if version >= 1 else NO_OWNED,
+        generation=reader.int32() if version >= 2 else -1,
+        rack_id=reader.nullable_text() if version >= 3 else None,
+    )
+
+
+def read_assignment(data: bytes) -> Assignment:
+    """The assignment behind the bytes; no bytes are an empty one.
+
+    :raises MalformedConsumerProtocol: if they are none.
+    """
+    if not data:
+        return Assignment(partitions={})
+    reader = _Reader(data)
+    if (version := reader.int16()) < 0:
+        raise MalformedConsumerProtocol(f"version {version}")
+    return Assignment(partitions=reader.partitions(), user_data=reader.nullable_bytes())
+
+
+def write_subscription(subscription: Subscription, version: int = 3) -> bytes:
+    """The subscription's bytes in a version from 0 to 3."""
+    parts = [_INT16.pack(version), _INT32.pack(len(subscription.topics))]
+    parts += [_text(topic) for topic in subscription.topics]
+    parts.append(_bytes(subscription.user_data))
+    if version >= 1:
+        parts += _partitions(subscription.owned)
+    if version >= 2:
+        parts.append(_INT32.pack(subscription.generation))
+    if version >= 3:
+        rack_id = subscription.rack_id
+        parts.append(_INT16.pack(-1) if rack_id is None else _text(rack_id))
+    return b"".join(parts)
+
+
+def write_assignment(assignment: Assignment, version: int = _ASSIGNMENT_VERSION) -> bytes:
+    """The assignment's bytes; versions 0 to 3 differ in their number only."""
+    parts = [_INT16.pack(version), *_partitions(assignment.partitions), _bytes(assignment.user_data)]
+    return b"".join(parts)
+
+
+def version_of(data: bytes) -> int:
+    """The version of a subscription or an assignment.
+
+    :raises MalformedConsumerProtocol: if there is none.
+    """
+    return _Reader(data).int16()
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return _INT16.pack(len(raw)) + raw
+
+
+def _bytes(value: bytes | None) -> bytes:
+    return _INT32.pack(-1) if value is None else _INT32.pack(len(value)) + value
+
+
+def _partitions(partitions: Mapping[str, Iterable[int]]) -> list[bytes]:
+    parts = [_INT32.pack(len(partitions))]
+    for topic, numbers in partitions.items():
+        listed = tuple(numbers)
+        parts += [_text(topic), _INT32.pack(len(listed)), *map(_INT32.pack, listed)]
+    return parts
