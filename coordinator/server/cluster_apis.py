@@ -90,7 +90,7 @@ def find_coordinator(
     if request.key_type == KeyType.GROUP:
         by_id = {node.node_id: node for node in services.cluster.nodes_seen_from(asked.local_host)}
         found = tuple(
-            cluster.FoundCoordinator(key=key, node=by_id[services.cluster.coordinator(key).node_id])
+            cluster.FoundCoordinator(key=key, node=by_id[services.groups.leader_id(key)])
             for key in request.keys
         )
     else:

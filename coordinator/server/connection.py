@@ -23,12 +23,13 @@ from fencepost.coordinator.codec.framing import (
 )
 from fencepost.coordinator.codec.registry import ApiKey, VersionCodec, codec_of, unsupported_api_versions
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
-from fencepost.coordinator.server.log_apis import RefusedUnheard
-from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services
+from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
+from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
 
 log = structlog.get_logger(__name__)
 
-_HEARTBEAT = int(ApiKey.CONSUMER_GROUP_HEARTBEAT).to_bytes(2, "big")
+_HEARTBEAT = int(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+_HEARTBEAT_KEY = _HEARTBEAT.to_bytes(2, "big")
 _REMEMBERED_BYTES = 1024
 """Heartbeats above this size are full requests; they are not worth remembering."""
 _READ_AHEAD_BYTES = 1 << 20
@@ -53,6 +54,7 @@ class Connection(asyncio.Protocol):
         "_out",
         "_peer",
         "_services",
+        "_shortcut",
         "_stopped",
         "_transport",
         "_waiting",
@@ -80,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
         self._heartbeat = _Heartbeat()
+        self._shortcut = handlers[_HEARTBEAT] is consumer_group_heartbeat
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client is there; the broker may refuse it."""
@@ -99,6 +102,11 @@ class Connection(asyncio.Protocol):
             self._waiting.cancel()
             self._waiting = None
         self._on_lost(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is answered any more."""
+        return self._stopped
 
     def close(self) -> None:
         """Close the connection; answers that the client does not read are dropped."""
@@ -142,7 +150,7 @@ class Connection(asyncio.Protocol):
                 self._take(frame)
                 if len(self._out) >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= _LARGE_BYTES):
                     self._flush()
-        except (MalformedFrame, RefusedUnheard) as error:
+        except (MalformedFrame, Unanswered) as error:
             self._stop(str(error))
         except Exception:
             self._failed()
@@ -170,8 +178,8 @@ class Connection(asyncio.Protocol):
 
     def _take(self, frame: bytes) -> None:
         heartbeat = self._heartbeat
-        if frame[:2] == _HEARTBEAT and heartbeat.is_again(frame):
-            reply = self._services.runner.process(heartbeat.request)
+        if self._shortcut and frame[:2] == _HEARTBEAT_KEY and heartbeat.is_again(frame):
+            reply = self._services.ask(heartbeat.request)
             self._out.append(heartbeat.answer(frame, cast("ConsumerGroupHeartbeatResponse", reply)))
             return
         header = read_header(frame)
@@ -184,7 +192,7 @@ class Connection(asyncio.Protocol):
         if header.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
             heartbeat.remember(frame, request)
         handler = self._handlers[header.api_key]
-        reply = handler(self._services, request, Asked(context, self._local_host))
+        reply = handler(self._services, request, Asked(context, self._local_host, self))
         if isinstance(reply, asyncio.Future):
             self._wait(reply, codec, header.correlation_id)
         elif reply is not NO_REPLY:
@@ -203,6 +211,8 @@ class Connection(asyncio.Protocol):
                 return
             try:
                 self._out += codec.encode(correlation_id, future.result())
+            except Unanswered as error:
+                self._stop(str(error))
             except Exception:
                 self._failed()
             self._flush()

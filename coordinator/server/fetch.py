@@ -47,7 +47,7 @@ class _Position(NamedTuple):
 def _positions(services: Services, request: FetchRequest) -> list[_Position]:
     return [
         _Position(
-            services.cluster.log(services.cluster.topic_of(topic), partition.partition),
+            services.log(services.cluster.topic_of(topic), partition.partition),
             partition.fetch_offset,
         )
         for topic in request.topics
@@ -111,7 +111,7 @@ def _read(services: Services, request: FetchRequest) -> tuple[FetchResponse, int
 def _read_partition(
     services: Services, topic: OfTopic[FetchPartition], wanted: FetchPartition, left: int, *, first: bool
 ) -> FetchedPartition:
-    log = services.cluster.log(services.cluster.topic_of(topic), wanted.partition)
+    log = services.log(services.cluster.topic_of(topic), wanted.partition)
     log.check_leader_epoch(wanted.current_leader_epoch)
     limit = max(0, min(left, wanted.partition_max_bytes))
     return FetchedPartition(

@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Services
+from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Services, Unanswered
 
 P = TypeVar("P")
 A = TypeVar("A")
@@ -43,7 +43,7 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
     def append(topic: Topic, data: logs.ProducedPartition) -> logs.AppendedPartition:
         if request.acks not in {-1, 0, 1}:
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}, expected -1, 0 or 1")
-        log = services.cluster.log(topic, data.partition)
+        log = services.log(topic, data.partition)
         return logs.AppendedPartition(
             partition=data.partition,
             base_offset=log.append(data.records),
@@ -62,12 +62,8 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
         for partition in topic.partitions:
             if partition.error_code is not ErrorCode.NONE:
                 # Nobody waits for an answer: only a closed connection makes the producer look again.
-                raise RefusedUnheard(f"{topic.name or topic.topic_id}: {partition.error_message}")
+                raise Unanswered(f"{topic.name or topic.topic_id}: {partition.error_message}")
     return NO_REPLY
-
-
-class RefusedUnheard(Exception):
-    """A request that wants no answer failed; the connection is closed instead."""
 
 
 def list_offsets(
@@ -76,7 +72,7 @@ def list_offsets(
     """Positions by time, or the ends of the log (KIP-79, KIP-734)."""
 
     def look(topic: Topic, wanted: logs.ListOffsetsPartition) -> logs.ListedOffset:
-        log = services.cluster.log(topic, wanted.partition)
+        log = services.log(topic, wanted.partition)
         log.check_leader_epoch(wanted.current_leader_epoch)
         timestamp_ms, offset = -1, -1
         match wanted.timestamp_ms:
@@ -109,7 +105,7 @@ def offset_for_leader_epoch(
     """One epoch a log: it ends where the log ends, and any other is unknown."""
 
     def look(topic: Topic, wanted: logs.LeaderEpochPartition) -> logs.EpochEndOffset:
-        log = services.cluster.log(topic, wanted.partition)
+        log = services.log(topic, wanted.partition)
         log.check_leader_epoch(wanted.current_leader_epoch)
         if wanted.leader_epoch != log.leader_epoch:
             return logs.EpochEndOffset(partition=wanted.partition)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.outcome import Request
+from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.cluster import Cluster
-from fencepost.coordinator.server.runner import CoordinatorRunner
+from fencepost.coordinator.server.groups import GroupCoordinators
+from fencepost.coordinator.server.logs import PartitionLog
 
 
 class NoReply:
@@ -20,11 +23,15 @@ class NoReply:
 NO_REPLY = NoReply()
 
 
+class Unanswered(Exception):
+    """A request gets no answer: the connection is closed instead. The text says why."""
+
+
 class Services(NamedTuple):
     """The parts of a broker that answer requests."""
 
     cluster: Cluster
-    runner: CoordinatorRunner
+    groups: GroupCoordinators
     config: GroupCoordinatorConfig
     node_id: int
     loop: asyncio.AbstractEventLoop
@@ -33,7 +40,32 @@ class Services(NamedTuple):
 
     def ask(self, request: Request) -> Any:
         """The coordinator's reply; its type is the request's counterpart."""
-        return self.runner.process(request)
+        return self.groups.ask(request, self.node_id)
+
+    def log(self, topic: Topic, partition: int) -> PartitionLog:
+        """The log of a partition that this broker leads.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
+        """
+        log = self.cluster.log(topic, partition)
+        leader_id = self.cluster.leader_id(topic, partition)
+        if leader_id != self.node_id:
+            raise ProtocolError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{topic.name}-{partition} is led by broker {leader_id}, this is {self.node_id}",
+            )
+        return log
+
+
+class OpenConnection(Protocol):
+    """A client's connection, as long as it is there."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is answered on it any more."""
+
+    def close(self) -> None:
+        """Close it without another answer."""
 
 
 class Asked(NamedTuple):
@@ -42,7 +74,8 @@ class Asked(NamedTuple):
     context: RequestContext
     local_host: str
     """The address of ours that the client used."""
+    connection: OpenConnection
 
 
 Handler: TypeAlias = Callable[[Services, Any, Asked], Any]
-"""Answers a message with its reply, with a future of it, or with NO_REPLY."""
+"""Answers a message with its reply, with a future of it, or with NO_REPLY; or raises `Unanswered`."""

@@ -12,7 +12,6 @@ import pytest
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStateError, KafkaError
 
-from fencepost.coordinator.protocol.cluster import Node
 from fencepost.member.consumer.errors import CallbackFailed
 from fencepost.member.consumer.leave import CloseOption
 
@@ -347,7 +346,7 @@ async def test_a_network_that_breaks(ours):
     topic = ours.topic(4)
 
     def cut(broker):
-        for connection in tuple(broker._connections):
+        for connection in tuple(broker.connections):
             connection.close()
 
     async with stopping([await Reader(ours, topic).start() for _ in range(2)]) as readers:
@@ -403,67 +402,3 @@ async def test_stopping_without_a_broker_takes_no_longer_than_asked(real):
             await reader.consumer.stop(timeout_ms=2_000)
     finally:
         await real.broker.restart(1)
-
-
-class Relay:
-    """A node of a cluster: another way to the same broker, which can be closed."""
-
-    def __init__(self, node_id, port):
-        self.node_id = node_id
-        self._onward = port
-        self._writers = []
-        self.passed = 0
-
-    async def start(self):
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1")
-        return Node(node_id=self.node_id, host="127.0.0.1", port=self._server.sockets[0].getsockname()[1])
-
-    async def _connected(self, reader, writer):
-        onward, back = await asyncio.open_connection("127.0.0.1", self._onward)
-        self._writers += (writer, back)
-        await asyncio.gather(self._pump(reader, back), self._pump(onward, writer))
-
-    async def _pump(self, reader, writer):
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65_536):
-                self.passed += len(data)
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def close(self):
-        self._server.close()
-        for writer in self._writers:
-            writer.close()
-        for writer in self._writers:
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-
-
-async def test_a_coordinator_that_moves(ours):
-    topic = ours.topic(4)
-    broker = ours.broker.broker
-    first, second = Relay(1, broker.port), Relay(2, broker.port)
-    one, two = await first.start(), await second.start()
-
-    def lead(*nodes):
-        ours.broker.look(lambda broker: setattr(broker.cluster, "nodes", nodes))
-
-    try:
-        lead(one, two)
-        async with stopping([await Reader(ours, topic, retry_backoff_ms=20).start()]) as readers:
-            await ours.produce(topic, range(100))
-            await until(lambda: sorted(readers[0].values) == list(range(100)))
-            assert second.passed > 0, "it leads half of the partitions"
-            epoch = readers[0].consumer.member_epoch
-            lead(two)
-            await asyncio.to_thread(ours.topic, 1)  # what brokers answer to Metadata is made anew
-            await first.close()
-            await ours.produce(topic, range(100, 200))
-            await until(lambda: sorted(readers[0].values) == list(range(200)))
-            await readers[0].consumer.commit()
-            assert readers[0].consumer.member_epoch == epoch, "it went on, and did not join anew"
-        assert await ours.described() == {}
-    finally:
-        await first.close()
-        await second.close()

@@ -35,7 +35,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 
 async def until_nobody_is_connected(broker: Broker) -> None:
-    while broker._connections:  # noqa: ASYNC110
+    while broker.connections:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
 

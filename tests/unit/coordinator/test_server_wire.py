@@ -283,7 +283,7 @@ async def test_connections_beyond_the_limit_are_closed():
         await second.ask(18, 0)
         assert await (await Wire.to(broker)).ended()
         await first.close()
-        await until(lambda: len(broker._connections) < 2)
+        await until(lambda: len(broker.connections) < 2)
         third = await Wire.to(broker)
         assert (await third.ask(18, 0)).error_code == 0
 
@@ -295,7 +295,7 @@ async def test_a_client_that_does_not_read_is_not_read_from():
             wire.send(3, 12, topics=None)
         other = await Wire.to(broker)
         await other.ask(18, 0)
-        (greedy,) = (one for one in broker._connections if one._write_blocked)
+        (greedy,) = (one for one in broker.connections if one._write_blocked)
         assert greedy._transport.get_write_buffer_size() < 2_000_000
         for number in range(1, 151):
             assert (await wire.frame())[:4] == struct.pack(">i", number)
@@ -324,7 +324,7 @@ async def test_who_comes_while_the_broker_closes_is_sent_away(turns):
         late.setblocking(False)
         with contextlib.suppress(ConnectionResetError):  # where it was never accepted
             assert await asyncio.wait_for(loop.sock_recv(late, 1), 10) == b""
-    assert not broker._connections
+    assert not broker.connections
 
 
 async def test_heartbeats(broker, wire):

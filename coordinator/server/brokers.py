@@ -1,0 +1,143 @@
+"""Brokers in this process: one port each, and one cluster behind them with its coordinators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.cluster import Node
+from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
+from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.connection import Connection
+from fencepost.coordinator.server.dispatch import handlers
+from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, RuntimeFactory, Shard
+from fencepost.coordinator.server.listener import Listener
+from fencepost.coordinator.server.services import Handler, Services
+
+Self = TypeVar("Self", bound="Brokers")
+
+Intercept = Callable[[int, Mapping[int, Handler]], Mapping[int, Handler]]
+"""Takes a broker's id and its handlers, and answers the handlers that it shall have instead."""
+
+
+class Brokers:
+    """Serves the Kafka protocol on some ports of the running loop. Topics are in memory, and gone with it.
+
+    `ports` has one port for each broker; 0 takes a free one. Partitions and groups are spread over them.
+    `intercept` stands between clients and handlers; `make_runtime` and `on_state` watch the coordinators.
+    :raises FencepostError: for a topic that Kafka would refuse.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        ports: Sequence[int] = (0,),
+        config: GroupCoordinatorConfig | None = None,
+        journal: KeptJournal | None = None,
+        auto_create_topics: bool = False,
+        default_partitions: int = 1,
+        max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
+        max_connections: int = 10_000,
+        intercept: Intercept = lambda node_id, table: table,
+        make_runtime: RuntimeFactory | None = None,
+        on_state: Callable[[Shard, str], None] = lambda shard, what: None,
+    ) -> None:
+        self.config = config or GroupCoordinatorConfig()
+        self.cluster = Cluster()
+        self.groups = GroupCoordinators(
+            self.config,
+            node_ids=range(1, len(ports) + 1),
+            journal=journal,
+            make_runtime=make_runtime,
+            on_state=on_state,
+        )
+        self.clock: LoopClock | None = None
+        self._intercept = intercept
+        self._auto_create_topics = auto_create_topics
+        self._default_partitions = default_partitions
+        self._listeners = tuple(
+            Listener(host, port, max_frame_bytes=max_frame_bytes, max_connections=max_connections)
+            for port in ports
+        )
+        try:
+            self.cluster.create_topics(topics or {})
+        except ProtocolError as error:
+            raise FencepostError(error.message) from error
+
+    async def start(self) -> None:
+        """Load the groups and listen.
+
+        :raises EnvironmentLacks: if a port is taken or not allowed, or the host is none of this machine.
+        :raises InconsistentRecord: if the journal is broken.
+        """
+        loop = asyncio.get_running_loop()
+        self.clock = LoopClock(loop)
+        self.groups.start(self.clock, self.cluster.image)
+        self.cluster.on_change = self.groups.topics_changed
+        try:
+            for node_id, listener in enumerate(self._listeners, 1):
+                services = Services(
+                    cluster=self.cluster,
+                    groups=self.groups,
+                    config=self.config,
+                    node_id=node_id,
+                    loop=loop,
+                    auto_create_topics=self._auto_create_topics,
+                    default_partitions=self._default_partitions,
+                )
+                await listener.open(services, self._intercept(node_id, handlers()))
+        except BaseException:
+            await self.close()
+            raise
+        self.cluster.nodes = tuple(
+            Node(node_id=node_id, host=listener.host, port=listener.port)
+            for node_id, listener in enumerate(self._listeners, 1)
+        )
+
+    def restart(self) -> None:
+        """Die and come back at once: connections break, and the groups are loaded from the journal.
+
+        :raises InconsistentRecord: if the journal is broken.
+        """
+        assert self.clock is not None
+        self.groups.close()
+        for listener in self._listeners:
+            listener.drop()
+        self.groups.start(self.clock, self.cluster.image)
+
+    async def close(self) -> None:
+        """Stop listening and close all connections. Clients are told nothing, as when brokers die."""
+        self.groups.close()
+        for listener in self._listeners:
+            await listener.close()
+
+    async def __aenter__(self: Self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a client's setting `bootstrap.servers` takes."""
+        return ",".join(listener.address for listener in self._listeners)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports that are listened on, once started."""
+        return tuple(listener.port for listener in self._listeners)
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """All open connections."""
+        return tuple(each for listener in self._listeners for each in listener.connections)

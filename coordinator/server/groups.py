@@ -1,0 +1,220 @@
+"""Who coordinates which group: shards of the groups, each with a journal, and led by one of the brokers.
+
+A shard is what a partition of `__consumer_offsets` is in Kafka: the groups whose ids fall on it, their
+records, and the broker that leads it. Only the leader answers for them, once it has read the records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroupsResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.outcome import Request, TopicsChanged
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.runtime import CoordinatorRuntime, Journal, refusal
+from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.runner import CoordinatorRunner
+
+
+class KeptJournal(Journal, Protocol):
+    """A journal that can be read again: the records of all batches, in their order."""
+
+    def __iter__(self) -> Iterator[Record]: ...
+
+
+RuntimeFactory: TypeAlias = Callable[["Shard", GroupCoordinator], CoordinatorRuntime]
+"""Makes what runs a coordinator that a shard has loaded."""
+
+
+class Shard:
+    """Some of the groups. `runner` is there while `node_id` answers for them, not while it loads."""
+
+    __slots__ = ("journal", "load_timer", "node_id", "number", "runner")
+
+    def __init__(self, number: int, node_id: int, journal: KeptJournal) -> None:
+        self.number = number
+        self.node_id = node_id
+        self.journal = journal
+        self.runner: CoordinatorRunner | None = None
+        self.load_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def coordinator(self) -> GroupCoordinator | None:
+        """The coordinator, once it is loaded."""
+        return None if self.runner is None else self.runner.runtime.coordinator
+
+
+class _Part:
+    """The records of one shard in a journal that all of them share."""
+
+    def __init__(self, journal: KeptJournal, is_mine: Callable[[str], bool]) -> None:
+        self._journal = journal
+        self._is_mine = is_mine
+
+    def append(self, records: tuple[Record, ...]) -> None:
+        """Keep one batch."""
+        self._journal.append(records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return (record for record in self._journal if self._is_mine(record.key.group_id))
+
+
+class GroupCoordinators:
+    """The coordinators of all groups of a cluster; one shard for each of `node_ids`.
+
+    `journal` holds the records of all shards; without one each shard has its own in memory.
+    `on_state` is told when a broker starts to `load` a shard, is `active` for it, or `resign`s from it.
+    :raises FencepostError: if the configuration names an assignor that does not exist.
+    """
+
+    def __init__(
+        self,
+        config: GroupCoordinatorConfig,
+        *,
+        node_ids: Sequence[int] = (1,),
+        journal: KeptJournal | None = None,
+        make_runtime: RuntimeFactory | None = None,
+        on_state: Callable[[Shard, str], None] = lambda shard, what: None,
+    ) -> None:
+        GroupCoordinator(config)
+        self.config = config
+        self.node_ids = tuple(node_ids)
+        self._make_runtime = make_runtime or _runtime
+        self._on_state = on_state
+        self._clock: LoopClock | None = None
+        self._image = TopicsImage()
+        self.shards = tuple(
+            Shard(number, node_id, self._journal_of(number, journal))
+            for number, node_id in enumerate(self.node_ids)
+        )
+
+    def _journal_of(self, number: int, shared: KeptJournal | None) -> KeptJournal:
+        if shared is None:
+            return MemoryJournal()
+        if len(self.node_ids) == 1:
+            return shared
+        return _Part(shared, lambda group_id: self.number_of(group_id) == number)
+
+    def start(self, clock: LoopClock, image: TopicsImage) -> None:
+        """Load all shards, each on the broker that leads it.
+
+        :raises InconsistentRecord: if a journal is broken.
+        """
+        self._clock = clock
+        self._image = image
+        for shard in self.shards:
+            self._load(shard)
+
+    def close(self) -> None:
+        """Nothing happens by itself any more, and nobody is answered."""
+        for shard in self.shards:
+            self._unload(shard)
+        self._clock = None
+
+    # -- who answers ------------------------------------------------------------------------------------
+
+    def number_of(self, group_id: str) -> int:
+        """The number of the shard on which a group falls."""
+        return zlib.crc32(group_id.encode()) % len(self.node_ids)
+
+    def shard_of(self, group_id: str) -> Shard:
+        """The shard on which a group falls, whether the group exists or not."""
+        return self.shards[self.number_of(group_id)]
+
+    def leader_id(self, group_id: str) -> int:
+        """The broker that coordinates a group, or will once it has loaded."""
+        return self.shard_of(group_id).node_id
+
+    def ask(self, request: Request, node_id: int) -> Any:
+        """What the broker `node_id` answers to a request about groups.
+
+        NOT_COORDINATOR for groups that another one leads, COORDINATOR_LOAD_IN_PROGRESS while it loads them.
+        """
+        shards = self.shards
+        if len(shards) == 1 and (runner := shards[0].runner) is not None:
+            return runner.process(request)
+        if type(request) is ListGroupsRequest:
+            return self._list(request, node_id)
+        group_ids = getattr(request, "group_ids", None)
+        if group_ids is None:
+            return self._ask_one(request, request.group_id, node_id)  # type: ignore[union-attr]
+        parts = (msgspec.structs.replace(request, group_ids=(group_id,)) for group_id in group_ids)
+        replies = [self._ask_one(part, part.group_ids[0], node_id) for part in parts]  # type: ignore[union-attr]
+        if not replies:
+            return shards[0].runner.process(request) if shards[0].runner else refusal(request, _LOADING)
+        return type(replies[0])(groups=tuple(group for reply in replies for group in reply.groups))
+
+    def _ask_one(self, request: Request, group_id: str, node_id: int) -> Any:
+        shard = self.shard_of(group_id)
+        if shard.node_id != node_id:
+            return refusal(request, ErrorCode.NOT_COORDINATOR)
+        if shard.runner is None:
+            return refusal(request, _LOADING)
+        return shard.runner.process(request)
+
+    def _list(self, request: ListGroupsRequest, node_id: int) -> ListGroupsResponse:
+        """The groups that this broker leads; an administrator asks all brokers."""
+        led = [shard for shard in self.shards if shard.node_id == node_id]
+        if any(shard.runner is None for shard in led):
+            return ListGroupsResponse(error_code=_LOADING)
+        replies: list[Any] = [shard.runner.process(request) for shard in led if shard.runner is not None]
+        groups = (group for reply in replies for group in reply.groups)
+        return ListGroupsResponse(groups=tuple(sorted(groups, key=lambda group: group.group_id)))
+
+    # -- what happens to them ---------------------------------------------------------------------------
+
+    def active(self) -> Iterable[CoordinatorRunner]:
+        """The runners of all shards that are loaded."""
+        return [shard.runner for shard in self.shards if shard.runner is not None]
+
+    def topics_changed(self, image: TopicsImage) -> None:
+        """The cluster's topics changed."""
+        self._image = image
+        for runner in self.active():
+            runner.process(TopicsChanged(image=image))
+
+    def move(self, shard: Shard, node_id: int, load_s: float = 0.0) -> None:
+        """Let another broker lead a shard: it loads the journal, which takes `load_s` seconds."""
+        self._unload(shard)
+        shard.node_id = node_id
+        self._on_state(shard, "load")
+        if load_s <= 0:
+            self._load(shard)
+        else:
+            loop = asyncio.get_running_loop()
+            shard.load_timer = loop.call_later(load_s, self._load, shard)
+
+    def _unload(self, shard: Shard) -> None:
+        if shard.load_timer is not None:
+            shard.load_timer.cancel()
+            shard.load_timer = None
+        if shard.runner is not None:
+            shard.runner.close()
+            shard.runner = None
+            self._on_state(shard, "resign")
+
+    def _load(self, shard: Shard) -> None:
+        assert self._clock is not None
+        shard.load_timer = None
+        coordinator = GroupCoordinator(self.config)
+        coordinator.replay(shard.journal, self._clock.now_ms())
+        shard.runner = CoordinatorRunner(self._make_runtime(shard, coordinator), self._clock)
+        self._on_state(shard, "active")
+        shard.runner.process(TopicsChanged(image=self._image))
+
+
+_LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def _runtime(shard: Shard, coordinator: GroupCoordinator) -> CoordinatorRuntime:
+    return CoordinatorRuntime(coordinator, shard.journal)

@@ -1,0 +1,118 @@
+"""One port that clients connect to, and the connections on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Mapping
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.server.connection import Connection
+from fencepost.coordinator.server.services import Handler, Services
+
+_BACKLOG = 1024
+_ACCEPT_TURNS = 2
+"""Turns of the loop from a connection's accept to its protocol's connection_made, in asyncio."""
+_NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+
+
+class Listener:
+    """Serves the clients of one broker. `port` 0 takes a free one, and is that one once it is opened."""
+
+    def __init__(self, host: str, port: int, *, max_frame_bytes: int, max_connections: int) -> None:
+        self.host = host
+        self.port = port
+        self._max_frame_bytes = max_frame_bytes
+        self._max_connections = max_connections
+        self.connections: dict[Connection, None] = {}
+        """All that are open."""
+        self._closing = False
+        self._all_gone: asyncio.Event | None = None
+        self._server: asyncio.Server | None = None
+
+    async def open(self, services: Services, table: Mapping[int, Handler]) -> None:
+        """Listen, and answer clients.
+
+        :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.
+        """
+        loop = asyncio.get_running_loop()
+        self._closing = False
+
+        def connect() -> Connection:
+            return Connection(
+                services,
+                table,
+                max_frame_bytes=self._max_frame_bytes,
+                on_made=self._made,
+                on_lost=self._lost,
+            )
+
+        try:
+            # One address: a name with two would get two ports, and clients hear of one.
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            address = str(found[0][4][0])
+            self._server = await loop.create_server(connect, address, self.port, backlog=_BACKLOG)
+        except OSError as error:
+            raise EnvironmentLacks(_why(error, self.host, self.port)) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def drop(self) -> None:
+        """Close all connections; the port stays open."""
+        for connection in tuple(self.connections):
+            connection.close()
+
+    async def close(self) -> None:
+        """Stop listening and close all connections. Clients are told nothing, as when a broker dies."""
+        if self._server is None:
+            return
+        self._closing = True
+        await self._stop_accepting(self._server)
+        self._server.close()
+        self.drop()
+        await self._server.wait_closed()
+        self._server = None
+        if self.connections:
+            self._all_gone = asyncio.Event()
+            await self._all_gone.wait()
+
+    @staticmethod
+    async def _stop_accepting(server: asyncio.Server) -> None:
+        """Let accepted connections be made: asyncio leaves them open if the server closes first."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError):  # not every loop waits for readers
+            for each in server.sockets:
+                loop.remove_reader(each)
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
+
+    @property
+    def address(self) -> str:
+        """Host and port, as a client's setting `bootstrap.servers` takes them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def _made(self, connection: Connection) -> str | None:
+        self.connections[connection] = None
+        if self._closing:
+            return "the broker is closing"
+        return "too many connections" if len(self.connections) > self._max_connections else None
+
+    def _lost(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+        if not self.connections and self._all_gone is not None:
+            self._all_gone.set()
+
+
+def _why(error: OSError, host: str, port: int) -> str:
+    where = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} on {host} is taken: stop what listens there, or choose another port (0: any free)"
+        )
+    if error.errno == errno.EACCES:
+        return f"listening on {where} is not allowed: choose a port from 1024 on"
+    if error.errno in _NO_SUCH_ADDRESS or isinstance(error, socket.gaierror):
+        return f"{host} is no address of this machine: choose 127.0.0.1, or 0.0.0.0 for all of them"
+    return f"can't listen on {where}: {error.strerror or error}"

@@ -1,0 +1,150 @@
+"""Several brokers in one process: who leads what, who coordinates whom, and what the others answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest, OffsetFetchRequest
+from fencepost.coordinator.runtime import refusal
+from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.services import Services
+
+pytestmark = pytest.mark.real
+
+GROUPS = [f"group-{number}" for number in range(12)]
+
+
+def join(group_id: str) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id=f"member-of-{group_id}",
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=("orders",),
+        topic_partitions={},
+    )
+
+
+@pytest.fixture
+async def brokers():
+    async with Brokers({"orders": 6}, ports=(0, 0, 0)) as three:
+        yield three
+
+
+async def test_each_broker_leads_a_third_of_the_groups(brokers):
+    leaders = [brokers.groups.leader_id(group_id) for group_id in GROUPS]
+    assert {*leaders} == {1, 2, 3}
+
+
+async def test_only_the_coordinator_answers(brokers):
+    for group_id in GROUPS:
+        leader = brokers.groups.leader_id(group_id)
+        answers = {node: brokers.groups.ask(join(group_id), node).error_code for node in (1, 2, 3)}
+        assert answers == {
+            node: ErrorCode.NONE if node == leader else ErrorCode.NOT_COORDINATOR for node in (1, 2, 3)
+        }
+
+
+async def test_each_broker_lists_and_describes_what_it_leads(brokers):
+    for group_id in GROUPS:
+        brokers.groups.ask(join(group_id), brokers.groups.leader_id(group_id))
+    listed = []
+    for node in (1, 2, 3):
+        mine = [group.group_id for group in brokers.groups.ask(ListGroupsRequest(), node).groups]
+        assert mine == sorted(group_id for group_id in GROUPS if brokers.groups.leader_id(group_id) == node)
+        listed += mine
+        described = brokers.groups.ask(ConsumerGroupDescribeRequest(group_ids=tuple(GROUPS)), node).groups
+        assert [group.group_id for group in described] == GROUPS
+        found = [group.group_id for group in described if group.error_code is ErrorCode.NONE]
+        assert sorted(found) == mine
+        assert {group.error_code for group in described} == {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR}
+    assert sorted(listed) == sorted(GROUPS)
+
+
+async def test_a_shard_that_moves_loads_its_journal(brokers):
+    groups = brokers.groups
+    told = groups.ask(join("group-0"), groups.leader_id("group-0"))
+    shard = groups.shard_of("group-0")
+    old, new = shard.node_id, shard.node_id % 3 + 1
+    groups.move(shard, new, load_s=60)
+    assert groups.leader_id("group-0") == new
+    assert groups.ask(join("group-0"), old).error_code is ErrorCode.NOT_COORDINATOR
+    assert groups.ask(join("group-0"), new).error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert groups.ask(ListGroupsRequest(), new).error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    groups.move(shard, old)
+    steady = ConsumerGroupHeartbeatRequest(
+        group_id="group-0", member_id="member-of-group-0", member_epoch=told.member_epoch
+    )
+    assert groups.ask(steady, old).member_epoch == told.member_epoch
+
+
+async def test_groups_survive_a_restart_and_soft_state_does_not(brokers):
+    groups = brokers.groups
+    told = {group_id: groups.ask(join(group_id), groups.leader_id(group_id)) for group_id in GROUPS}
+    brokers.restart()
+    for group_id, reply in told.items():
+        steady = ConsumerGroupHeartbeatRequest(
+            group_id=group_id, member_id=reply.member_id, member_epoch=reply.member_epoch
+        )
+        assert groups.ask(steady, groups.leader_id(group_id)).error_code is ErrorCode.NONE
+
+
+async def test_shards_may_share_a_journal():
+    journal = MemoryJournal()
+    async with Brokers({"orders": 6}, ports=(0, 0), journal=journal) as brokers:
+        for group_id in GROUPS:
+            brokers.groups.ask(join(group_id), brokers.groups.leader_id(group_id))
+        brokers.restart()
+        held = [sorted(shard.coordinator.groups) for shard in brokers.groups.shards]
+    assert all(held)
+    assert sorted(held[0] + held[1]) == sorted(GROUPS)
+
+
+async def test_a_partition_is_served_by_its_leader_alone(brokers):
+    topic = brokers.cluster.image.by_name["orders"]
+    leaders = [brokers.cluster.leader_id(topic, number) for number in range(6)]
+    assert {*leaders} == {1, 2, 3}
+    for node in (1, 2, 3):
+        services = Services(brokers.cluster, brokers.groups, brokers.config, node, None)
+        for number, leader in enumerate(leaders):
+            if leader == node:
+                assert services.log(topic, number).high_watermark == 0
+            else:
+                with pytest.raises(ProtocolError) as refused:
+                    services.log(topic, number)
+                assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(ProtocolError) as unknown:
+            services.log(topic, 6)
+        assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        join("g"),
+        OffsetFetchRequest(group_id="g"),
+        OffsetDeleteRequest(group_id="g", partitions=()),
+        DeleteGroupsRequest(group_id="g"),
+        LeaveGroupRequest(group_id="g"),
+        LeaveGroupBatchRequest(group_id="g", members=()),
+        ListGroupsRequest(),
+    ],
+)
+def test_every_request_can_be_refused(request_):
+    assert refusal(request_, ErrorCode.NOT_COORDINATOR).error_code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_port_that_is_taken_leaves_nothing_open():
+    async with Brokers() as first:
+        with pytest.raises(FencepostError, match="is taken"):
+            await Brokers(ports=(0, first.ports[0])).start()
