@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from fencepost.coordinator.consumer.states import GROUP_TABLE, GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.offsets.commit import rejected
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -86,8 +88,8 @@ class CoordinatorRuntime:
         try:
             self.journal.append(outcome.records)
         except AppendFailed as failure:
-            self.coordinator.discard(outcome)
-            return Outcome(reply=refusal(event, client_error(failure.code)))
+            code = client_error(failure.code)
+            return Outcome(reply=refusal(event, code), effects=self.coordinator.discard(outcome, code))
         before = self._states(outcome.records)
         for record in outcome.records:
             self.coordinator.apply(record)
@@ -95,11 +97,11 @@ class CoordinatorRuntime:
         return outcome
 
     def run_due(self, now_ms: int) -> list[Outcome]:
-        """Run all timers that are due; only the outcomes that wrote something are answered."""
+        """Run all timers that are due; only the outcomes that wrote or do something are answered."""
         outcomes = []
         while (deadline := self.coordinator.next_deadline()) is not None and deadline <= now_ms:
             outcome = self.process(DeadlineReached(), now_ms)
-            if outcome.records:
+            if outcome.records or outcome.effects:
                 outcomes.append(outcome)
         return outcomes
 
@@ -127,27 +129,48 @@ class CoordinatorRuntime:
 
 def refusal(event: Event, code: ErrorCode) -> Response | None:
     """The reply that gives this error to a request, and does nothing; None for an event nobody waits for."""
-    match event:
-        case ConsumerGroupHeartbeatRequest():
-            return ConsumerGroupHeartbeatResponse(error_code=code)
-        case OffsetCommitRequest():
-            return rejected(event, code)
-        case OffsetFetchRequest():
-            return OffsetFetchResponse(group_id=event.group_id, error_code=code)
-        case OffsetDeleteRequest():
-            return OffsetDeleteResponse(error_code=code)
-        case DeleteGroupsRequest():
-            return DeleteGroupsResponse(group_id=event.group_id, error_code=code)
-        case LeaveGroupBatchRequest():
-            return LeaveGroupBatchResponse(error_code=code)
-        case LeaveGroupRequest():
-            return LeaveGroupResponse(
-                member_id=event.member_id, instance_id=event.instance_id, error_code=code
-            )
-        case ListGroupsRequest():
-            return ListGroupsResponse(error_code=code)
-        case ConsumerGroupDescribeRequest():
-            groups = (DescribedGroup(group_id=group_id, error_code=code) for group_id in event.group_ids)
-            return ConsumerGroupDescribeResponse(groups=tuple(groups))
-        case _:
-            return None
+    make = _REFUSALS.get(type(event))
+    return None if make is None else make(event, code)
+
+
+def _no_consumer_groups(request: ConsumerGroupDescribeRequest, code: ErrorCode) -> Response:
+    groups = (DescribedGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
+    return ConsumerGroupDescribeResponse(groups=tuple(groups))
+
+
+def _no_classic_groups(request: classic.DescribeGroupsRequest, code: ErrorCode) -> Response:
+    return classic.DescribeGroupsResponse(
+        groups=tuple(
+            classic.DescribedClassicGroup(group_id=group_id, group_state="", error_code=code)
+            for group_id in request.group_ids
+        )
+    )
+
+
+def _blind_heartbeat(_: classic.HeartbeatRequest, code: ErrorCode) -> Response:
+    """While groups are loaded nobody knows better than that the member is alive."""
+    loading = code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return classic.HeartbeatResponse(error_code=ErrorCode.NONE if loading else code)
+
+
+_REFUSALS: Mapping[type, Callable[[Any, ErrorCode], Response]] = {
+    classic.JoinGroupRequest: lambda request, code: classic.JoinGroupResponse(
+        error_code=code, member_id=request.member_id
+    ),
+    classic.SyncGroupRequest: lambda _, code: classic.SyncGroupResponse(error_code=code),
+    classic.HeartbeatRequest: _blind_heartbeat,
+    classic.DescribeGroupsRequest: _no_classic_groups,
+    ConsumerGroupHeartbeatRequest: lambda _, code: ConsumerGroupHeartbeatResponse(error_code=code),
+    ConsumerGroupDescribeRequest: _no_consumer_groups,
+    OffsetCommitRequest: rejected,
+    OffsetFetchRequest: lambda request, code: OffsetFetchResponse(group_id=request.group_id, error_code=code),
+    OffsetDeleteRequest: lambda _, code: OffsetDeleteResponse(error_code=code),
+    ListGroupsRequest: lambda _, code: ListGroupsResponse(error_code=code),
+    DeleteGroupsRequest: lambda request, code: DeleteGroupsResponse(
+        group_id=request.group_id, error_code=code
+    ),
+    LeaveGroupBatchRequest: lambda _, code: LeaveGroupBatchResponse(error_code=code),
+    LeaveGroupRequest: lambda request, code: LeaveGroupResponse(
+        member_id=request.member_id, instance_id=request.instance_id, error_code=code
+    ),
+}
