@@ -16,13 +16,16 @@ from fencepost.coordinator.codec import client_classic as classic
 from fencepost.coordinator.codec import client_cluster as cluster
 from fencepost.coordinator.codec import client_groups as groups
 from fencepost.coordinator.codec import client_offsets as offsets
+from fencepost.coordinator.codec import client_replicas as replicas
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.reader import skip_tagged_fields
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.codec.schema import Shape, is_flexible, response_reader, write
 
+ELECT_LEADERS = 43
 INCREMENTAL_ALTER_CONFIGS = 44
-"""An API that is asked for here and not served."""
+ALTER_PARTITION_REASSIGNMENTS = 45
+"""APIs that are asked for here and not served."""
 
 _HEADER = struct.Struct(">ihhih")
 _CORRELATION_ID = struct.Struct(">i")
@@ -56,9 +59,11 @@ CLIENT_APIS: dict[int, ClientApi] = {
         administration.encode_create_partitions, administration.decode_create_partitions
     ),
     ApiKey.DELETE_GROUPS: ClientApi(groups.encode_delete_groups, groups.decode_delete_groups),
+    ELECT_LEADERS: ClientApi(replicas.encode_elect, replicas.decode_elect),
     INCREMENTAL_ALTER_CONFIGS: ClientApi(
         administration.encode_alter_configs, administration.decode_alter_configs
     ),
+    ALTER_PARTITION_REASSIGNMENTS: ClientApi(replicas.encode_reassign, replicas.decode_reassign),
     ApiKey.OFFSET_DELETE: ClientApi(offsets.encode_delete, offsets.decode_delete),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ClientApi(groups.encode_heartbeat, groups.decode_heartbeat),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ClientApi(groups.encode_describe, groups.decode_describe),

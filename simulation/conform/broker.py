@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -47,6 +47,13 @@ RETRIED = frozenset(
 """What a coordinator answers that is not there yet."""
 
 
+class Asking(Protocol):
+    """Whatever a broker can be asked through."""
+
+    async def ask(self, api_key: int, version: int, message: Any) -> Any:
+        """The broker's answer."""
+
+
 class Judge:
     """A broker with KIP-848. Topics that were made here are deleted by `close`."""
 
@@ -77,7 +84,7 @@ class Judge:
                     client_software_name="fencepost", client_software_version="conform"
                 ),
             )
-            config = await _configuration(admin)
+            config = await configuration(admin)
         except BaseException:
             await admin.close()
             raise
@@ -187,31 +194,41 @@ class Judge:
         return code
 
 
-async def _configuration(admin: Connection) -> GroupCoordinatorConfig:
-    """The broker's settings, as far as a coordinator has them; what it does not tell is Kafka's default."""
+async def configuration(admin: Asking) -> GroupCoordinatorConfig:
+    """The broker's settings, as far as a coordinator has them; what it does not tell is Kafka's default.
+
+    :raises EnvironmentLacks: if it does not tell any.
+    """
     metadata: cluster.MetadataResponse = await admin.ask(
         ApiKey.METADATA, VERSIONS[ApiKey.METADATA], cluster.MetadataRequest(topics=())
     )
-    names = {field.name.replace("_", "."): field.name for field in _fields()}
-    resource = administration.ConfigResource(
-        resource_type=administration.ResourceType.BROKER,
-        name=str(metadata.brokers[0].node_id),
-        keys=tuple(names),
-    )
-    reply: administration.DescribeConfigsResponse = await admin.ask(
-        ApiKey.DESCRIBE_CONFIGS,
-        VERSIONS[ApiKey.DESCRIBE_CONFIGS],
-        administration.DescribeConfigsRequest(resources=(resource,)),
-    )
-    described = reply.resources[0]
-    if described.error_code is not ErrorCode.NONE:
-        raise EnvironmentLacks(f"the broker does not tell its configuration: {described.error_code.name}")
+    described = None
+    for node in metadata.brokers:  # a broker tells of itself only, and which one is asked is not known
+        described = await _settings(admin, node.node_id)
+        if described.error_code is ErrorCode.NONE:
+            break
+    if described is None or described.error_code is not ErrorCode.NONE:
+        code = "no broker" if described is None else described.error_code.name
+        raise EnvironmentLacks(f"the broker does not tell its configuration: {code}")
     told = {entry.name: entry.value for entry in described.entries if entry.value is not None}
     told["group.consumer.assignors"] = ",".join(
         _ASSIGNORS.get(name.strip(), name.strip())
         for name in told.get("group.consumer.assignors", "uniform,range").split(",")
     )
     return GroupCoordinatorConfig.from_properties(told)
+
+
+async def _settings(admin: Asking, node_id: int) -> administration.DescribedConfigs:
+    names = tuple(field.name.replace("_", ".") for field in _fields())
+    resource = administration.ConfigResource(
+        resource_type=administration.ResourceType.BROKER, name=str(node_id), keys=names
+    )
+    reply: administration.DescribeConfigsResponse = await admin.ask(
+        ApiKey.DESCRIBE_CONFIGS,
+        VERSIONS[ApiKey.DESCRIBE_CONFIGS],
+        administration.DescribeConfigsRequest(resources=(resource,)),
+    )
+    return reply.resources[0]
 
 
 _ASSIGNORS = {

@@ -14,7 +14,9 @@ from fencepost.simulation.world.rules import Rule
 class Schedule(Protocol):
     """The time of a run, in microseconds since its start, and what is due."""
 
-    now_us: int
+    @property
+    def now_us(self) -> int:
+        """What it is now."""
 
     def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
         """Call `action(argument)` at that time."""
@@ -128,7 +130,7 @@ class DisturbedNetwork(Protocol):
 
     rules: list[Rule]
 
-    def cut_all(self, name: str) -> None:
+    def cut_all(self, name: str) -> object:
         """Break all connections of a member's host."""
 
 

@@ -1,0 +1,95 @@
+"""Real time as a nemesis sees it: microseconds since the start of the run, and what is due."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class RealTime:
+    """Runs what is due on the running loop. The first thing that raises ends the run: see `failure`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.began_us = 0
+        """The start of the run by CLOCK_MONOTONIC, which all processes of a machine share; 0 before it."""
+        self.failure: asyncio.Future[None] = self._loop.create_future()
+        """Fails when something does that was scheduled."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def begin(self) -> None:
+        """The run begins now."""
+        self.began_us = time.monotonic_ns() // 1_000
+
+    @property
+    def now_us(self) -> int:
+        """Microseconds since the start; 0 before it."""
+        return time.monotonic_ns() // 1_000 - self.began_us if self.began_us else 0
+
+    def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
+        """Call `action(argument)` at that time."""
+        timer: asyncio.TimerHandle
+
+        def due() -> None:
+            self._timers.discard(timer)
+            try:
+                action(argument)
+            except Exception as error:
+                self.fail(error)
+
+        timer = self._loop.call_later(max(0, when_us - self.now_us) / 1_000_000, due)
+        self._timers.add(timer)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let that go on beside the rest."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this."""
+        if not self.failure.done():
+            self.failure.set_exception(error)
+
+    async def until(self, when_us: int) -> None:
+        """Wait for that time.
+
+        :raises Exception: what failed meanwhile.
+        """
+        await self.wait(asyncio.sleep(max(0, when_us - self.now_us) / 1_000_000))
+
+    async def wait(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Wait for something, unless anything fails.
+
+        :raises Exception: what failed meanwhile.
+        """
+        task = self._loop.create_task(work)
+        try:
+            await asyncio.wait((task, self.failure), return_when=asyncio.FIRST_COMPLETED)
+            if self.failure.done():
+                self.failure.result()
+            await task
+        finally:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Give up what is due and what goes on."""
+        for timer in self._timers:
+            timer.cancel()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if not self.failure.done():
+            self.failure.cancel()
+        elif not self.failure.cancelled():
+            self.failure.exception()

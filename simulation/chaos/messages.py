@@ -1,0 +1,230 @@
+"""What members' processes and their director say to each other: msgpack, each message with its length before.
+
+Times are microseconds since the start of the run, by the clock that all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+
+ClientName: TypeAlias = Literal["fencepost", "confluent"]
+SpanFields: TypeAlias = tuple[str, int, int]
+"""The kind and the two ends of a `Span`."""
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a member's process needs to know when it starts. Times are milliseconds unless they say."""
+
+    client: ClientName
+    name: str
+    """The host's name, which is the client id, too."""
+    process: int
+    """Counts the processes of a host."""
+    seed: int
+    began_us: int
+    """The start of the run by CLOCK_MONOTONIC."""
+    bootstrap_servers: str
+    group_id: str
+    instance_id: str | None
+    assignor: str | None
+    topics: tuple[str, ...]
+    pattern: str | None
+    max_poll_interval_ms: int
+    request_timeout_ms: int
+    auto_commit_interval_ms: int
+    gather_ms: int
+    """How long records gather before a fetch returns with them."""
+    max_poll_records: int
+    callback: SpanFields
+    processing: SpanFields
+    flaw: str = ""
+    """For tests of the checkers: a wrong that the application does; see `chaos.flaws`."""
+
+
+# -- what a member's process is told ----------------------------------------------------------------------
+
+
+class _Order(msgspec.Struct, frozen=True, tag=True):
+    """Something that a member's process is to do."""
+
+
+class Stop(_Order, frozen=True):
+    """End in good order; `forever` gives a static member's place up, too."""
+
+    forever: bool
+
+
+class Subscribe(_Order, frozen=True):
+    """Subscribe to these, in place of what was before."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+
+
+class Stall(_Order, frozen=True):
+    """Be busy until then."""
+
+    until_us: int
+
+
+class SlowCallback(_Order, frozen=True):
+    """Take so much longer in the next rebalance callback."""
+
+    lasts_us: int
+
+
+class FailCallback(_Order, frozen=True):
+    """Raise in the next rebalance callback."""
+
+
+Order: TypeAlias = Stop | Subscribe | Stall | SlowCallback | FailCallback
+
+
+# -- what it tells ----------------------------------------------------------------------------------------
+
+
+class _Event(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Something that happened in a member's process."""
+
+    t_us: int
+
+
+class Up(_Event, frozen=True):
+    """The process has its consumer."""
+
+    member_id: MemberId
+
+
+class Moved(_Event, frozen=True):
+    """The member machine took an arrow."""
+
+    event: str
+    source: str
+    target: str
+    epoch: int
+    owned: tuple[TopicPartition, ...]
+
+
+class Sent(_Event, frozen=True):
+    """A request went out; with neither body it is the one that this number had before."""
+
+    number: int
+    heartbeat: ConsumerGroupHeartbeatRequest | None
+    commit: OffsetCommitRequest | None
+
+
+class Answered(_Event, frozen=True):
+    """A heartbeat was answered, or failed with `error`, the name of an exception."""
+
+    number: int
+    response: ConsumerGroupHeartbeatResponse | None
+    error: str
+
+
+class CalledBack(_Event, frozen=True):
+    """A rebalance callback reached a phase."""
+
+    kind: str
+    phase: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class Committed(_Event, frozen=True):
+    """A commit was answered, or failed. One that no `Sent` told of comes with its request."""
+
+    number: int
+    request: OffsetCommitRequest | None
+    response: OffsetCommitResponse | None
+    error: str
+
+
+class Delivered(_Event, frozen=True):
+    """The application was handed these records."""
+
+    partition: TopicPartition
+    first: int
+    last_exclusive: int
+
+
+class Processed(_Event, frozen=True):
+    """The application finished with these records; `numbers` is what their producer numbered them."""
+
+    partition: TopicPartition
+    first: int
+    last_exclusive: int
+    numbers: tuple[int, ...]
+
+
+class Stopping(_Event, frozen=True):
+    """The application was told to end, and is about to."""
+
+
+class Stopped(_Event, frozen=True):
+    """The consumer is closed; `error` if the member met one that is fatal."""
+
+    error: str
+
+
+class Failed(_Event, frozen=True):
+    """The program itself failed, with this traceback: a defect of ours, or of a library."""
+
+    trace: str
+
+
+Event: TypeAlias = (
+    Up
+    | Moved
+    | Sent
+    | Answered
+    | CalledBack
+    | Committed
+    | Delivered
+    | Processed
+    | Stopping
+    | Stopped
+    | Failed
+)
+
+# -- frames -----------------------------------------------------------------------------------------------
+
+_SIZE = struct.Struct(">I")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def frame(message: Any) -> bytes:
+    """A message with its length before it."""
+    body = _encode(message)
+    return _SIZE.pack(len(body)) + body
+
+
+class Frames:
+    """Cuts a stream of bytes into messages of one type."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are complete with these bytes."""
+        have = self._bytes
+        have += data
+        at = 0
+        while len(have) - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(have, at)
+            end = at + _SIZE.size + size
+            if len(have) < end:
+                break
+            yield self._decoder.decode(memoryview(have)[at + _SIZE.size : end])
+            at = end
+        del have[:at]

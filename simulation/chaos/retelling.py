@@ -1,0 +1,220 @@
+"""A run told once more, in one order: the world as observers see it, at the time of each event.
+
+Members are heard over pipes and the coordinator through its log, each with a delay of its own. So observers
+are called when everything has been heard: what happened is merged by time and by cause, and this world is
+brought along event by event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.simulation.chaos import messages as m
+from fencepost.simulation.chaos.happenings import Happening, HostNoted, Told, TopicsChanged
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.world.observers import CoordinatorView, Observer, Violation, hook_lists
+
+_ERRORS: Mapping[str, type[TransportError]] = {
+    kind.__name__: kind for kind in (TransportError, Disconnected, RequestTimedOut)
+}
+
+
+class RetoldDriver:
+    """What is known of a member from what it said."""
+
+    def __init__(self) -> None:
+        self.state = ConsumerMemberState.UNSUBSCRIBED
+        self.member_epoch = 0
+        self.assignment: tuple[TopicPartition, ...] = ()
+
+
+class RetoldBroker:
+    """A broker's host; what coordinates there is seen in `Retelling.active`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.status = "standby"
+        self.coordinator: GroupCoordinator | None = None
+
+
+class RetoldHost:
+    """A member's host."""
+
+    def __init__(self, name: str, instance_id: str | None) -> None:
+        self.name = name
+        self.instance_id = instance_id
+        self.status = "stopped"
+        self.member_id: MemberId = ""
+        self.told: RetoldDriver | None = None
+        self.requests: dict[int, Any] = {}
+
+    @property
+    def driver(self) -> ConsumerDriver | None:
+        """What observers may read of a driver, of which there is one in another process only."""
+        return cast("ConsumerDriver | None", self.told)
+
+
+class Retelling:
+    """Everything of one run, at the time of the event that is told. It is a `WorldView` for observers."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        config: GroupCoordinatorConfig,
+        *,
+        members: Iterable[tuple[str, str | None]],
+        brokers: Iterable[str],
+        observers: Iterable[Observer],
+        sequence: Callable[[], int],
+    ) -> None:
+        self.scenario = scenario
+        self.config = config
+        self.topics = TopicsImage()
+        self.journal = MemoryJournal()
+        self.coordinators: Mapping[str, CoordinatorView] = {name: RetoldBroker(name) for name in brokers}
+        self.active: GroupCoordinator | None = None
+        self.members = {name: RetoldHost(name, instance_id) for name, instance_id in members}
+        self.hosts_by_member: dict[MemberId, str] = {}
+        self.log_ends: dict[TopicPartition, int] = {}
+        self.faults_over = False
+        self.now_us = 0
+        self.violations: list[Violation] = []
+        self._sequence = sequence
+        watching = tuple(observers)
+        for observer in watching:
+            observer.attach(self, self.report)
+        self._hooks = hook_lists(watching)
+
+    @property
+    def group_id(self) -> str:
+        """The one group of this world."""
+        return self.scenario.group.id
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest rebalance timeout of any member."""
+        return self.scenario.group.rebalance_timeout.ms
+
+    def tell(self, hook: str, *arguments: object) -> None:
+        """Tell observers what happened now."""
+        for method in self._hooks[hook]:
+            method(*arguments, self.now_us)
+
+    def report(self, invariant: str, message: str) -> None:
+        """Take a checker's finding down."""
+        violation = Violation(invariant=invariant, seq=self._sequence(), t_us=self.now_us, message=message)
+        self.violations.append(violation)
+        for method in self._hooks["on_violation"]:
+            method(violation)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all members that run are STABLE at one epoch, which is the group's where that is known."""
+        running = [host for host in self.members.values() if host.status in ("running", "stopping", "frozen")]
+        told = [host.told for host in running if host.told is not None]
+        epochs = {driver.member_epoch for driver in told}
+        stable = all(driver.state is ConsumerMemberState.STABLE for driver in told)
+        group = None if self.active is None else self.active.groups.get(self.group_id)
+        if group is not None and (len(group.members) != len(running) or epochs - {group.group_epoch}):
+            return False
+        return stable and len(told) == len(running) and len(epochs) <= 1
+
+    # -- what happened ------------------------------------------------------------------------------------
+
+    def happened(self, t_us: int, host: str, happening: Happening) -> None:
+        """Bring the world along by one event, and tell observers of it."""
+        self.now_us = t_us
+        match happening:
+            case Told(hook, arguments):
+                self.faults_over = self.faults_over or hook == "on_faults_end"
+                self.tell(hook, *arguments)
+            case TopicsChanged(image, topic, what, partitions):
+                self.topics = image
+                self.tell("on_topic", topic, what, partitions)
+            case HostNoted(what):
+                self._noted(self.members[host], what)
+            case _:
+                self._said(self.members[host], happening)
+
+    def _noted(self, host: RetoldHost, what: str) -> None:
+        host.status = {"crash": "crashed", "freeze": "frozen"}.get(what, "running")
+        if what == "crash":
+            host.told = None
+        self.tell("on_member_host", host.name, what)
+
+    def _said(self, host: RetoldHost, event: m.Event) -> None:
+        match event:
+            case m.Moved(_, arrow, source, target, epoch, owned):
+                if host.told is not None:
+                    host.told.state = ConsumerMemberState(target)
+                    host.told.member_epoch = epoch
+                    host.told.assignment = owned
+                self.tell("on_member_state", host.name, arrow, source, target)
+            case m.Sent():
+                self._sent(host, event)
+            case m.Answered(_, number, response, error):
+                self.tell("on_member_response", host.name, host.requests[number], response or _error(error))
+            case m.CalledBack(_, kind, phase, partitions):
+                self._called_back(host, kind, phase, partitions)
+            case m.Committed(_, number, request, response, error):
+                asked = request if request is not None else host.requests.pop(number)
+                self.tell("on_commit", host.name, asked, response or _error(error))
+            case m.Delivered(_, partition, first, last_exclusive):
+                self.tell("on_records_delivered", host.name, partition, first, last_exclusive)
+            case m.Processed(_, partition, first, last_exclusive, _):
+                self.tell("on_records_processed", host.name, partition, first, last_exclusive)
+            case _:
+                self._process(host, event)
+
+    def _process(self, host: RetoldHost, event: m.Event) -> None:
+        """What becomes of a process."""
+        match event:
+            case m.Up(_, member_id):
+                host.member_id = member_id
+                self.hosts_by_member[member_id] = host.name
+                host.status = "running"
+                host.told = RetoldDriver()
+                host.requests.clear()
+                self.tell("on_member_host", host.name, "start")
+            case m.Stopping():
+                host.status = "stopping"
+                self.tell("on_member_host", host.name, "stop")
+            case m.Stopped() if host.told is not None:
+                host.status, host.told = "stopped", None
+                self.tell("on_member_host", host.name, "stopped")
+            case _:
+                return  # one that stopped before it had a consumer, or failed, which ends the run
+
+    def _sent(self, host: RetoldHost, event: m.Sent) -> None:
+        if event.heartbeat is not None:
+            host.requests[event.number] = event.heartbeat
+        elif event.commit is not None:
+            host.requests[event.number] = event.commit
+        request = host.requests[event.number]
+        if event.commit is None and host.told is not None:
+            host.told.member_epoch = max(request.member_epoch, 0)
+        self.tell("on_member_request", host.name, request)
+
+    def _called_back(
+        self, host: RetoldHost, kind: str, phase: str, partitions: tuple[TopicPartition, ...]
+    ) -> None:
+        told = host.told
+        if told is not None and kind == "assigned" and phase == "begin":
+            told.assignment = tuple(sorted({*told.assignment, *partitions}))
+        elif told is not None and kind != "assigned" and (phase == "end" or kind == "lost"):
+            told.assignment = tuple(p for p in told.assignment if p not in partitions)
+        self.tell("on_callback", host.name, kind, phase, partitions)
+
+
+def _error(name: str) -> Exception:
+    kind = _ERRORS.get(name)
+    return TransportError(name) if kind is None else kind(name)

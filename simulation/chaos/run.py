@@ -1,0 +1,110 @@
+"""One run of a scenario with a seed, in real time, on real brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.chaos import messages as m
+from fencepost.simulation.chaos.admin import Admin
+from fencepost.simulation.chaos.chronicle import RealChronicle
+from fencepost.simulation.chaos.result import ChaosResult
+from fencepost.simulation.chaos.stage import Progress, RealStage
+from fencepost.simulation.chaos.tempo import DEFAULT_US, tempo
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.clusters.probe import examine
+from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
+from fencepost.simulation.trace.recorder import Recorder, TraceWriter
+from fencepost.simulation.world.observers import Observer
+
+WORLD: Final = "real"
+
+
+async def run_real(
+    scenario: Scenario,
+    seed: int,
+    cluster: Cluster | str,
+    *,
+    client: m.ClientName = "fencepost",
+    duration_us: int = DEFAULT_US,
+    checkers: Iterable[Observer] | None = None,
+    trace: TraceWriter | None = None,
+    progress: Progress | None = None,
+    flaw: str = "",
+) -> ChaosResult:
+    """Play the scenario within that time. The cluster is one of ours that is up, or HOST:PORT of another's.
+
+    A cluster of ours may be disturbed; of another's only the run's own topics and group are touched. The
+    caller closes the trace. Nothing is left when this ends, however it does.
+
+    :raises FencepostError: if the time is too short for the scenario.
+    :raises EnvironmentLacks: if the cluster can't be reached, lacks KIP-848, or has such topics already.
+    """
+    began = time.perf_counter()
+    own = cluster if isinstance(cluster, Cluster) else None
+    servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else cluster
+    if own is None:
+        await examine(servers.partition(",")[0].strip())
+    recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
+    chronicle = RealChronicle(recorder)
+    watching = [chronicle, *(_checkers() if checkers is None else checkers)]
+    async with AsyncExitStack() as stack:
+        admin = Admin(servers)
+        stack.push_async_callback(admin.close)
+        config = await admin.configuration()
+        played = tempo(scenario, seed, config, duration_us)
+        await _require_vacant(admin, played.scenario)
+        stage = RealStage(played, seed, admin, servers, own=own, client=client, flaw=flaw)
+        async with stage:
+            await stage.play(progress)
+        retelling = stage.retell(config, watching, recorder)
+    missing = stage.missing
+    return ChaosResult(
+        scenario=scenario.name,
+        seed=seed,
+        members=scenario.group.members,
+        partitions=scenario.partitions,
+        virtual_seconds=stage.ended_us / 1_000_000,
+        wall_seconds=time.perf_counter() - began,
+        events=len(stage.happenings),
+        heartbeats=chronicle.heartbeats,
+        rebalances=chronicle.rebalances,
+        converged=retelling.settled,
+        violations=retelling.violations,
+        digest=recorder.digest(),
+        records_sent=len(stage.ledger.acknowledged),
+        records_lost=len(missing),
+        records_duplicated=stage.ledger.duplicated,
+        client=client,
+        cluster=servers if own is None else own.state.runner,
+        nodes=len(stage.brokers.brokers),
+        speed=1 / played.factor,
+        skipped=stage.skipped,
+    )
+
+
+def _checkers() -> Sequence[Observer]:
+    from fencepost.simulation.checkers import all_checkers
+
+    return all_checkers()
+
+
+async def _require_vacant(admin: Admin, scenario: Scenario) -> None:
+    """A run makes and deletes its topics and its group: they must not be anybody's.
+
+    :raises EnvironmentLacks: if the cluster has one of them.
+    """
+    made = [step.name for step in scenario.steps if isinstance(step, CreateTopic)]
+    for name in dict.fromkeys([*(topic.name for topic in scenario.topics), *made]):
+        if await admin.partitions(name):
+            raise EnvironmentLacks(
+                f"the cluster has a topic {name} already, and a run makes and deletes its own: "
+                "name a cluster without it, or --cluster jvm to start one"
+            )
+    if await admin.group_exists(scenario.group.id):
+        raise EnvironmentLacks(
+            f"the cluster has a group {scenario.group.id} already: choose another id with --set group.id=NAME"
+        )

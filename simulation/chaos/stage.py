@@ -1,0 +1,287 @@
+"""All of one run on real brokers, from its topics to the end of its last process; then it is told again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Final, TypeAlias
+
+import msgspec
+import re2
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.chaos import messages as m
+from fencepost.simulation.chaos.admin import Admin
+from fencepost.simulation.chaos.brokers import RealBrokers
+from fencepost.simulation.chaos.clock import RealTime
+from fencepost.simulation.chaos.happenings import Happenings, Told
+from fencepost.simulation.chaos.ledger import Ledger
+from fencepost.simulation.chaos.nursery import Nursery
+from fencepost.simulation.chaos.producer import Producer
+from fencepost.simulation.chaos.result import Skipped
+from fencepost.simulation.chaos.retelling import Retelling
+from fencepost.simulation.chaos.tempo import Tempo
+from fencepost.simulation.chaos.topics import RealTopics
+from fencepost.simulation.chaos.world import OpenNetwork, RealWorld
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.plan import Kind, Plan
+from fencepost.simulation.faults.stage import DisturbedNetwork
+from fencepost.simulation.nodes.member import ALIVE
+from fencepost.simulation.proxy.observer import ProxyObserver
+from fencepost.simulation.proxy.proxy import Proxy
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.schema import Kind as Row
+from fencepost.simulation.world.observers import Observer
+from fencepost.simulation.world.rng import Streams
+from fencepost.simulation.world.rules import Direction
+
+_DRAIN_S: Final = 60.0
+"""How long members may take for what is left when no more records come."""
+_CLOSE_S: Final = 10.0
+"""How long members may take to close."""
+_LOOK_S: Final = 0.1
+_SHOWN: Final = 5
+_OF_NETWORK: Final = frozenset(
+    {
+        Kind.PARTITION,
+        Kind.SLOW_LINK,
+        Kind.LOSS,
+        Kind.CONNECTION_LOSS,
+        Kind.LOST_REQUEST,
+        Kind.LOST_RESPONSE,
+    }
+)
+
+Progress: TypeAlias = Callable[[float], None]
+"""Takes how much of the run is done, 0 to 1."""
+
+
+class RealStage:
+    """One run: entered, it has all that it needs; left, nothing is left of it.
+
+    `own` is the cluster if it may be disturbed.
+    """
+
+    def __init__(
+        self,
+        played: Tempo,
+        seed: int,
+        admin: Admin,
+        bootstrap_servers: str,
+        *,
+        own: Cluster | None,
+        client: m.ClientName,
+        flaw: str = "",
+    ) -> None:
+        self._played = played
+        self._scenario = played.scenario
+        self._seed = seed
+        self._admin = admin
+        self._servers = bootstrap_servers
+        self._own = own
+        self._client: m.ClientName = client
+        self._flaw = flaw
+        self._time = RealTime()
+        self._calm = asyncio.Event()
+        self._calm_us = 0
+        self._stack = AsyncExitStack()
+        self._subscriptions: set[tuple[tuple[str, ...], str | None]] = set()
+        self.happenings = Happenings()
+        self.ledger = Ledger()
+        self.skipped: list[Skipped] = []
+        self.missing: list[int] = []
+        """Records that were acknowledged and that nobody processed."""
+        self.ended_us = 0
+        """How long the run was."""
+
+    async def __aenter__(self) -> RealStage:
+        """Meet the brokers, make the topics, and get ready to start members."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._time.close)
+            self._nursery = await stack.enter_async_context(Nursery(self._client))
+            self._producer = Producer(self._servers, self.ledger.acknowledge)
+            stack.push_async_callback(self._producer.close)
+            await self._producer.begin()
+            self._topics = RealTopics(self._admin, self._producer, self.ledger, self.happenings, self._time)
+            self.brokers = RealBrokers(
+                self._admin,
+                self._own,
+                self._scenario.group.id,
+                time=self._time,
+                topics=self._topics,
+                tell=self._tell,
+            )
+            stack.push_async_callback(self._leave_no_trace)
+            await self.brokers.begin()
+            self._plan = self._possible(self._played.plan)
+            network, servers = await self._network(stack)
+            self._world = RealWorld(
+                self._scenario,
+                self._seed,
+                members=self._plan.members,
+                client=self._client,
+                bootstrap_servers=servers,
+                time=self._time,
+                happenings=self.happenings,
+                ledger=self.ledger,
+                nursery=self._nursery,
+                brokers=self.brokers,
+                network=network,
+                flaw=self._flaw,
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all that there is."""
+        await self._stack.aclose()
+
+    def _possible(self, plan: Plan) -> Plan:
+        """The plan without what can't be played here, which is taken down."""
+        reasons = {entry.kind: self.brokers.cannot(entry.kind) for entry in plan.entries}
+        times = Counter(entry.kind for entry in plan.entries)
+        self.skipped = [
+            Skipped(kind=kind.value, times=times[kind], reason=reason)
+            for kind, reason in reasons.items()
+            if reason is not None
+        ]
+        left = tuple(entry for entry in plan.entries if reasons[entry.kind] is None)
+        return msgspec.structs.replace(plan, entries=left)
+
+    async def _network(self, stack: AsyncExitStack) -> tuple[DisturbedNetwork, str]:
+        """What members reach the brokers over: a proxy if the plan has faults of the network."""
+        if not any(entry.kind in _OF_NETWORK for entry in self._plan.entries):
+            return OpenNetwork(), self._servers
+        rng = Streams(self._seed).random("proxy")
+        proxy = Proxy(await self._admin.nodes(), rng=rng, observer=_Losses(self._time, self.happenings))
+        await stack.enter_async_context(proxy)
+        return proxy, proxy.bootstrap_servers
+
+    def _tell(self, hook: str, *arguments: object) -> None:
+        self.happenings.add(self._time.now_us, "", Told(hook, arguments))
+
+    # -- the run ------------------------------------------------------------------------------------------
+
+    async def play(self, progress: Progress | None = None) -> None:
+        """From the first start of a member until all records are processed, and the last member has left.
+
+        :raises MemberFailed: if a member's program fails.
+        :raises EnvironmentLacks: if the brokers do not come back.
+        """
+        for topic in self._scenario.topics:
+            self._topics.create(topic.name, topic.partitions, topic.records_per_second)
+        await self._time.wait(self._topics.settled())
+        self._time.begin()
+        world, plan = self._world, self._plan
+        world.on_calm = self._calmed
+        world.begin()
+        Nemesis(world, plan).begin()
+        if progress is not None:
+            self._time.spawn(self._show(progress, plan.end_us))
+        await self._time.wait(self._calm.wait())
+        await self._time.until(self._calm_us + self._played.quiet_us)
+        await self._time.wait(self._drain())
+        self._tell("on_end")
+        self.ended_us = self._time.now_us
+        self.missing = self.ledger.missing(self._subscribed)
+        world.stop_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await _until(lambda: not world.alive)
+
+    async def _show(self, progress: Progress, end_us: int) -> None:
+        while True:
+            progress(min(1.0, self._time.now_us / end_us))
+            await asyncio.sleep(_LOOK_S)
+
+    def _calmed(self) -> None:
+        self._time.spawn(self._bring_back())
+
+    async def _bring_back(self) -> None:
+        """The quiet phase begins when all brokers serve again."""
+        await self.brokers.calm()
+        await self._topics.settled()
+        self._world.bring_back()
+        self._tell("on_faults_end")
+        self._calm_us = self._time.now_us
+        self._calm.set()
+
+    async def _drain(self) -> None:
+        """No more records; wait until those that there are have been processed."""
+        await self._producer.finish()
+        self._subscriptions = {
+            host.subscription for host in self._world.members.values() if host.wanted or host.status in ALIVE
+        }
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                await _until(lambda: not self.ledger.missing(self._subscribed))
+
+    def _subscribed(self, topic: str) -> bool:
+        """Whether anybody who runs at the end subscribes to the topic."""
+        return any(
+            topic in names or (pattern is not None and re2.fullmatch(pattern, topic) is not None)
+            for names, pattern in self._subscriptions
+        )
+
+    async def _leave_no_trace(self) -> None:
+        """Delete the run's topics and its group, as far as the cluster lets us."""
+        with contextlib.suppress(EnvironmentLacks, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._topics.delete_all()
+                await self._admin.delete_group(self._scenario.group.id)
+
+    # -- afterwards ---------------------------------------------------------------------------------------
+
+    def retell(
+        self, config: GroupCoordinatorConfig, observers: Iterable[Observer], recorder: Recorder
+    ) -> Retelling:
+        """Tell observers all that happened, in one order."""
+        retelling = Retelling(
+            self._scenario,
+            config,
+            members=[(host.name, host.instance_id) for host in self._world.members.values()],
+            brokers=self.brokers.brokers,
+            observers=observers,
+            sequence=lambda: recorder.seq,
+        )
+        recorder.add(0, "", Row.RUN_START.value, detail=f"{self._scenario.name} {self._seed}")
+        for t_us, host, happening in self.happenings.in_order():
+            if t_us > self.ended_us:
+                break
+            retelling.happened(t_us, host, happening)
+        for number in self.missing[:_SHOWN]:
+            partition, offset = self.ledger.acknowledged[number]
+            retelling.report(
+                "at-least-once",
+                f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
+                " nobody processed it",
+            )
+        recorder.add(self.ended_us, "", Row.RUN_END.value)
+        return retelling
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(_LOOK_S)
+
+
+class _Losses(ProxyObserver):
+    """Takes down what the proxy lost."""
+
+    def __init__(self, time: RealTime, happenings: Happenings) -> None:
+        self._time = time
+        self._happenings = happenings
+
+    def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
+        """A request did not reach the broker, or no answer to it the member."""
+        self._happenings.add(
+            self._time.now_us, "", Told("on_loss", (member, broker, str(direction), request))
+        )
