@@ -14,6 +14,8 @@ _SIZE = struct.Struct(">i")
 _COPIED_BYTES = 65_536
 """Up to here a message and its length are one write; above it a copy costs more."""
 _SLICE_SECONDS = 0.05
+_CLOCK_SECONDS = 1e-6
+"""Less than this is no time at all."""
 _LOOK_SECONDS = 0.02
 """How often a stalled pipe looks whether its rule is still there."""
 
@@ -135,7 +137,7 @@ class Pipe:
         if parcel.held_by is not None and self._is_in_force(parcel.held_by):
             return _LOOK_SECONDS
         wait = parcel.ready_s - self._loop.time()
-        if wait > 0:
+        if wait > _CLOCK_SECONDS:
             return wait
         if parcel.bytes_per_second and (pause := self._trickle(parcel)):
             return pause
@@ -156,9 +158,13 @@ class Pipe:
         assert parcel.instead is not None
         count = max(1, int(parcel.bytes_per_second * _SLICE_SECONDS))
         piece = parcel.instead[parcel.sent : parcel.sent + count]
+        if not piece:
+            return 0.0
         self.transport.write(piece)
         parcel.sent += len(piece)
-        return len(piece) / parcel.bytes_per_second
+        pause = len(piece) / parcel.bytes_per_second
+        parcel.ready_s = self._loop.time() + pause
+        return pause
 
     def _write(self, parcel: Parcel) -> None:
         assert self.transport is not None
