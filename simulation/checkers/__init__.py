@@ -4,6 +4,6 @@ Each checker is an observer of the world over small pure parts, which unit tests
 `catalogue` names every invariant; `suite` puts the checkers together.
 """
 
-from fencepost.simulation.checkers.suite import all_checkers
+from fencepost.simulation.checkers.suite import all_checkers, real_checkers
 
-__all__ = ("all_checkers",)
+__all__ = ("all_checkers", "real_checkers")

@@ -40,6 +40,8 @@ class Checker(Observer):
     """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times."""
 
     world: WorldView
+    left_out: frozenset[str] = frozenset()
+    """Invariants that do not apply to the world that is watched: nothing is reported of them."""
 
     def attach(self, world: WorldView, report: Report) -> None:
         """Remembers the world, and where findings go."""
@@ -53,6 +55,8 @@ class Checker(Observer):
         :raises KeyError: if the catalogue has no such invariant.
         """
         INVARIANTS[invariant]
+        if invariant in self.left_out:
+            return
         count = self._reported.get(invariant, 0)
         if count < REPORTS_PER_INVARIANT:
             self._reported[invariant] = count + 1

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId, TopicPartition
-from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, without
+from fencepost.simulation.world.observers import StepEvent
 
 
 class Claims:
@@ -81,7 +82,7 @@ class OneClaimant(Checker):
     def _claims(self) -> Claims:
         return self._groups.setdefault(self.world.group_id, Claims())
 
-    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Notes whom the coordinator keeps."""
         for record in outcome.records:
             key, value = record.key, record.value

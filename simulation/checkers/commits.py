@@ -15,9 +15,10 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.world.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -78,7 +79,7 @@ class Commits:
         self.committed: dict[TopicPartition, r.OffsetCommitValue] = {}
 
     def check(
-        self, event: Event, outcome: Outcome, known: Known | None, image: TopicsImage
+        self, event: StepEvent, outcome: Outcome, known: Known | None, image: TopicsImage
     ) -> Iterator[Finding]:
         """Findings of one event, then takes its records in."""
         reply = outcome.reply

@@ -24,6 +24,7 @@ from fencepost.simulation.checkers.reconciliation import Reconciliation
 from fencepost.simulation.checkers.soft import check_soft_state
 from fencepost.simulation.checkers.step import GroupStep, Tracker
 from fencepost.simulation.checkers.targets import Targets
+from fencepost.simulation.world.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.observers import Report, WorldView
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 class GroupChecks:
     """All checks of one group that keep something from one event to the next."""
 
-    def __init__(self, default_assignor: str) -> None:
+    def __init__(self, default_assignor: str, *, slack_ms: int = 0) -> None:
         self.ownership = Ownership()
-        self.reconciliation = Reconciliation(self.ownership)
+        self.reconciliation = Reconciliation(self.ownership, slack_ms)
         self._targets = Targets(default_assignor)
         self._watch = GroupWatch()
 
@@ -63,7 +64,7 @@ class Coordination(Checker):
     def _make(self) -> GroupCoordinator:
         return GroupCoordinator(self.world.config)
 
-    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Checks an event that changed something, or was refused."""
         live = self.world.coordinators[host].coordinator
         if live is None:
@@ -94,7 +95,7 @@ class Coordination(Checker):
                 del self._checks[step.group_id]
         self.report_all(self._shadow.follow(live, outcome.records))
 
-    def _before(self, live: GroupCoordinator, event: Event, outcome: Outcome) -> Iterator[Finding]:
+    def _before(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
         """What is judged by the state that the event met."""
         reply = outcome.reply
         group_id = getattr(event, "group_id", None)
@@ -111,7 +112,7 @@ class Coordination(Checker):
                 commits = self._commits.setdefault(touched, Commits())
                 yield from commits.take_all(outcome.records, self._tracker.groups.get(touched), live.image)
 
-    def _reply(self, live: GroupCoordinator, event: Event, outcome: Outcome) -> Iterator[Finding]:
+    def _reply(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
         """What is judged by the state that the event left."""
         reply = outcome.reply
         if not isinstance(event, ConsumerGroupHeartbeatRequest) or not isinstance(

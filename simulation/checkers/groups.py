@@ -28,15 +28,15 @@ class GroupWatch:
         group = step.group
         if group is None:
             return
-        yield from self._moved(group)
+        yield from self._moved(step, group)
         yield from self._instances(step, group)
         yield from _sizes(group, held_partitions)
         if not group.members:
             yield from _empty(group)
 
-    def _moved(self, group: ConsumerGroup) -> Iterator[Finding]:
+    def _moved(self, step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
         state = group.state
-        if state is not self._state and not GROUP_TABLE.allows(self._state, state):
+        if state is not self._state and not step.is_load and not GROUP_TABLE.allows(self._state, state):
             yield (
                 "transitions",
                 f"{group.group_id} went from {self._state} to {state}, which is no arrow of its table",

@@ -20,10 +20,11 @@ from fencepost.coordinator.protocol.ids import (
     TopicPartition,
     partition_count,
 )
-from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
 from fencepost.simulation.checkers.targets import assignor_of, homogeneous, subscriptions_of
+from fencepost.simulation.world.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -138,7 +139,7 @@ class Liveness(Checker):
     def _over_time(self, now_us: int) -> bool:
         return self._calm_since_us is not None and now_us > self._calm_since_us + self.bound_us
 
-    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """After the bound only commits are written."""
         if not self._over_time(now_us):
             return

@@ -19,6 +19,7 @@ from fencepost.simulation.checkers.base import Finding, shown
 from fencepost.simulation.checkers.holders import added
 from fencepost.simulation.checkers.ownership import held
 from fencepost.simulation.checkers.step import subscribed_topics
+from fencepost.simulation.world.observers import RecordsObserved
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -31,8 +32,10 @@ _RECONCILED: Final = (MemberState.STABLE, MemberState.UNRELEASED_PARTITIONS)
 class Reconciliation:
     """Checks the members that an event touched; `ownership` has taken the event in already."""
 
-    def __init__(self, ownership: Ownership) -> None:
+    def __init__(self, ownership: Ownership, slack_ms: int = 0) -> None:
         self._ownership = ownership
+        self._slack_ms = slack_ms
+        """How late a timer may run out: not at all in virtual time."""
         self._revoking_since: dict[MemberId, int] = {}
 
     def restart_clocks(self, now_ms: int) -> None:
@@ -56,7 +59,7 @@ class Reconciliation:
         since = self._revoking_since.pop(member_id, None)
         if since is not None and change.before is not None:
             waited, limit = step.now_ms - since, change.before.rebalance_timeout_ms
-            if waited > limit:
+            if waited > limit + self._slack_ms:
                 yield (
                     "revocation-bounded",
                     f"{member_id} of {step.group_id} was UNREVOKED for {waited} ms, its rebalance"
@@ -75,7 +78,7 @@ class Reconciliation:
         """Members that are UNREVOKED beyond their rebalance timeout now; for the end of a run."""
         for member_id, since in self._revoking_since.items():
             member = members.get(member_id)
-            if member is not None and now_ms - since > member.rebalance_timeout_ms:
+            if member is not None and now_ms - since > member.rebalance_timeout_ms + self._slack_ms:
                 yield (
                     "revocation-bounded",
                     f"{member_id} of {group_id} has been UNREVOKED since {since} ms, longer than its"
@@ -93,6 +96,8 @@ class Reconciliation:
             return  # only the description of the member changed
         who = f"{change.member_id} of {step.group_id}"
         topics = subscribed_topics(after, group.resolved, step.image)
+        if step.unsettled:
+            topics |= step.unsettled
         target = group.targets.get(change.member_id, NO_PARTITIONS)
         wanted = {topic_id: numbers for topic_id, numbers in target.items() if topic_id in topics}
         if extra := _missing(wanted, after.assigned):
@@ -185,8 +190,13 @@ def _frozen(
 
 
 def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> bool:
-    """Whether the event is a heartbeat of this member that says it owns none of these partitions."""
+    """Whether the event is a heartbeat of this member that says it owns none of these partitions.
+
+    A real coordinator's journal does not show what was acknowledged, only what followed from it.
+    """
     request = step.event
+    if isinstance(request, RecordsObserved):
+        return True
     if not isinstance(request, ConsumerGroupHeartbeatRequest) or request.member_id != member_id:
         return False
     owned = request.topic_partitions

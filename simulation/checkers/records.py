@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
-from fencepost.coordinator.protocol.outcome import Event, Outcome, Request
+from fencepost.coordinator.protocol.outcome import Outcome, Request
 from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
+from fencepost.simulation.world.observers import StepEvent
 
 
 class Progress:
@@ -191,7 +192,7 @@ class Records(Checker):
         owned = self._owned.get(host, NOTHING)
         self.report_all(self._application(host).commits(offsets, owned, self._progress.frontiers))
 
-    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """What is committed was processed by somebody."""
         for record in outcome.records:
             key, value = record.key, record.value

@@ -13,8 +13,9 @@ import msgspec
 
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
-from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.simulation.world.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -86,10 +87,20 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
     targets: tuple[TargetChange, ...]
     new_target: bool
     """A target assignment was computed."""
-    event: Event
+    event: StepEvent
     outcome: Outcome
     image: TopicsImage
     now_ms: int
+
+    @property
+    def is_load(self) -> bool:
+        """Whether this is all that a real coordinator had done before anybody looked."""
+        return isinstance(self.event, RecordsObserved) and self.event.cause == "load"
+
+    @property
+    def unsettled(self) -> frozenset[TopicId]:
+        """Topics on which this step's coordinator and the image may differ; none in a simulated world."""
+        return self.event.unsettled if isinstance(self.event, RecordsObserved) else frozenset()
 
 
 class Tracker:
@@ -99,7 +110,7 @@ class Tracker:
         self.groups: dict[str, Known] = {}
 
     def steps(
-        self, groups: Groups, image: TopicsImage, event: Event, outcome: Outcome, now_ms: int
+        self, groups: Groups, image: TopicsImage, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[GroupStep]:
         """One step for each group that the outcome's records name; settled when the next one is asked for."""
         for group_id, touched in touched_groups(outcome.records).items():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.checkers.callbacks import Callbacks
+from fencepost.simulation.checkers.catalogue import NOT_ON_REAL
 from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import Liveness
+from fencepost.simulation.checkers.observed import ObservedCoordination
 from fencepost.simulation.checkers.records import Records
 from fencepost.simulation.checkers.requests import Requests
 from fencepost.simulation.checkers.transitions import Transitions
@@ -14,6 +16,21 @@ from fencepost.simulation.checkers.transitions import Transitions
 
 def all_checkers() -> list[Checker]:
     """New checkers, in the order in which they look at an event; each set watches one run."""
+    return [Coordination(), *_of_members()]
+
+
+def real_checkers() -> list[Checker]:
+    """The same for a run on a real broker, whose journal is observed.
+
+    Invariants of `NOT_ON_REAL` are not reported: the catalogue says why.
+    """
+    checkers = [ObservedCoordination(), *_of_members()]
+    for checker in checkers:
+        checker.left_out = NOT_ON_REAL
+    return checkers
+
+
+def _of_members() -> list[Checker]:
     records = Records()
     requests = Requests(records.on_commit_request)
-    return [Coordination(), OneClaimant(), Transitions(), Callbacks(), requests, records, Liveness()]
+    return [OneClaimant(), Transitions(), Callbacks(), requests, records, Liveness()]

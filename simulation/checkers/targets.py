@@ -55,7 +55,7 @@ class Targets:
     ) -> Iterator[Finding]:
         wanted = frozenset[TopicId]().union(*set(subscriptions.values()))  # equal ones are one object
         epoch = step.group.assignment_epoch if step.group is not None else 0
-        for topic_id in sorted(wanted):
+        for topic_id in sorted(wanted - step.unsettled):
             count, given = step.image.by_id[topic_id].partitions, self._owners.by_topic.get(topic_id, {})
             if len(given) != count or (count and max(given) != count - 1):
                 yield (
@@ -63,7 +63,7 @@ class Targets:
                     f"target {epoch} of {step.group_id} has {len(given)} of the {count} partitions of"
                     f" {topic_id}",
                 )
-        for topic_id in sorted(self._owners.by_topic.keys() - wanted):
+        for topic_id in sorted(self._owners.by_topic.keys() - wanted - step.unsettled):
             yield (
                 "target-covers",
                 f"target {epoch} of {step.group_id} has partitions of {topic_id}, to which nobody subscribes",
@@ -73,10 +73,9 @@ class Targets:
         self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
     ) -> Iterator[Finding]:
         for change in step.targets:
-            foreign = (change.after or NO_PARTITIONS).keys() - subscriptions.get(
-                change.member_id, frozenset()
-            )
-            if foreign:
+            subscribed = subscriptions.get(change.member_id, frozenset())
+            foreign = (change.after or NO_PARTITIONS).keys() - subscribed
+            if foreign and (foreign := foreign - step.unsettled):
                 yield (
                     "target-covers",
                     f"the target of {change.member_id} of {step.group_id} has topics outside its"
@@ -164,7 +163,7 @@ def _sticky(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]
         gained = {
             topic_id: tuple(sorted(numbers)) for topic_id, numbers in added(change.before, change.after)
         }
-        if lost and gained:
+        if lost and gained and not lost.keys() <= step.unsettled:
             yield (
                 "target-sticky",
                 f"the target of {change.member_id} of {step.group_id} lost {shown(lost)} and got"
@@ -177,7 +176,7 @@ def _ranges(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]
     for change in step.targets:
         for topic_id, numbers in (change.after or NO_PARTITIONS).items():
             topic = step.image.by_id.get(topic_id)
-            if topic is None or not subscribers[topic_id]:
+            if topic is None or topic_id in step.unsettled or not subscribers[topic_id]:
                 continue
             least = topic.partitions // subscribers[topic_id]
             if len(numbers) not in (least, least + 1) or numbers[-1] - numbers[0] != len(numbers) - 1:

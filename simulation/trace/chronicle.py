@@ -21,7 +21,6 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import (
     DeadlineReached,
-    Event,
     MemberFenced,
     Outcome,
     RegularExpressionsResolved,
@@ -30,7 +29,14 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.observers import Observer, Report, Violation, WorldView
+from fencepost.simulation.world.observers import (
+    Observer,
+    RecordsObserved,
+    Report,
+    StepEvent,
+    Violation,
+    WorldView,
+)
 
 _HEARTBEAT = Kind.HEARTBEAT.value
 _KEEPALIVE = "keepalive"
@@ -78,7 +84,7 @@ class Chronicle(Observer):
             )
         )
 
-    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """A heartbeat that was refused or changed something, or any other event of the coordinator."""
         groups = {} if (active := self.world.active) is None else active.groups
         group = groups.get(self.world.group_id)
@@ -107,7 +113,7 @@ class Chronicle(Observer):
             detail=_asks(event),
         )
 
-    def _records(self, host: str, event: Event, outcome: Outcome, state: str, now_us: int) -> None:
+    def _records(self, host: str, event: StepEvent, outcome: Outcome, state: str, now_us: int) -> None:
         for record in outcome.records:
             value = record.value
             if isinstance(value, r.ConsumerGroupMetadataValue):
@@ -127,10 +133,12 @@ class Chronicle(Observer):
             self.rebalances += self._rebalancing and state == "Stable"
             self._rebalancing = False
 
-    def _removed(self, member_id: MemberId, event: Event, outcome: Outcome, now_us: int) -> None:
+    def _removed(self, member_id: MemberId, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         reason = "left"
         if isinstance(event, ConsumerGroupHeartbeatRequest) and event.member_epoch >= 0:
             reason = "replaced"
+        elif isinstance(event, RecordsObserved):
+            reason = event.removed.get(member_id, reason)
         for effect in outcome.effects:
             if isinstance(effect, MemberFenced) and effect.member_id == member_id:
                 reason = effect.reason
@@ -262,9 +270,11 @@ def _asks(request: ConsumerGroupHeartbeatRequest) -> str:
     return "full" if request.rebalance_timeout_ms != -1 else "ack"
 
 
-def _cause(event: Event) -> str:
+def _cause(event: StepEvent) -> str:
     if isinstance(event, ConsumerGroupHeartbeatRequest):
         return _asks(event)
+    if isinstance(event, RecordsObserved):
+        return event.cause
     return _CAUSES.get(type(event)) or type(event).__name__
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -31,6 +31,26 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     t_us: int
     message: str
 
+
+class RecordsObserved(msgspec.Struct, frozen=True, kw_only=True):
+    """The event of a step that was seen in a real coordinator's journal: what it answered to is not known."""
+
+    group_id: str
+    cause: str
+    """What raises a group's epoch in the trace: join, full, leave, timeout, topics or expressions.
+
+    `load` is what there was before anybody looked; other records are of no cause: "".
+    """
+    removed: Mapping[MemberId, str] = {}
+    """Why members were removed that were: left, session, rebalance or replaced."""
+    unsettled: frozenset[TopicId] = frozenset()
+    """Topics that changed about then: the coordinator may have seen them before or after."""
+    refused: tuple[str, ...] = ()
+    """Records that can't follow those before them, and why."""
+
+
+StepEvent: TypeAlias = Event | RecordsObserved
+"""What a coordinator's step may be about."""
 
 Report: TypeAlias = Callable[[str, str], None]
 """Takes the invariant's name and a message; the world adds when and where in the trace."""
@@ -134,7 +154,7 @@ class Observer:
     def attach(self, world: WorldView, report: Report) -> None:
         """Called once, before anything happens."""
 
-    def on_coordinator_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """A coordinator's step that wrote records, had effects, or answered an error. Records are applied."""
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:

@@ -1,0 +1,198 @@
+"""One order of what members tell and what the coordinator's journal shows, by time and by cause.
+
+Members stamp their events with the microsecond, a broker its records with the millisecond, and both arrive
+late. Everything is held back for a while and then let go by time, with two rules above it: what one source
+tells keeps its order, and an event that can only have followed from a record waits for that record. A
+record's time is the end of its millisecond, so that what a member did before its request comes before the
+record that the request led to. The journal is behind while no broker answers; then everything waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, Partitions
+from fencepost.coordinator.protocol.outcome import Response
+
+T = TypeVar("T")
+
+HOLD_US: Final = 200_000
+"""How long everything is held back: what comes later than that may come out of order."""
+PATIENCE_US: Final = 30_000_000
+"""How long an event waits for a record that does not come."""
+_MARKS: Final = 100_000
+"""How many marks are remembered."""
+
+LOG: Final = ""
+"""The name of the journal as a source; members' are their hosts'."""
+
+
+class RunClock:
+    """One time for a run: microseconds since its start, for monotonic and for wall-clock times.
+
+    Members and brokers run on machines with the same clocks, or with synchronized ones.
+    """
+
+    def __init__(self, began_us: int | None = None) -> None:
+        monotonic_us, wall_us = time.monotonic_ns() // 1_000, time.time_ns() // 1_000
+        self.began_us = monotonic_us if began_us is None else began_us
+        """When the run began, in microseconds of `time.monotonic_ns`."""
+        self._began_wall_us = wall_us - (monotonic_us - self.began_us)
+
+    @property
+    def now_us(self) -> int:
+        """Microseconds since the start."""
+        return self.of_monotonic(time.monotonic_ns())
+
+    def of_monotonic(self, monotonic_ns: int) -> int:
+        """A time of `time.monotonic_ns` of any process of this machine."""
+        return monotonic_ns // 1_000 - self.began_us
+
+    def of_wall(self, wall_ms: int) -> int:
+        """The last microsecond of a millisecond of a broker's clock; not before the start."""
+        return max(wall_ms * 1_000 + 999 - self._began_wall_us, 0)
+
+
+class Merged(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """What is let go, at its time in the merged order: it never goes back."""
+
+    t_us: int
+    item: T
+    overdue: bool
+    """It waited for a record, and gave up."""
+
+
+class _Held(msgspec.Struct, Generic[T], gc=False):
+    t_us: int
+    number: int
+    item: T
+    after: Hashable | None
+    marks: tuple[Hashable, ...]
+
+
+class Merge(Generic[T]):
+    """Brings what sources push into one order.
+
+    Each source pushes in its own order. `hold_us` bounds how much later one source may be than another.
+    """
+
+    def __init__(self, *, hold_us: int = HOLD_US, patience_us: int = PATIENCE_US) -> None:
+        self._hold_us = hold_us
+        self._patience_us = patience_us
+        self._sources: dict[str, deque[_Held[T]]] = {}
+        self._latest: dict[str, int] = {}
+        self._marks: OrderedDict[Hashable, None] = OrderedDict()
+        self._complete_us: int | None = None
+        self._pushed = 0
+        self._now_us = 0
+        self.overdue = 0
+        """How many events waited in vain for a record."""
+
+    def __len__(self) -> int:
+        """How much is held."""
+        return sum(map(len, self._sources.values()))
+
+    def push(
+        self,
+        source: str,
+        t_us: int,
+        item: T,
+        *,
+        after: Hashable | None = None,
+        marks: Iterable[Hashable] = (),
+    ) -> None:
+        """Take an item in. It comes after the item with the mark `after`, and `marks` are its own."""
+        self._pushed += 1
+        t_us = self._latest[source] = max(t_us, self._latest.get(source, 0))
+        held = _Held(t_us, self._pushed, item, after, tuple(marks))
+        self._sources.setdefault(source, deque()).append(held)
+
+    def complete(self, t_us: int) -> None:
+        """The journal has been read up to this time. From the first call on nothing goes beyond it."""
+        self._complete_us = t_us if self._complete_us is None else max(t_us, self._complete_us)
+
+    def take(self, now_us: int) -> Iterator[Merged[T]]:
+        """Let go what has been held long enough."""
+        known_us = now_us if self._complete_us is None else min(now_us, self._complete_us)
+        yield from self._release(known_us - self._hold_us, now_us - self._patience_us)
+
+    def drain(self) -> Iterator[Merged[T]]:
+        """Let everything go, in order: nothing more will come."""
+        yield from self._release(None, None)
+
+    def _release(self, until_us: int | None, give_up_us: int | None) -> Iterator[Merged[T]]:
+        while True:
+            ready = [
+                (queue[0].t_us, source != LOG, queue[0].number, source)
+                for source, queue in self._sources.items()
+                if queue and self._may_go(queue[0], until_us, give_up_us)
+            ]
+            if not ready and until_us is None:
+                # What still waits waits for what will not come.
+                ready = [
+                    (queue[0].t_us, source != LOG, queue[0].number, source)
+                    for source, queue in self._sources.items()
+                    if queue
+                ]
+            if not ready:
+                return
+            yield self._let_go(min(ready)[-1])
+
+    def _may_go(self, held: _Held[T], until_us: int | None, give_up_us: int | None) -> bool:
+        if until_us is not None and held.t_us > until_us:
+            return False
+        if held.after is None or held.after in self._marks:
+            return True
+        return give_up_us is not None and held.t_us <= give_up_us
+
+    def _let_go(self, source: str) -> Merged[T]:
+        queue = self._sources[source]
+        held = queue.popleft()
+        if not queue:
+            del self._sources[source]
+        overdue = held.after is not None and held.after not in self._marks
+        self.overdue += overdue
+        if held.after is not None and not overdue:
+            self._marks.move_to_end(held.after)
+        for mark in held.marks:
+            self._marks[mark] = None
+            self._marks.move_to_end(mark)
+        while len(self._marks) > _MARKS:
+            self._marks.popitem(last=False)
+        self._now_us = max(self._now_us, held.t_us)
+        return Merged(self._now_us, held.item, overdue)
+
+
+# -- marks: what a record shows, and what an answer can only follow ------------------------------------------
+
+
+def _standing(member_id: MemberId, epoch: int, assigned: Partitions | None) -> Hashable:
+    return member_id, epoch, None if assigned is None else tuple(sorted(assigned.items()))
+
+
+def marks_of(records: Iterable[r.Record]) -> Iterator[Hashable]:
+    """What these records show of members: each epoch that one reaches, with what it is assigned then."""
+    for record in records:
+        key, value = record.key, record.value
+        if not isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
+            continue
+        if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
+            yield _standing(key.member_id, value.member_epoch, None)
+            yield _standing(key.member_id, value.member_epoch, value.assigned)
+        else:
+            yield _standing(key.member_id, LEAVE_EPOCH, None)
+
+
+def mark_before(member_id: MemberId, response: Response | Exception) -> Hashable | None:
+    """The mark that a member's answer waits for: the record of what it tells. None if it tells nothing."""
+    if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code is not ErrorCode.NONE:
+        return None
+    return _standing(response.member_id or member_id, response.member_epoch, response.assignment)
