@@ -147,6 +147,10 @@ def test_its_admin_client_sees_the_group(judge):
     member.wait_owned(12)
     member.reads(PRODUCED)
     admin = judge("administer", "g")
+    admin.wait(lambda line: line == "REMOVED")
+    member.wait(lambda line: line == "REVOKED 12")
+    member.close()
+    admin.process.stdin.close()
     admin.wait(lambda line: line.startswith("LEFT"))
     told = [line for line in admin.said if not line.startswith(("OFFSET", "LATEST"))]
     assert told == [
@@ -156,6 +160,7 @@ def test_its_admin_client_sees_the_group(judge):
         "TOPIC 12",
         "MISSING GroupIdNotFoundException",
         "DELETED GroupNotEmptyException",
+        "REMOVED",
         "LEFT 0",
     ]
     offsets = dict(line.split()[1:] for line in admin.said if line.startswith("OFFSET"))

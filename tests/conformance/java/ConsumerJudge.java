@@ -26,8 +26,10 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * The Java producer, admin client, and consumer, by the first argument. The consumer of group.protocol=consumer: tells its assignment and its records on standard output,
- * commits what it told, and closes when standard input ends. A topic that starts with ^ is a pattern.
+ * The Java producer, admin client, and consumer, by the first argument. The consumer of group.protocol=consumer
+ * tells its assignment and its records on standard output, commits what it told, and closes when standard input
+ * ends; a topic that starts with ^ is a pattern. The admin client deletes the group when standard input ends: a
+ * member that it removed comes back until it is closed.
  */
 public class ConsumerJudge {
     public static void main(String[] arguments) throws Exception {
@@ -92,6 +94,10 @@ public class ConsumerJudge {
                 System.out.println("DELETED " + error.getCause().getClass().getSimpleName());
             }
             admin.removeMembersFromConsumerGroup(group, new RemoveMembersFromConsumerGroupOptions()).all().get();
+            System.out.println("REMOVED");
+            while (System.in.read() != -1) {
+                continue;
+            }
             admin.deleteConsumerGroups(List.of(group)).all().get();
             System.out.println("LEFT " + admin.listGroups().all().get().size());
         }
