@@ -7,33 +7,77 @@ the bytes name what they hold.
 from __future__ import annotations
 
 import zlib
-from typing import Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 
+from fencepost.coordinator.protocol.cluster_records import (
+    ClusterRecord,
+    ClusterRecordKey,
+    ClusterRecordValue,
+)
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.records import Record, RecordKey, RecordValue
+from fencepost.coordinator.protocol.transaction_records import (
+    TransactionKey,
+    TransactionRecord,
+    TransactionValue,
+)
+
+JournalRecord: TypeAlias = Record | ClusterRecord | TransactionRecord
+"""A record of any kind: of a group, of the cluster, of a transactional id."""
+
+JournalKey: TypeAlias = RecordKey | ClusterRecordKey | TransactionKey
+JournalValue: TypeAlias = RecordValue | ClusterRecordValue | TransactionValue
+
+
+class _Pair(msgspec.Struct, array_like=True):
+    key: JournalKey
+    value: JournalValue | None
+
 
 VERSION: Final = 1
 _VERSION_BYTE: Final = bytes([VERSION])
 _HEADER: Final = 5
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
-_TAGS = {struct: struct.__struct_config__.tag for struct in (*get_args(RecordKey), *get_args(RecordValue))}
+_decoder = msgspec.msgpack.Decoder(_Pair)
+_TAGS: dict[type, Any] = {
+    struct: struct.__struct_config__.tag for struct in (*get_args(JournalKey), *get_args(JournalValue))
+}
+_RECORDS: dict[type, Any] = {
+    **dict.fromkeys(get_args(RecordKey), Record),
+    **dict.fromkeys(get_args(ClusterRecordKey), ClusterRecord),
+    TransactionKey: TransactionRecord,
+}
+
+
+class BrokenJournal(FencepostError):
+    """A journal whose file was damaged, or never was one: the text names the file and the place."""
 
 
 class BrokenRecord(FencepostError):
     """Bytes that are no record: cut short, altered, or written by another version."""
 
 
-def encode(record: Record) -> bytes:
+def encode(record: JournalRecord) -> bytes:
     """The record's bytes; equal records that were built in the same order give equal bytes."""
     body = _VERSION_BYTE + _encoder.encode(record)
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def decode(data: bytes) -> Record:
+    """The group's record behind the bytes.
+
+    :raises BrokenRecord: as `decode_any`, and if it is a record of something else.
+    """
+    record = decode_any(data)
+    if not isinstance(record, Record):
+        raise BrokenRecord(f"a key of type {_TAGS[type(record.key)]} is none of a group's")
+    return record
+
+
+def decode_any(data: bytes) -> JournalRecord:
     """The record behind the bytes.
 
     :raises BrokenRecord: if they are too short, fail their checksum, or do not hold a record that this
@@ -48,15 +92,16 @@ def decode(data: bytes) -> Record:
     if body[0] != VERSION:
         raise BrokenRecord(f"record version {body[0]} is unknown, version {VERSION} was expected")
     try:
-        record = _decoder.decode(body[1:])
+        pair = _decoder.decode(body[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRecord(f"the record's body is malformed: {error}") from error
-    _check_pair(record)
+    _check_pair(pair)
+    record: JournalRecord = _RECORDS[type(pair.key)](pair.key, pair.value)
     return record
 
 
-def _check_pair(record: Record) -> None:
+def _check_pair(pair: _Pair) -> None:
     """A key of one type with a value of another has a valid checksum only if it was written so."""
-    key, value = _TAGS[type(record.key)], None if record.value is None else _TAGS[type(record.value)]
+    key, value = _TAGS[type(pair.key)], None if pair.value is None else _TAGS[type(pair.value)]
     if value is not None and key != value:
         raise BrokenRecord(f"a key of type {key} came with a value of type {value}")

@@ -34,7 +34,9 @@ def test_the_configuration_is_read() -> None:
     assert len(read_configuration(str(ROOT / "pyproject.toml"))["contracts_options"]) == len(CONTRACTS) > 8
 
 
-@pytest.mark.parametrize("package", ["assign", "consumer", "coordinator", "journal", "offsets", "protocol"])
+@pytest.mark.parametrize(
+    "package", ["assign", "consumer", "coordinator", "journal.memory", "offsets", "protocol"]
+)
 def test_every_core_of_the_coordinator_is_under_the_contract_for_cores(package: str) -> None:
     contract = next(each for each in CONTRACTS if each["name"].startswith("Cores"))
     assert f"fencepost.coordinator.{package}" in contract["source_modules"]

@@ -1,0 +1,85 @@
+"""The facts of a cluster that outlive its brokers: topics, settings, producer ids, where logs start.
+
+Kafka keeps them in its metadata log and beside its segments; here they share the journal of the groups. A
+value of None is a tombstone. The numbers lie above those of Kafka's group records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.ids import TopicId
+
+
+class ClusterKey(msgspec.Struct, frozen=True, tag=100, array_like=True, gc=False):
+    """The cluster itself."""
+
+
+class ClusterValue(msgspec.Struct, frozen=True, tag=100, array_like=True, gc=False):
+    """The cluster's id, and how often its topics have changed."""
+
+    cluster_id: str
+    image_version: int
+
+
+class TopicKey(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
+    """A topic; one that is created again has another id."""
+
+    topic_id: TopicId
+
+
+class TopicValue(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
+    """A topic's name and number of partitions."""
+
+    name: str
+    partitions: int
+
+
+class ConfigKey(msgspec.Struct, frozen=True, tag=102, array_like=True, gc=False):
+    """The settings that were changed on a resource. `resource_type` is Kafka's number."""
+
+    resource_type: int
+    name: str
+
+
+class ConfigValue(msgspec.Struct, frozen=True, tag=102, array_like=True, gc=False):
+    """Settings by Kafka's name, as they were written."""
+
+    entries: Mapping[str, str]
+
+
+class ProducerIdsKey(msgspec.Struct, frozen=True, tag=103, array_like=True, gc=False):
+    """The ids of producers."""
+
+
+class ProducerIdsValue(msgspec.Struct, frozen=True, tag=103, array_like=True, gc=False):
+    """Every producer id below this one may have been given away."""
+
+    next_block: int
+
+
+class LogStartKey(msgspec.Struct, frozen=True, tag=104, array_like=True, gc=False):
+    """The start of one partition's log."""
+
+    topic_id: TopicId
+    partition: int
+
+
+class LogStartValue(msgspec.Struct, frozen=True, tag=104, array_like=True, gc=False):
+    """What lies before this offset was deleted."""
+
+    offset: int
+
+
+ClusterRecordKey: TypeAlias = ClusterKey | TopicKey | ConfigKey | ProducerIdsKey | LogStartKey
+ClusterRecordValue: TypeAlias = ClusterValue | TopicValue | ConfigValue | ProducerIdsValue | LogStartValue
+
+
+class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One fact of the cluster, or with value None the end of one."""
+
+    key: ClusterRecordKey
+    value: ClusterRecordValue | None
