@@ -52,9 +52,12 @@ from fencepost.coordinator.protocol.outcome import (
     Effect,
     Event,
     MemberFenced,
+    MemberHeard,
     Outcome,
+    RebalanceRequested,
     RegularExpressionsResolved,
     ResolveRegularExpressions,
+    SessionEnded,
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.records import GroupMetadataKey, OffsetCommitKey, Record
@@ -122,6 +125,9 @@ class GroupCoordinator:
             TopicsChanged: self._topics_changed,
             RegularExpressionsResolved: self._regular_expressions_resolved,
             DeadlineReached: self._deadline_reached,
+            MemberHeard: self._member_heard,
+            SessionEnded: self._session_ended,
+            RebalanceRequested: self._rebalance_requested,
         }
 
     def handle(self, event: Event, now_ms: int) -> Outcome:
@@ -398,6 +404,30 @@ class GroupCoordinator:
                 return self._fence(key)
             if self.soft.session_is_over(key, now_ms):
                 return self._fence(key)
+        return NOTHING
+
+    def _member_heard(self, event: MemberHeard, now_ms: int) -> Outcome:
+        soft = self.soft.groups.get(event.group_id)
+        if soft is not None and event.member_id in soft.contacts:
+            soft.contacts[event.member_id].last_ms = now_ms
+        elif event.group_id in self.classic.groups:
+            self.classic.heard(event.group_id, event.member_id, now_ms)
+        return NOTHING
+
+    def _session_ended(self, event: SessionEnded, now_ms: int) -> Outcome:
+        group = self._groups.get(event.group_id)
+        if group is not None and event.member_id in group.members:
+            return self._fence(TimerKey(TimerKind.SESSION, event.group_id, event.member_id))
+        if event.group_id in self.classic.groups:
+            return self.classic.session_ended(event.group_id, event.member_id, now_ms)
+        return NOTHING
+
+    def _rebalance_requested(self, event: RebalanceRequested, now_ms: int) -> Outcome:
+        group = self._groups.get(event.group_id)
+        if group is not None and group.members:
+            return Outcome(records=leaving.removal_records(group, (), self._image))  # of nobody
+        if event.group_id in self.classic.groups:
+            return self.classic.rebalance(event.group_id, now_ms)
         return NOTHING
 
     def _fence(self, key: TimerKey) -> Outcome:

@@ -52,7 +52,7 @@ def _fence_of_classic_group(classic: ClassicGroups, now_ms: int, request: Offset
     :raises ProtocolError: if it is no member, or of another generation.
     """
     if classic_fencing.check_commit(classic.groups[request.group_id], request) is not None:
-        classic.heard(request, now_ms)
+        classic.heard(request.group_id, request.member_id, now_ms)
 
 
 def fetch_offsets(

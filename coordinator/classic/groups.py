@@ -8,7 +8,7 @@ from types import MappingProxyType
 from fencepost.coordinator.classic import join, rounds, sessions, sync
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
-from fencepost.coordinator.classic.step import ClassicTimerKind, ClassicTimers, Step
+from fencepost.coordinator.classic.step import ClassicTimerKey, ClassicTimerKind, ClassicTimers, Step
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -25,8 +25,15 @@ from fencepost.coordinator.protocol.consumer import (
     LeaveGroupResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
-from fencepost.coordinator.protocol.outcome import Answer, Effect, MemberFenced, Outcome, Response
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.outcome import (
+    NOTHING,
+    Answer,
+    Effect,
+    MemberFenced,
+    Outcome,
+    Response,
+)
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
 from fencepost.coordinator.timers import Timers
 
@@ -114,10 +121,10 @@ class ClassicGroups:
         )
         return self._outcome(step, None, LeaveGroupBatchResponse(members=replies))
 
-    def heard(self, request: OffsetCommitRequest, now_ms: int) -> None:
-        """A member committed: it is alive."""
-        group = self._groups[request.group_id]
-        member = group.members.get(request.member_id)
+    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
+        """A member is alive: it committed, or the shell knows."""
+        group = self._groups[group_id]
+        member = group.members.get(member_id)
         if member is not None and group.is_in(
             ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE
         ):
@@ -130,6 +137,22 @@ class ClassicGroups:
         key = self.timers.pop_due(now_ms)
         if key is None:
             return None
+        return self._time_over(key, now_ms)
+
+    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome:
+        """A member's session is over, whatever its timer says."""
+        if member_id not in self._groups[group_id].members:
+            return NOTHING
+        return self._time_over(ClassicTimerKey(ClassicTimerKind.SESSION, group_id, member_id), now_ms)
+
+    def rebalance(self, group_id: str, now_ms: int) -> Outcome:
+        """A group that has members joins anew."""
+        step = self._begin(self._groups[group_id], now_ms)
+        if step.group.members:
+            rounds.start_or_complete(step)
+        return self._outcome(step, None)
+
+    def _time_over(self, key: ClassicTimerKey, now_ms: int) -> Outcome:
         step = self._begin(self._groups[key.group_id], now_ms)
         before = tuple(step.group.members)
         match key.kind:

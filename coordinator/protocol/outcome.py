@@ -67,7 +67,35 @@ class DeadlineReached(msgspec.Struct, frozen=True):
     """Time has reached `next_deadline()`: the most overdue timer runs."""
 
 
-Event: TypeAlias = Request | TopicsChanged | RegularExpressionsResolved | DeadlineReached
+class MemberHeard(msgspec.Struct, frozen=True, kw_only=True):
+    """A member is alive, as the shell knows without a request: its session starts anew."""
+
+    group_id: str
+    member_id: MemberId
+
+
+class SessionEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's session is over now, whatever its timer says: the shell plays with time."""
+
+    group_id: str
+    member_id: MemberId
+
+
+class RebalanceRequested(msgspec.Struct, frozen=True, kw_only=True):
+    """Someone wants a group to rebalance though nothing changed: a new epoch, or a new generation."""
+
+    group_id: str
+
+
+Event: TypeAlias = (
+    Request
+    | TopicsChanged
+    | RegularExpressionsResolved
+    | DeadlineReached
+    | MemberHeard
+    | SessionEnded
+    | RebalanceRequested
+)
 
 
 class ResolveRegularExpressions(msgspec.Struct, frozen=True, kw_only=True):
