@@ -61,6 +61,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     image: TopicsImage
     """Topics as the broker knew them when the records had been read."""
     unsettled: frozenset[TopicId]
+    loaded: bool = False
+    """What there was before: `coordinator` has it from the beginning, observers have not."""
 
     @property
     def marks(self) -> tuple[Hashable, ...]:
@@ -93,8 +95,9 @@ class _Topics:
 class ObservedCoordinator:
     """One group of a real cluster. `coordinator` is ours, with the state of the outcomes that were played.
 
-    `config` is the broker's, as far as checkers ask for it. What the journal holds already is loaded on
-    entry, and shown to observers as one step of the cause `load`. `arrive`, or `merge`, gets what follows.
+    `config` is the broker's, as far as checkers ask for it. What the journal holds of the group on entry is
+    loaded, and is the first arrival, if there is any; for observers it is a step of the cause `load`.
+    `arrive` gets the arrivals, else they go to `merge`. `hooks` may be set until the first one is played.
 
     :raises EnvironmentLacks: on entry, if no broker answers; from `failed`, if the journal was lost.
     """
@@ -161,6 +164,11 @@ class ObservedCoordinator:
         """The reader."""
         return self._journal
 
+    @property
+    def topics(self) -> TopicsImage:
+        """The cluster's topics as they were answered last; `coordinator` has those of what was played last."""
+        return self._topics.image
+
     def left(self, member_id: MemberId) -> None:
         """This member sent its leave: its removal is no time-out."""
         self._left.add(member_id)
@@ -187,23 +195,26 @@ class ObservedCoordinator:
 
     async def _load(self) -> None:
         """What there was before, compacted perhaps: single facts, of which only the last ones count."""
-        end = await self._journal.end()
+        end, leader = await self._journal.end(), -1
         while self._journal.position < end:
             for batch in (await self._journal.read()).batches:
-                self._leader_epoch = batch.leader_epoch
+                self._leader_epoch, leader = batch.leader_epoch, batch.leader
                 self.coordinator.replay(_ours(batch.records), 0)
         self.coordinator.handle(TopicsChanged(image=self._topics.image), 0)
         group = self.coordinator.groups.get(self.group_id)
         if group is not None:
-            event = RecordsObserved(
-                group_id=self.group_id, cause="load", unsettled=frozenset(self._topics.image.by_id)
-            )
-            self._tell(
-                "on_coordinator_step",
-                "broker",
-                event,
-                Outcome(records=_facts(self.coordinator, self.group_id)),
-                0,
+            self._arrive(
+                Arrival(
+                    t_us=0,
+                    timestamp_ms=0,
+                    offset=end,
+                    leader=leader,
+                    leader_epoch=self._leader_epoch,
+                    records=_facts(self.coordinator, self.group_id),
+                    image=self.coordinator.image,
+                    unsettled=frozenset(self.coordinator.image.by_id),
+                    loaded=True,
+                )
             )
 
     async def _follow(self) -> None:
@@ -255,6 +266,10 @@ class ObservedCoordinator:
     def play(self, arrival: Arrival, now_us: int) -> None:
         """Apply an outcome, and tell observers. Arrivals are played in the order in which they came."""
         coordinator, host = self.coordinator, f"broker-{arrival.leader}"
+        if arrival.loaded:
+            found = RecordsObserved(group_id=self.group_id, cause="load", unsettled=arrival.unsettled)
+            self._tell("on_coordinator_step", host, found, Outcome(records=arrival.records), now_us)
+            return
         if arrival.leader_epoch != self._leader_epoch:
             if self._leader_epoch >= 0:
                 self._tell("on_coordinator_state", host, "active", now_us)

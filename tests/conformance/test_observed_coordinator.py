@@ -1,0 +1,311 @@
+"""A real broker's group, seen through its journal: what is replayed is what the broker answers."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest, DescribedGroup
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.member import KIP848Consumer
+from fencepost.simulation.chaos.merge import Merge, RunClock, mark_before
+from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator, Playable
+from fencepost.simulation.checkers import real_checkers
+from fencepost.simulation.clusters.artifacts import Installation
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.conform.wire import Connection
+from fencepost.simulation.trace.chronicle import Chronicle
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.world.observers import hook_lists
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+SESSION_MS = 4_000
+MEMBER = Path(__file__).parent / "confluent_member.py"
+
+
+@pytest.fixture(scope="module")
+def node(kafka_installation: Installation) -> Iterator[Cluster]:
+    one = Cluster(properties={"group.consumer.session.timeout.ms": str(SESSION_MS)})
+    asyncio.run(one.start())
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+class Host:
+    """A member's host, as observers read it."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.status, self.instance_id, self.member_id = name, "running", None, ""
+        self.driver: Any = None
+
+
+class Rows:
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def write(self, rows: Any, /) -> None:
+        self.rows.extend(rows)
+
+
+class Watch:
+    """A group of a real broker under the eyes of all checkers, and of the chronicle."""
+
+    def __init__(self, cluster: Cluster, group_id: str | None = None) -> None:
+        self.servers = cluster.bootstrap_servers
+        self.group_id = group_id or f"group-{uuid.uuid4().hex[:8]}"
+        self.config = GroupCoordinatorConfig(
+            group_consumer_min_session_timeout_ms=100,
+            group_consumer_session_timeout_ms=SESSION_MS,
+            group_consumer_min_heartbeat_interval_ms=50,
+            group_consumer_heartbeat_interval_ms=100,
+        )
+        self.clock = RunClock()
+        self.merge: Merge[Playable] = Merge()
+        self.members: dict[str, Host] = {}
+        self.hosts_by_member: dict[str, str] = {}
+        self.findings: list[tuple[str, str]] = []
+        self.sink = Rows()
+        self.recorder = Recorder(world="real", group=self.group_id, sink=self.sink)
+        self.observers = [Chronicle(self.recorder), *real_checkers()]
+        for observer in self.observers:
+            observer.attach(self, lambda invariant, message: self.findings.append((invariant, message)))
+        self.hooks = hook_lists(self.observers)
+        self.observed: ObservedCoordinator = None  # type: ignore[assignment]
+        self.arrivals: list[Arrival] = []
+        self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+    # what checkers read
+
+    @property
+    def active(self) -> GroupCoordinator:
+        return self.observed.coordinator
+
+    @property
+    def topics(self) -> TopicsImage:
+        return self.observed.topics
+
+    rebalance_timeout_ms = 10_000
+    now_us = 0
+
+    # what tests do
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[Watch]:
+        observed = ObservedCoordinator(
+            self.group_id,
+            self.servers,
+            clock=self.clock,
+            config=self.config,
+            hooks=self.hooks,
+            merge=self.merge,
+        )
+        self.observed = observed
+        async with observed:
+            pump = asyncio.create_task(self._pump())
+            try:
+                yield self
+            finally:
+                pump.cancel()
+
+    async def _pump(self) -> None:
+        while True:
+            self.release(self.merge.take(self.clock.now_us))
+            await asyncio.sleep(0.02)
+
+    def release(self, released: Iterable[Any]) -> None:
+        for each in released:
+            self.now_us = each.t_us
+            each.item(each.t_us)
+
+    def tell(self, hook: str, *arguments: Any) -> None:
+        for method in self.hooks[hook]:
+            method(*arguments)
+
+    async def topic(self, partitions: int) -> str:
+        """A new topic, once the coordinator's broker knows of it."""
+        name = f"topic-{uuid.uuid4().hex[:8]}"
+        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+        async with asyncio.timeout(30):
+            while name not in (await self.observed.journal.topics()).by_name:
+                pass
+        self.tell("on_topic", name, "created", partitions, self.now_us)
+        return name
+
+    async def described(self) -> DescribedGroup:
+        host, _, port = self.servers.partition(":")
+        connection = await Connection.open(host, int(port), "judge")
+        try:
+            reply = await connection.ask(
+                ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest(group_ids=(self.group_id,))
+            )
+        finally:
+            await connection.close()
+        (group,) = reply.groups
+        return canonical(group)
+
+    def replayed(self) -> DescribedGroup:
+        asked = ConsumerGroupDescribeRequest(group_ids=(self.group_id,))
+        reply = self.active.handle(asked, 0).reply
+        return canonical(reply.groups[0])
+
+    async def same(self, members: int, *, state: str = "Stable", seconds: float = 60) -> DescribedGroup:
+        """Wait until the broker's group is so; what is replayed must be the same then."""
+        deadline = time.monotonic() + seconds
+        while True:
+            before = await self.described()
+            await self.observed.caught_up()
+            await self.played()
+            ours, after = self.replayed(), await self.described()
+            quiet = before == after
+            if quiet and (after.group_state, len(after.members)) == (state, members):
+                assert ours == after
+                return after
+            assert time.monotonic() < deadline, f"not {state} with {members} members: {after}"
+            await asyncio.sleep(0.05)
+
+    async def played(self) -> None:
+        """Wait until everything that arrived up to now has been played."""
+        done = asyncio.get_running_loop().create_future()
+        self.merge.push("test", self.clock.now_us, lambda _: done.set_result(None))
+        await done
+
+    @asynccontextmanager
+    async def consumer(self, name: str, *topics: str, **settings: Any) -> AsyncIterator[KIP848Consumer]:
+        """A consumer that polls all the time, and all of whose doings are told."""
+        host = self.members.setdefault(name, Host(name))
+        told = Told(self, name)
+        consumer = KIP848Consumer(
+            bootstrap_servers=self.servers,
+            group_id=self.group_id,
+            auto_offset_reset="earliest",
+            observer=told,
+            client_id=name,
+            **settings,
+        )
+        await consumer.start()
+        host.member_id = consumer.member_id
+        host.instance_id = settings.get("group_instance_id")
+        self.hosts_by_member[consumer.member_id] = name
+        told.push("on_member_host", "start")
+
+        async def poll() -> None:
+            while True:
+                await consumer.getmany(timeout_ms=50)
+
+        if topics:
+            consumer.subscribe(topics)
+        polling = asyncio.create_task(poll())
+        try:
+            yield consumer
+        finally:
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+            self.observed.left(consumer.member_id)
+            await consumer.stop()
+            told.push("on_member_host", "stopped")
+
+
+class Told:
+    """The observer of a consumer: everything goes into the run's order."""
+
+    def __init__(self, watch: Watch, name: str) -> None:
+        self._watch, self._name = watch, name
+
+    def push(self, hook: str, *arguments: Any, after: Any = None) -> None:
+        watch = self._watch
+        played = partial(watch.tell, hook, self._name, *arguments)
+        watch.merge.push(self._name, watch.clock.now_us, played, after=after)
+
+    def on_state(self, event: Any, source: Any, target: Any) -> None:
+        self.push("on_member_state", event, source, target)
+
+    def on_request(self, request: Any) -> None:
+        self.push("on_member_request", request)
+
+    def on_response(self, request: Any, response: Any) -> None:
+        after = mark_before(request.member_id, response)
+        self.push("on_member_response", request, response, after=after)
+
+    def on_callback(self, kind: Any, phase: Any, partitions: Any) -> None:
+        self.push("on_callback", kind, phase, partitions)
+
+    def on_commit(self, request: Any, response: Any) -> None:
+        self.push("on_commit", request, response)
+
+
+def canonical(group: DescribedGroup) -> DescribedGroup:
+    """In one order: a broker's is that of its hash maps. The topics' ids tell topics apart."""
+
+    def topics(found: Any) -> Any:
+        ordered = (msgspec.structs.replace(each, partitions=tuple(sorted(each.partitions))) for each in found)
+        return tuple(sorted(ordered, key=lambda each: each.topic_id))
+
+    members = (
+        msgspec.structs.replace(
+            member,
+            assignment=topics(member.assignment),
+            target_assignment=topics(member.target_assignment),
+            subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
+        )
+        for member in group.members
+    )
+    return msgspec.structs.replace(
+        group, members=tuple(sorted(members, key=lambda each: each.member_id)), error_message=None
+    )
+
+
+async def test_what_is_replayed_is_what_the_broker_answers(node: Cluster) -> None:
+    watch = Watch(node)
+    async with watch.watching(), AsyncExitStack() as stack:
+        topic = await watch.topic(6)
+        first = await stack.enter_async_context(watch.consumer("one", topic))
+        await watch.same(1)
+        await stack.enter_async_context(watch.consumer("two", topic, group_instance_id="static"))
+        group = await watch.same(2)
+        assert sorted(len(member.assignment[0].partitions) for member in group.members) == [3, 3]
+
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, MEMBER, watch.servers, watch.group_id, topic, stdout=asyncio.subprocess.PIPE
+        )
+        await watch.same(3)
+        process.kill()
+        await process.wait()
+        await watch.same(2)
+
+        async with watch.consumer("three") as third:
+            third.subscribe(pattern=f"{topic}.*")
+            await watch.same(3)
+        await watch.same(2)
+        first.subscribe([topic, await watch.topic(2)])
+        await watch.same(2)
+        watch.admin.create_partitions([NewPartitions(topic, 9)])[topic].result(20)
+        await stack.enter_async_context(watch.consumer("four", topic))
+        group = await watch.same(3)
+        assert sum(len(each.partitions) for member in group.members for each in member.assignment) == 11
+        lags = sorted(watch.observed.lags_ms)
+    assert watch.findings == []
+    assert watch.merge.overdue == 0
+    watch.recorder.flush()
+    rows = watch.sink.rows
+    kinds = {row[5] for row in rows}
+    assert {"group.state", "group.epoch", "group.target", "member.removed", "member.state"} <= kinds
+    assert "session" in {row[-1] for row in rows if row[5] == "member.removed"}
+    sys.stderr.write(f"lag ms {statistics.median(lags)} {lags[-1]} {len(lags)}")
