@@ -59,6 +59,8 @@ class Brokers:
             on_state=on_state,
         )
         self.clock: LoopClock | None = None
+        self.services: tuple[Services, ...] = ()
+        """What answers on each broker, once started."""
         self._intercept = intercept
         self._auto_create_topics = auto_create_topics
         self._default_partitions = default_partitions
@@ -81,18 +83,21 @@ class Brokers:
         self.clock = LoopClock(loop)
         self.groups.start(self.clock, self.cluster.image)
         self.cluster.on_change = self.groups.topics_changed
+        self.services = tuple(
+            Services(
+                cluster=self.cluster,
+                groups=self.groups,
+                config=self.config,
+                node_id=node_id,
+                loop=loop,
+                auto_create_topics=self._auto_create_topics,
+                default_partitions=self._default_partitions,
+            )
+            for node_id in self.groups.node_ids
+        )
         try:
-            for node_id, listener in enumerate(self._listeners, 1):
-                services = Services(
-                    cluster=self.cluster,
-                    groups=self.groups,
-                    config=self.config,
-                    node_id=node_id,
-                    loop=loop,
-                    auto_create_topics=self._auto_create_topics,
-                    default_partitions=self._default_partitions,
-                )
-                await listener.open(services, self._intercept(node_id, handlers()))
+            for services, listener in zip(self.services, self._listeners, strict=True):
+                await listener.open(services, self._intercept(services.node_id, handlers()))
         except BaseException:
             await self.close()
             raise

@@ -20,6 +20,11 @@ class LoopClock:
         """The time now."""
         return int((self._loop.time() + self._offset) * 1000)
 
+    def advance_to(self, when_ms: int) -> None:
+        """Let the time be at least that from now on. Timers that were set do not know: set them anew."""
+        while (short_ms := when_ms - self.now_ms()) > 0:
+            self._offset += short_ms / 1000
+
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Run the callback when `now_ms()` has reached that time, not before."""
         # A millisecond of a float may come out a hair below the whole number.

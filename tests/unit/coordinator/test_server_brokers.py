@@ -148,3 +148,17 @@ async def test_a_port_that_is_taken_leaves_nothing_open():
     async with Brokers() as first:
         with pytest.raises(FencepostError, match="is taken"):
             await Brokers(ports=(0, first.ports[0])).start()
+
+
+async def test_time_that_passes_at_once_fires_each_timer_at_its_time(brokers):
+    groups = brokers.groups
+    for group_id in GROUPS:
+        groups.ask(join(group_id), groups.leader_id(group_id))
+    moved = []
+    started = brokers.clock.now_ms()
+    groups.advance(44_000, lambda: moved.append(brokers.clock.now_ms()))
+    assert all(groups.shard_of(each).coordinator.groups[each].members for each in GROUPS)
+    groups.advance(1_500, lambda: moved.append(brokers.clock.now_ms()))
+    assert not any(groups.shard_of(each).coordinator.groups[each].members for each in GROUPS)
+    assert moved == sorted(moved)
+    assert 45_500 <= brokers.clock.now_ms() - started < 60_000
