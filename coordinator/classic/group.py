@@ -250,7 +250,6 @@ class ClassicGroup:
     def next_generation(self, now_ms: int) -> None:
         """Begin a generation of those who are there; without members the group becomes empty."""
         self.generation += 1
-        self.pending_syncs.clear()
         self.initial_delay = None
         if self.members:
             self.protocol = self.protocol_of_next_generation()

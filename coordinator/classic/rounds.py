@@ -20,6 +20,7 @@ def start(step: Step) -> None:
     group = step.group
     if group.is_in(_State.COMPLETING_REBALANCE):
         fail_syncs(step, ErrorCode.REBALANCE_IN_PROGRESS)
+    group.pending_syncs.clear()
     step.cancel_timer(ClassicTimerKind.SYNC)
     was_empty = group.is_in(_State.EMPTY)
     group.move(ClassicGroupEvent.REBALANCE_STARTED, step.now_ms)
