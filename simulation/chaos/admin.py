@@ -16,7 +16,11 @@ from fencepost.coordinator.codec.groups import DeleteGroupsCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import administration, cluster
-from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest, DeleteGroupsRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    DescribedGroup,
+)
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.conform.broker import VERSIONS, configuration
@@ -211,13 +215,15 @@ class Admin:
 
     async def group_exists(self, group_id: str) -> bool:
         """Whether the cluster has that group."""
-        described = await self._of_coordinator(
-            group_id,
-            ApiKey.CONSUMER_GROUP_DESCRIBE,
-            1,
-            ConsumerGroupDescribeRequest(group_ids=(group_id,)),
-        )
-        return described.groups[0].error_code is not ErrorCode.GROUP_ID_NOT_FOUND
+        request = ConsumerGroupDescribeRequest(group_ids=(group_id,))
+
+        async def ask() -> DescribedGroup:
+            reply = await self._of_coordinator(group_id, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request)
+            described: DescribedGroup = reply.groups[0]
+            return described
+
+        described = await self._until(ask, f"looking for the group {group_id}")
+        return described.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members any more; one that has stays."""

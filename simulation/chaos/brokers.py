@@ -211,11 +211,12 @@ class RealBrokers:
             broker.resume()
 
     async def calm(self) -> None:
-        """Bring all brokers back, and wait until they are."""
+        """Bring all brokers back, and wait until they are, and the group has a coordinator that answers."""
         for broker in self.brokers.values():
             broker.revive()
         for broker in self.brokers.values():
             await broker.settled()
+        await self._admin.group_exists(self._group_id)
 
     # -- topics -------------------------------------------------------------------------------------------
 

@@ -64,6 +64,11 @@ class RealHost:
             return tuple(topic.name for topic in self._world.scenario.topics), None
         return self.topics or (), self.pattern
 
+    @property
+    def ready(self) -> bool:
+        """Whether it is not meant to run, or its process has its consumer."""
+        return not self.wanted or (self._life is not None and self._life.up)
+
     # -- the process --------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -154,7 +159,8 @@ class _Life:
     def __init__(self, host: RealHost, world: Surroundings) -> None:
         self._host = host
         self._world = world
-        self._up = False
+        self.up = False
+        """Whether it has its consumer."""
         self._closed = False
         self._killed_us: int | None = None
         self._last_us = 0
@@ -171,7 +177,7 @@ class _Life:
             case m.Failed():
                 self._world.fail(MemberFailed(f"{self._host.name}: {event.trace}"))
             case m.Up():
-                self._up = True
+                self.up = True
             case m.Stopping():
                 self._host.stopping(self)
             case m.Stopped():
@@ -182,7 +188,7 @@ class _Life:
         """It is gone."""
         if self._killed_us is not None:
             # What it said last it said before it died, whenever the signal reached it.
-            if self._up:
+            if self.up:
                 self._world.note(self._host.name, "crash", max(self._killed_us, self._last_us))
         elif self._closed:
             self._host.stopped(self)

@@ -7,7 +7,8 @@ brought along event by event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -19,10 +20,14 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.happenings import Happening, HostNoted, Told, TopicsChanged
+from fencepost.simulation.chaos.happenings import Happening, Happenings, HostNoted, Told, TopicsChanged
+from fencepost.simulation.chaos.merge import LOG, Merge, mark_before
+from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.world.observers import CoordinatorView, Observer, Violation, hook_lists
 
+_WORLD = "world"
+"""What is told of no member, as a source of the merge."""
 _ERRORS: Mapping[str, type[TransportError]] = {
     kind.__name__: kind for kind in (TransportError, Disconnected, RequestTimedOut)
 }
@@ -70,6 +75,7 @@ class Retelling:
         self,
         scenario: Scenario,
         config: GroupCoordinatorConfig,
+        observed: ObservedCoordinator,
         *,
         members: Iterable[tuple[str, str | None]],
         brokers: Iterable[str],
@@ -81,18 +87,20 @@ class Retelling:
         self.topics = TopicsImage()
         self.journal = MemoryJournal()
         self.coordinators: Mapping[str, CoordinatorView] = {name: RetoldBroker(name) for name in brokers}
-        self.active: GroupCoordinator | None = None
+        self.active: GroupCoordinator | None = observed.coordinator
         self.members = {name: RetoldHost(name, instance_id) for name, instance_id in members}
         self.hosts_by_member: dict[MemberId, str] = {}
         self.log_ends: dict[TopicPartition, int] = {}
         self.faults_over = False
         self.now_us = 0
         self.violations: list[Violation] = []
+        self._observed = observed
         self._sequence = sequence
         watching = tuple(observers)
         for observer in watching:
             observer.attach(self, self.report)
-        self._hooks = hook_lists(watching)
+        self._pushed: dict[str, MemberId] = {}
+        self._hooks = observed.hooks = hook_lists(watching)
 
     @property
     def group_id(self) -> str:
@@ -127,6 +135,37 @@ class Retelling:
         if group is not None and (len(group.members) != len(running) or epochs - {group.group_epoch}):
             return False
         return stable and len(told) == len(running) and len(epochs) <= 1
+
+    # -- all of it ----------------------------------------------------------------------------------------
+
+    def tell_all(self, happenings: Happenings, arrivals: Iterable[Arrival], end_us: int) -> None:
+        """What was heard of members and the world, and of the coordinator, until the end of the run."""
+        merge: Merge[Callable[[int], None]] = Merge()
+        for t_us, host, happening in happenings.in_order():
+            if t_us <= end_us:
+                after = self._after(host, happening)
+                merge.push(host or _WORLD, t_us, partial(self._happened, host, happening), after=after)
+        for arrival in arrivals:
+            if arrival.t_us <= end_us:
+                merge.push(LOG, arrival.t_us, partial(self._play, arrival), marks=arrival.marks)
+        for merged in merge.drain():
+            merged.item(merged.t_us)
+
+    def _after(self, host: str, happening: Happening) -> Hashable | None:
+        """What of the log an event can only have followed."""
+        match happening:
+            case m.Up(_, member_id):
+                self._pushed[host] = member_id
+            case m.Answered(_, _, response, _) if response is not None:
+                return mark_before(self._pushed[host], response)
+        return None
+
+    def _play(self, arrival: Arrival, t_us: int) -> None:
+        self.now_us = t_us
+        self._observed.play(arrival, t_us)
+
+    def _happened(self, host: str, happening: Happening, t_us: int) -> None:
+        self.happened(t_us, host, happening)
 
     # -- what happened ------------------------------------------------------------------------------------
 
@@ -202,6 +241,8 @@ class Retelling:
         request = host.requests[event.number]
         if event.commit is None and host.told is not None:
             host.told.member_epoch = max(request.member_epoch, 0)
+            if request.member_epoch < 0:
+                self._observed.left(request.member_id)
         self.tell("on_member_request", host.name, request)
 
     def _called_back(

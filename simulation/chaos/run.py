@@ -57,10 +57,10 @@ async def run_real(
         config = await admin.configuration()
         played = tempo(scenario, seed, config, duration_us)
         await _require_vacant(admin, played.scenario)
-        stage = RealStage(played, seed, admin, servers, own=own, client=client, flaw=flaw)
+        stage = RealStage(played, seed, admin, servers, config=config, own=own, client=client, flaw=flaw)
         async with stage:
             await stage.play(progress)
-        retelling = stage.retell(config, watching, recorder)
+        retelling = stage.retell(watching, recorder)
     missing = stage.missing
     return ChaosResult(
         scenario=scenario.name,
@@ -87,9 +87,9 @@ async def run_real(
 
 
 def _checkers() -> Sequence[Observer]:
-    from fencepost.simulation.checkers import all_checkers
+    from fencepost.simulation.checkers import real_checkers
 
-    return all_checkers()
+    return real_checkers()
 
 
 async def _require_vacant(admin: Admin, scenario: Scenario) -> None:

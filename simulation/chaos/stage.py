@@ -21,7 +21,9 @@ from fencepost.simulation.chaos.brokers import RealBrokers
 from fencepost.simulation.chaos.clock import RealTime
 from fencepost.simulation.chaos.happenings import Happenings, Told
 from fencepost.simulation.chaos.ledger import Ledger
+from fencepost.simulation.chaos.merge import RunClock
 from fencepost.simulation.chaos.nursery import Nursery
+from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.chaos.producer import Producer
 from fencepost.simulation.chaos.result import Skipped
 from fencepost.simulation.chaos.retelling import Retelling
@@ -43,6 +45,8 @@ from fencepost.simulation.world.rules import Direction
 
 _DRAIN_S: Final = 60.0
 """How long members may take for what is left when no more records come."""
+_START_S: Final = 30.0
+"""How long the last processes may take to start."""
 _CLOSE_S: Final = 10.0
 """How long members may take to close."""
 _LOOK_S: Final = 0.1
@@ -75,6 +79,7 @@ class RealStage:
         admin: Admin,
         bootstrap_servers: str,
         *,
+        config: GroupCoordinatorConfig,
         own: Cluster | None,
         client: m.ClientName,
         flaw: str = "",
@@ -84,6 +89,7 @@ class RealStage:
         self._seed = seed
         self._admin = admin
         self._servers = bootstrap_servers
+        self._config = config
         self._own = own
         self._client: m.ClientName = client
         self._flaw = flaw
@@ -92,6 +98,7 @@ class RealStage:
         self._calm_us = 0
         self._stack = AsyncExitStack()
         self._subscriptions: set[tuple[tuple[str, ...], str | None]] = set()
+        self._arrivals: list[Arrival] = []
         self.happenings = Happenings()
         self.ledger = Ledger()
         self.skipped: list[Skipped] = []
@@ -180,6 +187,7 @@ class RealStage:
             self._topics.create(topic.name, topic.partitions, topic.records_per_second)
         await self._time.wait(self._topics.settled())
         self._time.begin()
+        self._observed = await self._stack.enter_async_context(self._observe())
         world, plan = self._world, self._plan
         world.on_calm = self._calmed
         world.begin()
@@ -189,6 +197,7 @@ class RealStage:
         await self._time.wait(self._calm.wait())
         await self._time.until(self._calm_us + self._played.quiet_us)
         await self._time.wait(self._drain())
+        await self._time.wait(self._observed.caught_up())
         self._tell("on_end")
         self.ended_us = self._time.now_us
         self.missing = self.ledger.missing(self._subscribed)
@@ -196,6 +205,15 @@ class RealStage:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await _until(lambda: not world.alive)
+
+    def _observe(self) -> ObservedCoordinator:
+        return ObservedCoordinator(
+            self._scenario.group.id,
+            self._servers,
+            clock=RunClock(began_us=self._time.began_us),
+            config=self._config,
+            arrive=self._arrivals.append,
+        )
 
     async def _show(self, progress: Progress, end_us: int) -> None:
         while True:
@@ -206,10 +224,13 @@ class RealStage:
         self._time.spawn(self._bring_back())
 
     async def _bring_back(self) -> None:
-        """The quiet phase begins when all brokers serve again."""
+        """The quiet phase begins when all brokers serve again, and all processes run that are to."""
         await self.brokers.calm()
         await self._topics.settled()
         self._world.bring_back()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                await _until(lambda: all(host.ready for host in self._world.members.values()))
         self._tell("on_faults_end")
         self._calm_us = self._time.now_us
         self._calm.set()
@@ -240,23 +261,19 @@ class RealStage:
 
     # -- afterwards ---------------------------------------------------------------------------------------
 
-    def retell(
-        self, config: GroupCoordinatorConfig, observers: Iterable[Observer], recorder: Recorder
-    ) -> Retelling:
+    def retell(self, observers: Iterable[Observer], recorder: Recorder) -> Retelling:
         """Tell observers all that happened, in one order."""
         retelling = Retelling(
             self._scenario,
-            config,
+            self._config,
+            self._observed,
             members=[(host.name, host.instance_id) for host in self._world.members.values()],
             brokers=self.brokers.brokers,
             observers=observers,
             sequence=lambda: recorder.seq,
         )
         recorder.add(0, "", Row.RUN_START.value, detail=f"{self._scenario.name} {self._seed}")
-        for t_us, host, happening in self.happenings.in_order():
-            if t_us > self.ended_us:
-                break
-            retelling.happened(t_us, host, happening)
+        retelling.tell_all(self.happenings, self._arrivals, self.ended_us)
         for number in self.missing[:_SHOWN]:
             partition, offset = self.ledger.acknowledged[number]
             retelling.report(
@@ -269,7 +286,9 @@ class RealStage:
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    while not holds():
+    while True:
+        if holds():
+            return
         await asyncio.sleep(_LOOK_S)
 
 
