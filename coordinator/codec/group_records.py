@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` from and to Kafka's bytes (KIP-848, Records; Kafka 4.3.1's schemas).
+"""Records of `__consumer_offsets` from Kafka's bytes (KIP-848, Records; Kafka 4.3.1's schemas).
 
 A key is its record type as int16 and the key's fields, a value its version as int16 and the value's fields;
 no value is a tombstone. What this version does not know, and records of other kinds of groups, come back as
@@ -16,25 +16,18 @@ import msgspec
 
 from fencepost.coordinator.codec import group_record_schemas as s
 from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, untagged
 from fencepost.coordinator.codec.reader import Reader, entity_reader, read_unsigned_varint
-from fencepost.coordinator.codec.schema import uuid_of, write
-from fencepost.coordinator.codec.writer import unsigned_varint
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import Partitions, TopicId, partitions_of
 from fencepost.coordinator.protocol.records import Record
 
 _INT16: Final = struct.Struct(">h")
-_INT16_MAX: Final = 2**15 - 1
 _NO_TOPIC: Final[TopicId] = "A" * 22
 """The zero UUID, which no topic has."""
 
 _NEWEST_TYPE: Final = 23
 """The last of the streams groups' types, in Kafka 4.3: StreamsGroupTopology and its like."""
-
-
-class MalformedRecord(FencepostError):
-    """Bytes that announce a known record and do not hold one; or a record that Kafka has no bytes for."""
 
 
 class OpaqueRecord(msgspec.Struct, frozen=True, gc=False):
@@ -90,21 +83,6 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
         return Record(known.read_key(parts), known.read_value(values))
     except ValueError as error:
         raise MalformedRecord(f"{what}: {error}") from error
-
-
-def encode_record(record: Record) -> tuple[bytes, bytes | None]:
-    """The record's key and value; the value is None for a tombstone.
-
-    An offset that expires at a time of its own is written as Kafka does it, in version 1, which has neither
-    leader epoch nor topic id.
-
-    :raises MalformedRecord: if a text of the key is longer than 32,767 bytes.
-    """
-    record_type, form = _written_key(record.key)
-    if any(isinstance(text, str) and len(text.encode()) > _INT16_MAX for text in vars(form).values()):
-        raise MalformedRecord(f"a text of {record.key} is longer than a key can hold")
-    key = _INT16.pack(record_type) + b"".join(write(form))
-    return key, None if record.value is None else _written_value(record.value)
 
 
 @cache
@@ -196,9 +174,9 @@ def _member(values: dict[str, Any]) -> r.ConsumerGroupMemberMetadataValue:
 
 def _add_classic(values: dict[str, Any], data: bytes) -> None:
     """The tag of value 5. Kafka writes it for every member: a byte 0 for none, or a byte 1 and the rest."""
-    untagged = _INT16.size + len(_untagged(values))
+    tags_at = _INT16.size + len(untagged(values))
     values["classic"] = None
-    count, at = read_unsigned_varint(data, untagged)
+    count, at = read_unsigned_varint(data, tags_at)
     for _ in range(count):
         tag, at = read_unsigned_varint(data, at)
         size, at = read_unsigned_varint(data, at)
@@ -309,145 +287,3 @@ _TYPES: Final[Mapping[int, _Type]] = {
         ),
     ),
 }
-
-
-# -- writing -------------------------------------------------------------------------------------------------
-
-
-def _written_key(key: r.RecordKey) -> tuple[int, Any]:
-    match key:
-        case r.OffsetCommitKey():
-            return 1, s.OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
-        case r.ConsumerGroupMetadataKey():
-            return 3, s.GroupKey(group=key.group_id)
-        case r.GroupMetadataKey():
-            return 2, s.GroupKey(group=key.group_id)
-        case r.ConsumerGroupTargetAssignmentMetadataKey():
-            return 6, s.GroupKey(group=key.group_id)
-        case r.ConsumerGroupRegularExpressionKey():
-            return 16, s.RegularExpressionKey(group=key.group_id, regular_expression=key.regular_expression)
-        case r.ConsumerGroupMemberMetadataKey():
-            return 5, s.MemberKey(group=key.group_id, member=key.member_id)
-        case r.ConsumerGroupTargetAssignmentMemberKey():
-            return 7, s.MemberKey(group=key.group_id, member=key.member_id)
-        case r.ConsumerGroupCurrentMemberAssignmentKey():
-            return 8, s.MemberKey(group=key.group_id, member=key.member_id)
-
-
-def _versioned(version: int, form: Any) -> bytes:
-    return b"".join((_INT16.pack(version), *write(form)))
-
-
-def _written_value(value: r.RecordValue) -> bytes:
-    match value:
-        case r.OffsetCommitValue():
-            return _written_offset(value)
-        case r.GroupMetadataValue():
-            return _written_classic_group(value)
-        case r.ConsumerGroupMemberMetadataValue():
-            return _written_member(value)
-        case _:
-            return _versioned(0, _written_form(value))
-
-
-def _written_form(value: r.RecordValue) -> Any:
-    match value:
-        case r.ConsumerGroupMetadataValue():
-            return s.GroupMetadataValue(epoch=value.epoch, metadata_hash=value.metadata_hash)
-        case r.ConsumerGroupTargetAssignmentMetadataValue():
-            return s.TargetMetadataValue(
-                assignment_epoch=value.assignment_epoch, assignment_timestamp=value.assignment_timestamp_ms
-            )
-        case r.ConsumerGroupTargetAssignmentMemberValue():
-            return s.TargetMemberValue(
-                topic_partitions=tuple(
-                    s.TopicPartitions(topic_id=uuid_of(topic_id), partitions=numbers)
-                    for topic_id, numbers in value.partitions.items()
-                )
-            )
-        case r.ConsumerGroupCurrentMemberAssignmentValue():
-            return s.CurrentAssignmentValue(
-                member_epoch=value.member_epoch,
-                previous_member_epoch=value.previous_member_epoch,
-                state=value.state,
-                assigned_partitions=_since(value.assigned, value.assignment_epochs),
-                partitions_pending_revocation=_since(value.pending_revocation, value.assignment_epochs),
-            )
-        case r.ConsumerGroupRegularExpressionValue():
-            return s.RegularExpressionValue(
-                topics=value.topics, version=value.image_version, timestamp=value.timestamp_ms
-            )
-    raise TypeError(f"no form of its own: {type(value).__name__}")
-
-
-def _written_offset(value: r.OffsetCommitValue) -> bytes:
-    common: dict[str, Any] = {
-        "offset": value.offset,
-        "metadata": value.metadata,
-        "commit_timestamp": value.commit_timestamp_ms,
-    }
-    if value.expire_timestamp_ms != -1:
-        return _versioned(1, s.OffsetCommitValue1(**common, expire_timestamp=value.expire_timestamp_ms))
-    topic_id = None if value.topic_id is None else uuid_of(value.topic_id)
-    return _versioned(4, s.OffsetCommitValue4(**common, leader_epoch=value.leader_epoch, topic_id=topic_id))
-
-
-def _written_classic_group(value: r.GroupMetadataValue) -> bytes:
-    form = s.ClassicGroupValue3(
-        protocol_type=value.protocol_type,
-        generation=value.generation,
-        protocol=value.protocol,
-        leader=value.leader,
-        current_state_timestamp=value.current_state_timestamp_ms,
-        members=tuple(
-            s.ClassicMember3(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.subscription,
-                assignment=member.assignment,
-            )
-            for member in value.members
-        ),
-    )
-    return _versioned(3, form)
-
-
-def _untagged(values: Mapping[str, Any]) -> bytes:
-    """The fields of value 5 up to its tags."""
-    fields = dict(values)
-    fields["subscribed_topic_names"] = tuple(fields["subscribed_topic_names"])
-    return b"".join(write(s.MemberMetadataValue(**fields))).removesuffix(b"\x00")
-
-
-def _written_member(value: r.ConsumerGroupMemberMetadataValue) -> bytes:
-    fields = msgspec.structs.asdict(value)
-    classic: r.ClassicMemberMetadata | None = fields.pop("classic")
-    tag = b"\x00"
-    if classic is not None:
-        protocols = tuple(
-            s.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.supported_protocols
-        )
-        form = s.ClassicMemberMetadata(
-            session_timeout_ms=classic.session_timeout_ms, supported_protocols=protocols
-        )
-        tag = b"\x01" + b"".join(write(form))
-    one_tag_of = b"\x01\x00" + unsigned_varint(len(tag))
-    return _INT16.pack(0) + _untagged(fields) + one_tag_of + tag
-
-
-def _since(
-    partitions: Partitions, epochs: Mapping[TopicId, Mapping[int, int]]
-) -> tuple[s.TopicPartitionsSince, ...]:
-    """Epochs go with a topic if each of its partitions has one: there are as many, or none at all."""
-    found = []
-    for topic_id, numbers in partitions.items():
-        known = epochs.get(topic_id, {})
-        since = tuple(known[number] for number in numbers) if known.keys() >= {*numbers} else None
-        found.append(
-            s.TopicPartitionsSince(topic_id=uuid_of(topic_id), partitions=numbers, assignment_epochs=since)
-        )
-    return tuple(found)

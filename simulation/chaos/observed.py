@@ -166,7 +166,7 @@ class ObservedCoordinator:
 
     @property
     def topics(self) -> TopicsImage:
-        """The cluster's topics as they were answered last; `coordinator` has those of what was played last."""
+        """The cluster's topics as last answered; `coordinator` has those of what was played last."""
         return self._topics.image
 
     def left(self, member_id: MemberId) -> None:

@@ -1,218 +1,231 @@
-"""Which records are written, in which order, and how they are read again."""
+"""Records as Kafka 4.3.1 wrote them, against what Kafka's own reader makes of the same bytes.
+
+`tests/vectors/group_records.jsonl`: the records of a real run (joins, a static member, an expression, leaves,
+a deleted group, a classic group), then one of each version that Kafka's writer still knows.
+"""
 
 from __future__ import annotations
 
-import itertools
+import base64
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.consumer.group import InconsistentRecord
-from fencepost.coordinator.consumer.states import MemberState
-from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, encode_record
+from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.consumer import DeleteGroupsRequest
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.records import Record
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "group_records.jsonl"
+LINES = [json.loads(line) for line in VECTORS.read_text(encoding="utf-8").splitlines()]
+KINDS = {
+    0: r.OffsetCommitKey,
+    1: r.OffsetCommitKey,
+    2: r.GroupMetadataKey,
+    3: r.ConsumerGroupMetadataKey,
+    5: r.ConsumerGroupMemberMetadataKey,
+    6: r.ConsumerGroupTargetAssignmentMetadataKey,
+    7: r.ConsumerGroupTargetAssignmentMemberKey,
+    8: r.ConsumerGroupCurrentMemberAssignmentKey,
+    16: r.ConsumerGroupRegularExpressionKey,
+}
+WRITTEN = {1: {1, 4}, 2: {3}, 3: {0}, 5: {0}, 6: {0}, 7: {0}, 8: {0}, 16: {0}}
+"""The versions that a broker of 4.3.1 writes, by type."""
 
 
-class TestOrder:
-    def test_a_join(self, scene: Any) -> None:
-        scene.join("A")
-        assert scene.written() == ["5:A", "3", "7:A", "6", "8:A"]
-
-    def test_a_join_that_changes_other_targets(self, scene: Any) -> None:
-        scene.join("B")
-        scene.join("A")
-        assert scene.written() == ["5:A", "3", "7:A", "7:B", "6", "8:A"]
-
-    def test_a_join_whose_target_has_to_wait(self, scenes: Any) -> None:
-        scene = scenes(group_consumer_assignment_interval_ms=1_000)
-        scene.topics(x=4)
-        scene.join("A")
-        scene.join("B")
-        assert scene.written() == ["5:B", "3", "8:B"]
-
-    def test_a_member_goes(self, scene: Any) -> None:
-        scene.join("A")
-        scene.beat("A", -1)
-        assert scene.written() == ["-8:A", "-7:A", "-5:A", "3"]
-
-    def test_a_group_goes(self, scene: Any) -> None:
-        scene.join("A")
-        scene.commit("A", 2)
-        scene.beat("A", -1)
-        scene.process(DeleteGroupsRequest(group_id="g"))
-        assert scene.written() == ["-1", "-6", "-3"]
-        assert not scene.coordinator.groups
-
-    def test_a_confirmation(self, scene: Any) -> None:
-        scene.join("A")
-        scene.join("B")
-        scene.beat("A", 2)
-        assert scene.written() == ["8:A"]
-        scene.beat("A", 2, {"x": (0, 1)})
-        assert scene.written() == ["8:A"]
-        scene.beat("A", 3, {"x": (0, 1)})
-        assert scene.written() == []
+def data(line: dict[str, Any]) -> tuple[bytes, bytes | None]:
+    value = line["value"]
+    return bytes.fromhex(line["key"]), None if value is None else bytes.fromhex(value)
 
 
-def load(*records: r.Record) -> GroupCoordinator:
-    coordinator = GroupCoordinator(GroupCoordinatorConfig())
-    coordinator.replay(records, 0)
-    return coordinator
+def text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
 
 
-def metadata(member_id: str = "A", instance_id: str | None = None) -> r.Record:
-    return r.Record(
-        r.ConsumerGroupMemberMetadataKey("g", member_id),
-        r.ConsumerGroupMemberMetadataValue(
-            instance_id=instance_id,
-            rack_id=None,
-            client_id="c",
-            client_host="h",
-            subscribed_topic_names=("x",),
-            subscribed_topic_regex=None,
-            rebalance_timeout_ms=1,
-            server_assignor=None,
-        ),
+def pairs(topics: Any) -> set[tuple[str, int]]:
+    return {(topic["topicId"], number) for topic in topics for number in topic["partitions"]}
+
+
+def held(partitions: Any) -> set[tuple[str, int]]:
+    return {(topic_id, number) for topic_id, numbers in partitions.items() for number in numbers}
+
+
+def check_offset(value: r.OffsetCommitValue, kafka: Any) -> None:
+    assert value.offset == kafka["offset"]
+    assert value.metadata == kafka["metadata"]
+    assert value.commit_timestamp_ms == kafka["commitTimestamp"]
+    assert value.leader_epoch == kafka.get("leaderEpoch", -1)
+    assert value.expire_timestamp_ms == kafka.get("expireTimestamp", -1)
+    assert value.topic_id == kafka.get("topicId")
+
+
+def check_classic(value: r.GroupMetadataValue, kafka: Any) -> None:
+    assert value.protocol_type == kafka["protocolType"]
+    assert (value.generation, value.protocol, value.leader) == (
+        kafka["generation"],
+        kafka["protocol"],
+        kafka["leader"],
     )
+    assert value.current_state_timestamp_ms == kafka.get("currentStateTimestamp", -1)
+    for member, theirs in zip(value.members, kafka["members"], strict=True):
+        assert member.member_id == theirs["memberId"]
+        assert member.instance_id == theirs.get("groupInstanceId")
+        assert (member.client_id, member.client_host) == (theirs["clientId"], theirs["clientHost"])
+        assert member.session_timeout_ms == theirs["sessionTimeout"]
+        assert member.rebalance_timeout_ms == theirs.get("rebalanceTimeout", theirs["sessionTimeout"])
+        assert text(member.subscription) == theirs["subscription"]
+        assert text(member.assignment) == theirs["assignment"]
 
 
-def current(member_id: str, epoch: int, *partitions: int, **fields: Any) -> r.Record:
-    value = r.ConsumerGroupCurrentMemberAssignmentValue(
-        **{
-            "member_epoch": epoch,
-            "previous_member_epoch": 0,
-            "state": 0,
-            "assigned": {"t": partitions} if partitions else {},
-            **fields,
-        }
-    )
-    return r.Record(r.ConsumerGroupCurrentMemberAssignmentKey("g", member_id), value)
+def check_member(value: r.ConsumerGroupMemberMetadataValue, kafka: Any) -> None:
+    assert (value.instance_id, value.rack_id) == (kafka["instanceId"], kafka["rackId"])
+    assert (value.client_id, value.client_host) == (kafka["clientId"], kafka["clientHost"])
+    assert list(value.subscribed_topic_names) == kafka["subscribedTopicNames"]
+    assert value.subscribed_topic_regex == kafka["subscribedTopicRegex"]
+    assert value.rebalance_timeout_ms == kafka["rebalanceTimeoutMs"]
+    assert value.server_assignor == kafka["serverAssignor"]
+    classic = kafka["classicMemberMetadata"]
+    assert (value.classic is None) == (classic is None)
+    if value.classic is not None:
+        assert value.classic.session_timeout_ms == classic["sessionTimeoutMs"]
+        assert [(name, text(raw)) for name, raw in value.classic.supported_protocols] == [
+            (each["name"], each["metadata"]) for each in classic["supportedProtocols"]
+        ]
 
 
-def target(member_id: str, *partitions: int) -> r.Record:
-    value = r.ConsumerGroupTargetAssignmentMemberValue({"t": partitions})
-    return r.Record(r.ConsumerGroupTargetAssignmentMemberKey("g", member_id), value)
+def check_current(value: r.ConsumerGroupCurrentMemberAssignmentValue, kafka: Any) -> None:
+    assert value.member_epoch == kafka["memberEpoch"]
+    assert value.previous_member_epoch == kafka["previousMemberEpoch"]
+    assert value.state == kafka["state"]
+    assert held(value.assigned) == pairs(kafka["assignedPartitions"])
+    assert held(value.pending_revocation) == pairs(kafka["partitionsPendingRevocation"])
+    epochs = {
+        (topic["topicId"], number): epoch
+        for topic in kafka["assignedPartitions"] + kafka["partitionsPendingRevocation"]
+        if topic.get("assignmentEpochs") is not None
+        for number, epoch in zip(topic["partitions"], topic["assignmentEpochs"], strict=True)
+    }
+    ours = {
+        (topic_id, number): epoch
+        for topic_id, of_topic in value.assignment_epochs.items()
+        for number, epoch in of_topic.items()
+    }
+    assert ours == epochs
 
 
-GROUP = r.Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(3, 5))
-TARGET = r.Record(
-    r.ConsumerGroupTargetAssignmentMetadataKey("g"), r.ConsumerGroupTargetAssignmentMetadataValue(3, 7)
+def check_value(value: Any, kafka: Any) -> None:
+    match value:
+        case r.OffsetCommitValue():
+            check_offset(value, kafka)
+        case r.GroupMetadataValue():
+            check_classic(value, kafka)
+        case r.ConsumerGroupMetadataValue():
+            assert (value.epoch, value.metadata_hash) == (kafka["epoch"], kafka.get("metadataHash", 0))
+        case r.ConsumerGroupMemberMetadataValue():
+            check_member(value, kafka)
+        case r.ConsumerGroupTargetAssignmentMetadataValue():
+            assert value.assignment_epoch == kafka["assignmentEpoch"]
+            assert value.assignment_timestamp_ms == kafka.get("assignmentTimestamp", 0)
+        case r.ConsumerGroupTargetAssignmentMemberValue():
+            assert held(value.partitions) == pairs(kafka["topicPartitions"])
+        case r.ConsumerGroupCurrentMemberAssignmentValue():
+            check_current(value, kafka)
+        case _:
+            assert list(value.topics) == kafka["topics"]
+            assert (value.image_version, value.timestamp_ms) == (kafka["version"], kafka["timestamp"])
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_it_reads_what_kafka_reads(line: dict[str, Any]) -> None:
+    kafka = line["kafka"]
+    record = decode_record(*data(line))
+    if kafka["type"] not in KINDS:
+        key = kafka["key"]
+        assert isinstance(record, OpaqueRecord)
+        assert (record.record_type, record.version) == (kafka["type"], kafka.get("version"))
+        assert record.group_id == key["groupId"]
+        return
+    assert isinstance(record, Record)
+    assert type(record.key) is KINDS[kafka["type"]]
+    assert [getattr(record.key, field) for field in record.key.__struct_fields__] == [*kafka["key"].values()]
+    assert (record.value is None) == (kafka["value"] is None)
+    if record.value is not None:
+        check_value(record.value, kafka["value"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for line in LINES
+        if line["kafka"].get("version", min(WRITTEN.get(line["kafka"]["type"], {-1})))
+        in WRITTEN.get(line["kafka"]["type"], ())
+    ],
 )
-REGEX = r.Record(
-    r.ConsumerGroupRegularExpressionKey("g", "x"), r.ConsumerGroupRegularExpressionValue(("x",), 1, 2)
+def test_it_writes_what_a_broker_writes(line: dict[str, Any]) -> None:
+    record = decode_record(*data(line))
+    assert isinstance(record, Record)
+    key, value = encode_record(record)
+    assert key == data(line)[0]
+    assert sorted(value or b"") == sorted(data(line)[1] or b"")  # a broker's sets have an order of their own
+    assert decode_record(key, value) == record
+
+
+def test_every_type_and_version_is_among_the_vectors() -> None:
+    seen = {(line["kafka"]["type"], line["kafka"]["version"]) for line in LINES if line["value"] is not None}
+    assert seen >= {(1, version) for version in range(5)} | {(2, version) for version in range(5)}
+    assert seen >= {(kind, 0) for kind in KINDS}
+    assert {line["kafka"]["type"] for line in LINES if line["value"] is None} >= {1, 3, 4, 5, 6, 7, 8, 16}
+
+
+def test_what_is_newer_comes_back_as_it_is() -> None:
+    assert decode_record(b"\x03\xe7more", b"\x00\x00x") == OpaqueRecord(
+        999, 0, None, b"\x03\xe7more", b"\x00\x00x"
+    )
+    key = encode_record(Record(r.ConsumerGroupMetadataKey("g"), None))[0]
+    assert decode_record(key, b"\x00\x01new") == OpaqueRecord(3, 1, "g", key, b"\x00\x01new")
+
+
+def test_tags_of_later_versions_are_passed_over() -> None:
+    record = Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(5))
+    key, value = encode_record(record)
+    assert value is not None
+    assert decode_record(key, value[:-1] + b"\x01\x07\x02ab") == record
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        (None, None, "record type"),
+        (b"\x00", None, "record type"),
+        (b"\x00\x03\x00\x05ab", None, "key of type 3"),
+        (b"\x00\x03\x00\x01gX", None, "key of type 3 has 5 bytes"),
+        (b"\x00\x0b\x00\x05ab", None, "key of type 11"),
+        (b"\x00\x03\x00\x01g", b"\x00", "version"),
+        (b"\x00\x03\x00\x01g", b"\x00\x00\x00\x00", "value of type 3"),
+        (b"\x00\x03\x00\x01g", b"\x00\x00\x00\x00\x00\x05\x00\x00", "has 7 bytes, 8 are there"),
+        (b"\x00\x05\x00\x01g\x00\x01m", b"\x00\x00\x00\x00\x02c\x02h\x01\x01\x00\x00\x00\x01", "type 5"),
+    ],
 )
+def test_malformed_bytes_are_named(key: bytes | None, value: bytes | None, why: str) -> None:
+    with pytest.raises(MalformedRecord, match=why):
+        decode_record(key, value)
 
 
-def end(record: r.Record) -> r.Record:
-    return r.Record(record.key, None)
-
-
-class TestReplay:
-    def test_records_may_come_in_any_order(self) -> None:
-        parts = (GROUP, metadata(), target("A", 0), TARGET, current("A", 3, 0), REGEX)
-        states = [load(*order).hard_state() for order in itertools.permutations(parts)]
-        assert all(state == states[0] for state in states)
-        assert load(*parts).groups["g"].state == "Stable"
-
-    @pytest.mark.parametrize(
-        "record", [GROUP, metadata(), target("A", 0), TARGET, current("A", 3, 0), REGEX], ids=str
+def test_epochs_that_do_not_fit_their_partitions_are_malformed() -> None:
+    current = r.ConsumerGroupCurrentMemberAssignmentValue(
+        3, 2, 0, {"Qrl94gisRa6Dob-bDfRD8g": (0, 1)}, {}, {"Qrl94gisRa6Dob-bDfRD8g": {0: 1, 1: 2}}
     )
-    def test_any_record_makes_the_group_and_a_tombstone_of_nothing_is_nothing(self, record: r.Record) -> None:
-        assert list(load(record).groups) == ["g"]
-        assert not load(end(record)).groups
-
-    def test_tombstones_of_members_that_are_gone_are_nothing(self) -> None:
-        gone = (end(current("B", 1)), end(target("B")), end(metadata("B")), end(REGEX))
-        assert load(GROUP, *gone).hard_state() == load(GROUP).hard_state()
-
-    def test_partitions_without_an_assignment_epoch_get_the_members(self) -> None:
-        group = load(metadata(), current("A", 4, 0, 1, assignment_epochs={"t": {1: 2}})).groups["g"]
-        assert group.members["A"].assignment_epochs == {"t": {0: 4, 1: 2}}
-        away = load(metadata(), current("A", -2, 0)).groups["g"]
-        assert away.members["A"].assignment_epochs == {"t": {0: 0}}
-
-    def test_a_state_of_a_newer_coordinator_is_unknown(self) -> None:
-        group = load(metadata(), current("A", 4, 0, state=9)).groups["g"]
-        assert group.members["A"].state is MemberState.UNKNOWN
-
-    def test_the_tombstone_of_an_assignment_takes_everything_away(self) -> None:
-        group = load(metadata(), current("A", 4, 0), end(current("A", 4))).groups["g"]
-        member = group.members["A"]
-        assert (member.member_epoch, member.previous_member_epoch, dict(member.assigned)) == (-1, -1, {})
-        assert len(group.partition_epochs) == 0
-
-    def test_an_older_holder_may_be_read_after_a_newer_one(self) -> None:
-        """While a log is being compacted, the release between the two may be gone already."""
-        newer_first = load(
-            metadata("A"), metadata("B"), current("A", 2, 0), current("B", 3, 0), current("A", 3, 1)
-        )
-        epochs = newer_first.groups["g"].partition_epochs.as_dict()
-        assert epochs == {"t": {0: 3, 1: 3}}
-
-    def test_consumer_records_replace_a_group_of_offsets(self, scene: Any) -> None:
-        assert scene.commit("", -1) == ["NONE"]
-        assert not scene.coordinator.groups
-        scene.join("A")
-        scene.reload()
-        assert list(scene.coordinator.groups) == ["g"]
-        assert "g" in scene.coordinator.offsets
-
-    @pytest.mark.parametrize(
-        ("records", "why"),
-        [
-            ((metadata(), end(GROUP)), "still has 1 members"),
-            ((target("A", 0), end(GROUP)), "target assignment still has 1 members"),
-            ((GROUP, end(GROUP)), "own tombstone is missing"),
-            ((metadata(), current("A", 2), end(metadata())), "tombstone of the member's assignment"),
-            ((metadata(), target("A", 0), current("A", -1), end(metadata())), "member's target is missing"),
-            ((target("A", 0), end(TARGET)), "assignment still has 1 members"),
-            ((metadata(), metadata("B"), current("A", 2, 0), current("B", 2, 0)), "held at epoch 2"),
-        ],
-        ids=str,
-    )
-    def test_a_broken_journal_names_the_record(self, records: Any, why: str) -> None:
-        with pytest.raises(InconsistentRecord, match=why) as error:
-            load(*records)
-        assert type(records[-1].key).__name__ in str(error.value)
-        assert isinstance(error.value, FencepostError)
+    key, value = encode_record(Record(r.ConsumerGroupCurrentMemberAssignmentKey("g", "m"), current))
+    assert value is not None
+    two = b"\x09\x03\x00\x00\x00\x01\x00\x00\x00\x02"
+    assert two in value
+    with pytest.raises(MalformedRecord, match="2 partitions with 1 assignment epochs"):
+        decode_record(key, value.replace(two, b"\x05\x02\x00\x00\x00\x01"))
 
 
-def test_every_prefix_of_the_journal_is_a_state_that_was(scene: Any) -> None:
-    history: list[tuple[int, Any]] = []
-
-    def remember() -> None:
-        history.append((len(list(scene.journal.batches())), scene.coordinator.hard_state()))
-
-    scene.join("A")
-    remember()
-    scene.join("B", instance_id="i")
-    remember()
-    scene.beat("A", 2)
-    remember()
-    scene.beat("B", -2, instance_id="i")
-    remember()
-    scene.join("C", instance_id="i")
-    remember()
-    scene.settle("A", "C")
-    remember()
-    scene.beat("A", -1)
-    remember()
-    for length, state in history:
-        journal = MemoryJournal(itertools.islice(scene.journal.batches(), length))
-        other = GroupCoordinator(scene.config)
-        other.replay(journal, 0)
-        assert other.hard_state() == state
-
-
-def test_a_group_that_was_deleted_can_be_made_again(scene: Any) -> None:
-    scene.join("A")
-    scene.beat("A", -1)
-    scene.process(DeleteGroupsRequest(group_id="g"))
-    assert scene.join("B").member_epoch == 2
-    scene.reload()
-    scene.reload(compact=True)
-    assert scene.beat("B", 2).member_epoch == 2
+def test_a_key_that_is_too_long_is_refused() -> None:
+    with pytest.raises(MalformedRecord, match="longer"):
+        encode_record(Record(r.ConsumerGroupMetadataKey("g" * 32_768), None))

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, encode_record
+from fencepost.coordinator.codec.group_records import decode_record
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.ids import partitions_of, topic_id_from_uuid
+from fencepost.coordinator.protocol.records import Record, RecordKey, RecordValue
+
+int16 = st.integers(0, 2**15 - 1)
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+short = st.text(max_size=6)
+maybe = st.none() | short
+raw = st.binary(max_size=6)
+topic = st.builds(topic_id_from_uuid, st.uuids().filter(lambda found: found != uuid.UUID(int=0)))
+held = st.lists(st.tuples(topic, st.integers(0, 2**31 - 1)), max_size=6).map(partitions_of)
+
+
+@st.composite
+def current(draw: st.DrawFn) -> r.ConsumerGroupCurrentMemberAssignmentValue:
+    """Assigned and pending are of different topics; each partition of a topic has an epoch, or none has."""
+    both = draw(held)
+    pending = {topic_id: numbers for topic_id, numbers in both.items() if draw(st.booleans())}
+    with_epochs = [topic_id for topic_id in both if draw(st.booleans())]
+    return r.ConsumerGroupCurrentMemberAssignmentValue(
+        draw(int32),
+        draw(int32),
+        draw(st.sampled_from([0, 1, 2, 127])),
+        {topic_id: numbers for topic_id, numbers in both.items() if topic_id not in pending},
+        pending,
+        {topic_id: {number: draw(int32) for number in both[topic_id]} for topic_id in with_epochs},
+    )
+
+
+plain_offsets = st.builds(r.OffsetCommitValue, int64, int32, short, int64, st.just(-1), st.none() | topic)
+expiring = st.builds(r.OffsetCommitValue, int64, st.just(-1), short, int64, int64)
+members = st.builds(r.GroupMetadataMember, short, maybe, short, short, int32, int32, raw, raw)
+classic = st.builds(r.ClassicMemberMetadata, int32, st.lists(st.tuples(short, raw), max_size=3).map(tuple))
+names = st.lists(short, max_size=4, unique=True).map(lambda found: tuple(sorted(found)))
+pairs: list[tuple[st.SearchStrategy[RecordKey], st.SearchStrategy[RecordValue]]] = [
+    (st.builds(r.OffsetCommitKey, short, short, int32), plain_offsets | expiring),
+    (
+        st.builds(r.GroupMetadataKey, short),
+        st.builds(
+            r.GroupMetadataValue,
+            *[short, int32, maybe, maybe, int64, st.lists(members, max_size=3).map(tuple)],
+        ),
+    ),
+    (
+        st.builds(r.ConsumerGroupMetadataKey, short),
+        st.builds(r.ConsumerGroupMetadataValue, int32, int64),
+    ),
+    (
+        st.builds(r.ConsumerGroupMemberMetadataKey, short, short),
+        st.builds(
+            r.ConsumerGroupMemberMetadataValue,
+            *[maybe, maybe, short, short, names, maybe, int32, maybe, st.none() | classic],
+        ),
+    ),
+    (
+        st.builds(r.ConsumerGroupTargetAssignmentMetadataKey, short),
+        st.builds(r.ConsumerGroupTargetAssignmentMetadataValue, int32, int64),
+    ),
+    (
+        st.builds(r.ConsumerGroupTargetAssignmentMemberKey, short, short),
+        st.builds(r.ConsumerGroupTargetAssignmentMemberValue, held),
+    ),
+    (st.builds(r.ConsumerGroupCurrentMemberAssignmentKey, short, short), current()),
+    (
+        st.builds(r.ConsumerGroupRegularExpressionKey, short, short),
+        st.builds(
+            r.ConsumerGroupRegularExpressionValue, st.lists(short, max_size=3).map(tuple), int64, int64
+        ),
+    ),
+]
+any_record = st.one_of([st.builds(Record, key, st.none() | value) for key, value in pairs])
+
+
+def test_every_record_type_is_covered() -> None:
+    assert len(pairs) == len(RecordKey.__args__) == len(RecordValue.__args__)
+
+
+@given(any_record)
+def test_a_record_survives_kafkas_bytes(record: Record) -> None:
+    assert decode_record(*encode_record(record)) == record
+
+
+@given(any_record, st.data())
+def test_bytes_that_are_cut_short_are_malformed(record: Record, data: st.DataObject) -> None:
+    key, value = encode_record(record)
+    short_key = key[: data.draw(st.integers(0, len(key) - 1))]
+    try:
+        decode_record(short_key, value)
+    except MalformedRecord:
+        pass
+    else:
+        raise AssertionError(f"{short_key!r} was read")
+    if value is not None:
+        short_value = value[: data.draw(st.integers(0, len(value) - 1))]
+        try:
+            decode_record(key, short_value)
+        except MalformedRecord:
+            return
+        raise AssertionError(f"{short_value!r} was read")
+
+
+@given(st.binary(max_size=4), st.sampled_from([*range(20), 999]), st.none() | st.binary(max_size=60))
+def test_arbitrary_bytes_are_read_or_refused(rest: bytes, kind: int, value: bytes | None) -> None:
+    try:
+        decode_record(kind.to_bytes(2, "big") + rest, value)
+    except MalformedRecord:
+        return
+    decode_record(kind.to_bytes(2, "big") + rest, None)
