@@ -51,5 +51,6 @@ def _print(results: Mapping[str, MutantResult]) -> None:
         if not result.healthy:
             caught = Text("healthy code fails too", "red")
         by = ", ".join(result.by)
-        rows.append((name, caught, f"{result.seeds_needed:,}", by, MUTANTS[name].summary))
+        needed = "-" if result.seeds_needed is None else f"{result.seeds_needed:,}"
+        rows.append((name, caught, needed, by, MUTANTS[name].summary))
     out.table(("mutant", "verdict", "seeds", "by", "the bug"), rows)

@@ -25,8 +25,8 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     mutant: str
     caught: bool
     """A checker that is meant to reported it, and healthy code passed the same runs."""
-    seeds_needed: int
-    """How many seeds were run, the catching one included; all of them if it was not caught."""
+    seeds_needed: int | None
+    """How many seeds were run, the catching one included; None if it was missed."""
     by: tuple[str, ...] = ()
     """The invariants that were reported by the run that caught it, in their order."""
     scenario: str = ""
@@ -71,7 +71,7 @@ def hunt(
     `survivors` remembers runs of healthy code between mutants.
     """
     known = {} if survivors is None else survivors
-    needed, healthy = 0, True
+    healthy = True
     for needed, seed in enumerate(seeds, 1):
         scenario = mutant.scenarios[(needed - 1) % len(mutant.scenarios)]
         key = scenario, mutant.overrides, seed
@@ -85,14 +85,14 @@ def hunt(
             return MutantResult(
                 mutant=mutant.name,
                 caught=healthy,
-                seeds_needed=needed,
+                seeds_needed=needed if healthy else None,
                 by=tuple(dict.fromkeys(violation.invariant for violation in found)),
                 scenario=scenario,
                 seed=seed,
                 message=hits[0].message,
                 healthy=healthy,
             )
-    return MutantResult(mutant=mutant.name, caught=False, seeds_needed=needed, healthy=healthy)
+    return MutantResult(mutant=mutant.name, caught=False, seeds_needed=None, healthy=healthy)
 
 
 def hunt_all(

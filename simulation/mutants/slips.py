@@ -261,7 +261,7 @@ SLIPS: Final = (
         "target-epoch-restarts",
         NOBODY,
         "Targets are counted from 1 again and again.",
-        ("epochs-monotone",),
+        ("epochs-monotone", "assignment-epochs"),
         CHURN,
         (Patch(heartbeats, "compute_target", _target_epoch(lambda epoch: 1 + epoch % 3)),),
     ),
