@@ -277,6 +277,11 @@ class SqliteJournal:
         """How many records are on disk."""
         return self._rows["record"]
 
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether there is any batch of a partition's log."""
+        return self._rows["batch"] > 0
+
     def batches_of_logs(self) -> Iterator[tuple[str, int, bytes]]:
         """Topic id, partition and batch, of all batches on disk in the order in which they were appended."""
         yield from self._database.execute("SELECT topic, place, data FROM batch ORDER BY number")

@@ -8,6 +8,7 @@ from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.storage import Storage
 
 
 class Broker(Brokers):
@@ -16,7 +17,7 @@ class Broker(Brokers):
         async with Broker(topics={"orders": 12}) as broker:
             consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, ...})
 
-    `port` 0 takes a free one. Topics are held in memory and are gone with the broker.
+    `port` 0 takes a free one. Without a storage everything is in memory and gone with the broker.
     :raises FencepostError: for a topic that Kafka would refuse.
     """
 
@@ -27,6 +28,7 @@ class Broker(Brokers):
         host: str = "127.0.0.1",
         port: int = 0,
         config: GroupCoordinatorConfig | None = None,
+        storage: Storage | None = None,
         auto_create_topics: bool = False,
         default_partitions: int = 1,
         max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
@@ -37,6 +39,7 @@ class Broker(Brokers):
             host=host,
             ports=(port,),
             config=config,
+            storage=storage,
             auto_create_topics=auto_create_topics,
             default_partitions=default_partitions,
             max_frame_bytes=max_frame_bytes,

@@ -15,9 +15,11 @@ from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.connection import Connection
 from fencepost.coordinator.server.dispatch import handlers
+from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, RuntimeFactory, Shard
 from fencepost.coordinator.server.listener import Listener
 from fencepost.coordinator.server.services import Handler, Services
+from fencepost.coordinator.server.storage import Storage
 
 Self = TypeVar("Self", bound="Brokers")
 
@@ -26,9 +28,10 @@ Intercept = Callable[[int, Mapping[int, Handler]], Mapping[int, Handler]]
 
 
 class Brokers:
-    """Serves the Kafka protocol on some ports of the running loop. Topics are in memory, and gone with it.
+    """Serves the Kafka protocol on some ports of the running loop. Without a storage all is in memory.
 
     `ports` has one port for each broker; 0 takes a free one. Partitions and groups are spread over them.
+    `storage` keeps groups and topics, and is closed with the brokers; topics that it holds are as they were.
     `intercept` stands between clients and handlers; `make_runtime` and `on_state` watch the coordinators.
     :raises FencepostError: for a topic that Kafka would refuse.
     """
@@ -41,6 +44,7 @@ class Brokers:
         ports: Sequence[int] = (0,),
         config: GroupCoordinatorConfig | None = None,
         journal: KeptJournal | None = None,
+        storage: Storage | None = None,
         auto_create_topics: bool = False,
         default_partitions: int = 1,
         max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
@@ -50,11 +54,12 @@ class Brokers:
         on_state: Callable[[Shard, str], None] = lambda shard, what: None,
     ) -> None:
         self.config = config or GroupCoordinatorConfig()
-        self.cluster = Cluster()
+        self.storage = storage
+        self.cluster = Cluster(storage)
         self.groups = GroupCoordinators(
             self.config,
             node_ids=range(1, len(ports) + 1),
-            journal=journal,
+            journal=journal if storage is None else storage,
             make_runtime=make_runtime,
             on_state=on_state,
         )
@@ -68,8 +73,10 @@ class Brokers:
             Listener(host, port, max_frame_bytes=max_frame_bytes, max_connections=max_connections)
             for port in ports
         )
+        self._gate = Gate() if storage is None else storage.gate
+        self._failed = asyncio.Event()
         try:
-            self.cluster.create_topics(topics or {})
+            self.cluster.have_topics(topics or {})
         except ProtocolError as error:
             raise FencepostError(error.message) from error
 
@@ -81,6 +88,8 @@ class Brokers:
         """
         loop = asyncio.get_running_loop()
         self.clock = LoopClock(loop)
+        if self.storage is not None:
+            self.storage.on_failure = self._storage_failed
         self.groups.start(self.clock, self.cluster.image)
         self.cluster.on_change = self.groups.topics_changed
         self.services = tuple(
@@ -90,6 +99,7 @@ class Brokers:
                 config=self.config,
                 node_id=node_id,
                 loop=loop,
+                gate=self._gate,
                 auto_create_topics=self._auto_create_topics,
                 default_partitions=self._default_partitions,
             )
@@ -120,8 +130,27 @@ class Brokers:
     async def close(self) -> None:
         """Stop listening and close all connections. Clients are told nothing, as when brokers die."""
         self.groups.close()
+        self._gate.open()
         for listener in self._listeners:
             await listener.close()
+        if self.storage is not None:
+            self.storage.close()
+
+    def _storage_failed(self) -> None:
+        """Nobody may hear of what is not on disk: hang up, and serve no more."""
+        for listener in self._listeners:
+            listener.drop()
+        self._failed.set()
+
+    async def until_failure(self) -> None:
+        """Wait for ever, unless the storage fails.
+
+        :raises JournalFailed: then.
+        """
+        await self._failed.wait()
+        assert self.storage is not None
+        assert self.storage.failure is not None
+        raise self.storage.failure
 
     async def __aenter__(self: Self) -> Self:
         await self.start()

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fencepost.coordinator.protocol.cluster import Node
+from fencepost.coordinator.protocol.cluster_records import (
+    ClusterKey,
+    ClusterRecord,
+    ClusterValue,
+    LogStartKey,
+    LogStartValue,
+    ProducerIdsKey,
+    ProducerIdsValue,
+    TopicKey,
+    TopicValue,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.server.logs import PartitionLog
+from fencepost.coordinator.server.storage import Storage
 
 MAX_PARTITIONS = 100_000
 """Of one topic; a request for more is taken for a mistake."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+PRODUCER_IDS_AT_ONCE = 1_000
+"""So many producer ids are put on record together, as Kafka does: a restart leaves a gap."""
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
@@ -56,16 +70,49 @@ def check_partitions(partitions: int) -> None:
 class Cluster:
     """Topics and logs, shared by all brokers of the cluster.
 
-    `on_change` is called with the new image after each change of the topics.
+    `on_change` is called with the new image after each change of the topics. With a `storage` the cluster is
+    what was stored there, and what changes is.
     """
 
-    def __init__(self, cluster_id: str | None = None) -> None:
-        self.cluster_id = cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
+    def __init__(self, storage: Storage | None = None) -> None:
+        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
         self.nodes: tuple[Node, ...] = ()
         self.image = TopicsImage()
         self.on_change: Callable[[TopicsImage], None] = lambda image: None
+        self._storage = storage
         self._logs: dict[TopicId, dict[int, PartitionLog]] = {}
-        self._producer_ids = itertools.count(1)
+        self._log_starts: dict[LogStartKey, int] = {}
+        self._next_producer_id = 1
+        self._producer_ids_end = 1
+        """Ids from here on are on no record yet."""
+        if storage is not None:
+            self._load(storage)
+
+    def _load(self, storage: Storage) -> None:
+        topics: dict[TopicId, Topic] = {}
+        version = 0
+        for record in storage.cluster_records():
+            match record:
+                case ClusterRecord(ClusterKey(), ClusterValue(cluster_id, version)):
+                    self.cluster_id = cluster_id
+                case ClusterRecord(TopicKey(topic_id), TopicValue(name, partitions)):
+                    topics[topic_id] = Topic(topic_id=topic_id, name=name, partitions=partitions)
+                case ClusterRecord(TopicKey(topic_id), None):
+                    topics.pop(topic_id, None)
+                case ClusterRecord(ProducerIdsKey(), ProducerIdsValue(next_block)):
+                    self._next_producer_id = self._producer_ids_end = next_block
+                case ClusterRecord(LogStartKey() as key, LogStartValue(offset)):
+                    self._log_starts[key] = offset
+                case ClusterRecord(LogStartKey() as key, None):
+                    self._log_starts.pop(key, None)
+        self.image = TopicsImage.of(topics.values(), version)
+        for topic_id, partition, batch in storage.batches():
+            if topic_id in topics:
+                self.log(topics[topic_id], partition).restore(batch)
+
+    def _write(self, *records: ClusterRecord) -> None:
+        if self._storage is not None and records:
+            self._storage.append(records)
 
     @property
     def controller_id(self) -> int:
@@ -99,7 +146,11 @@ class Cluster:
 
     def next_producer_id(self) -> int:
         """A producer id that nobody had before."""
-        return next(self._producer_ids)
+        if self._next_producer_id >= self._producer_ids_end:
+            self._producer_ids_end = self._next_producer_id + PRODUCER_IDS_AT_ONCE
+            self._write(ClusterRecord(ProducerIdsKey(), ProducerIdsValue(self._producer_ids_end)))
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
 
     def create_topics(self, topics: Mapping[str, int]) -> tuple[Topic, ...]:
         """Create topics with these numbers of partitions; all of them, or none.
@@ -118,10 +169,25 @@ class Cluster:
             self._change(TopicsImage.of([*self.image.by_name.values(), *created], self.image.version + 1))
         return created
 
+    def have_topics(self, topics: Mapping[str, int]) -> None:
+        """Create the topics that there are not, and give those that there are as many partitions.
+
+        :raises ProtocolError: as `create_topics`, and INVALID_PARTITIONS for one that has more.
+        """
+        known = self.image.by_name
+        self.create_topics({name: count for name, count in topics.items() if name not in known})
+        for name, count in topics.items():
+            if name in known and known[name].partitions != count:
+                self.grow_topic(known[name], count)
+
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic with its records."""
         logs = self._logs.pop(topic.topic_id, {})
         self._change(self.image.without(topic.name))
+        if self._storage is not None:
+            for partition, log in logs.items():
+                self._write(ClusterRecord(LogStartKey(topic.topic_id, partition), None))
+                self._storage.drop_batches(topic.topic_id, partition, log.high_watermark)
         for log in logs.values():
             log.close()
 
@@ -149,7 +215,18 @@ class Cluster:
         )
 
     def _change(self, image: TopicsImage) -> None:
-        self.image = image
+        before, self.image = self.image, image
+        gone = (
+            ClusterRecord(TopicKey(topic_id), None)
+            for topic_id in before.by_id
+            if topic_id not in image.by_id
+        )
+        new = (
+            ClusterRecord(TopicKey(topic.topic_id), TopicValue(topic.name, topic.partitions))
+            for topic in image.by_id.values()
+            if before.by_id.get(topic.topic_id) != topic
+        )
+        self._write(ClusterRecord(ClusterKey(), ClusterValue(self.cluster_id, image.version)), *gone, *new)
         self.on_change(image)
 
     def topic_of(self, reference: OfTopic[Any]) -> Topic:
@@ -187,5 +264,8 @@ class Cluster:
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"topic {topic.name!r} has {topic.partitions} partitions, not one numbered {partition}",
                 )
-            log = logs[partition] = PartitionLog()
+            start = self._log_starts.get(LogStartKey(topic.topic_id, partition), 0)
+            log = logs[partition] = PartitionLog(start=start)
+            if self._storage is not None and self._storage.keeps_records:
+                log.on_append = partial(self._storage.append_batch, topic.topic_id, partition)
         return log

@@ -156,11 +156,16 @@ class Connection(asyncio.Protocol):
             self._failed()
         self._flush()
         if self._stopped:
-            self._transport.close()
+            self._end()
 
     def _flush(self) -> None:
-        """Small pieces go together; large ones are not copied for that."""
+        """Small pieces go together; large ones are not copied for that. Nothing goes out at a shut gate."""
+        if self._services.gate.is_shut:
+            self._services.gate.when_open(self._flush)
+            return
         out = self._out
+        if self._stopped and self._transport.is_closing():
+            out.clear()
         if len(out) == 1:
             self._transport.write(out[0])
         elif any(len(piece) >= _LARGE_BYTES for piece in out):
@@ -174,7 +179,14 @@ class Connection(asyncio.Protocol):
         self._stopped = True
         log.warning("connection_closed", peer=self._peer, reason=reason)
         self._flush()
-        self._transport.close()
+        self._end()
+
+    def _end(self) -> None:
+        """Close the connection behind the answers."""
+        if self._services.gate.is_shut:
+            self._services.gate.when_open(self._end)
+        else:
+            self._transport.close()
 
     def _take(self, frame: bytes) -> None:
         heartbeat = self._heartbeat

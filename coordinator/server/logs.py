@@ -33,14 +33,17 @@ class PartitionLog:
         "is_closed",
         "leader_epoch",
         "log_start_offset",
+        "on_append",
     )
 
-    def __init__(self, leader_epoch: int = 0) -> None:
+    def __init__(self, leader_epoch: int = 0, *, start: int = 0) -> None:
         self.leader_epoch = leader_epoch
+        self.on_append: Callable[[bytes], None] | None = None
+        """Called with each batch at its place, before anybody can read it."""
         self.is_closed = False
         """Whether the topic is gone."""
-        self.log_start_offset = 0
-        self.high_watermark = 0
+        self.log_start_offset = start
+        self.high_watermark = start
         self._base_offsets: list[int] = []
         self._batches: list[bytes] = []
         self._ends: list[int] = []
@@ -63,6 +66,21 @@ class PartitionLog:
                 return duplicate
         base_offset = self.high_watermark
         batch = placed(records, base_offset, self.leader_epoch)
+        self._add(batch, header, base_offset)
+        if self.on_append is not None:
+            self.on_append(batch)
+        for watcher in tuple(self._watchers):
+            watcher()
+        return base_offset
+
+    def restore(self, batch: bytes) -> None:
+        """Take a batch that was in this log before, at its place."""
+        header = checked_batch(batch, len(batch))
+        if header.producer_id not in self._producers:
+            self._producers[header.producer_id] = _Producer(header.producer_epoch)
+        self._add(batch, header, header.base_offset)
+
+    def _add(self, batch: bytes, header: BatchHeader, base_offset: int) -> None:
         self._base_offsets.append(base_offset)
         self._batches.append(batch)
         self._ends.append(self.size + len(batch))
@@ -70,9 +88,6 @@ class PartitionLog:
         self.high_watermark = base_offset + header.records
         if header.producer_id != NO_PRODUCER_ID:
             self._producers[header.producer_id].appended(header, base_offset)
-        for watcher in tuple(self._watchers):
-            watcher()
-        return base_offset
 
     def _check_sequence(self, header: BatchHeader) -> int | None:
         producer = self._producers.get(header.producer_id)

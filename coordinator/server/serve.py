@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.storage import Storage
 
 
 async def serve(
@@ -15,12 +15,15 @@ async def serve(
     topics: Mapping[str, int],
     config: GroupCoordinatorConfig,
     on_ready: Callable[[Broker], None],
+    *,
+    storage: Storage | None = None,
 ) -> None:
     """Serve until cancelled; `on_ready` is called once, when connections are accepted.
 
     :raises FencepostError: for a topic that Kafka would refuse.
-    :raises EnvironmentLacks: if the address can't be listened on; the text says what to do.
+    :raises EnvironmentLacks: if the address can't be listened on, or the storage takes no more; the text says
+        what to do.
     """
-    async with Broker(topics, host=host, port=port, config=config) as broker:
+    async with Broker(topics, host=host, port=port, config=config, storage=storage) as broker:
         on_ready(broker)
-        await asyncio.Event().wait()
+        await broker.until_failure()

@@ -12,6 +12,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.outcome import Request
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.logs import PartitionLog
 
@@ -35,6 +36,7 @@ class Services(NamedTuple):
     config: GroupCoordinatorConfig
     node_id: int
     loop: asyncio.AbstractEventLoop
+    gate: Gate = Gate()  # open for good: nobody shuts it
     auto_create_topics: bool = False
     default_partitions: int = 1
 

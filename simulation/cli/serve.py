@@ -6,9 +6,11 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+import structlog
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -20,6 +22,9 @@ from fencepost.simulation.cli.output import print_json, print_text
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.broker import Broker
+    from fencepost.coordinator.server.storage import Storage
+
+log = structlog.get_logger(__name__)
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,16 +50,27 @@ def serve(
         list[str] | None,
         Parameter(help="A setting under Kafka's name: group.consumer.session.timeout.ms=50000."),
     ] = None,
+    journal: Annotated[
+        Path | None,
+        Parameter(help="A file that keeps topics, groups and offsets over any end."),
+    ] = None,
+    journal_records: Annotated[
+        bool, Parameter(negative="", help="Keep produced records in the journal too.")
+    ] = False,
+    journal_repair: Annotated[
+        bool, Parameter(negative="", help="Start a damaged journal with what comes before the damage.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Serve the Kafka protocol to your own clients. Prints `fencepost ready HOST:PORT` when it accepts them.
 
-    Ends with SIGTERM or Ctrl-C. Everything is in memory and gone with it.
+    Ends with SIGTERM or Ctrl-C. Without --journal everything is in memory and gone with it.
     """
     _require("kio")
     counts = _topics(topics or [])
     settings = _settings(config or [])
     configure_logs("info")
+    storage = _storage(journal, settings, journal_records, journal_repair)
 
     def tell(broker: Broker) -> None:
         if json:
@@ -62,8 +78,29 @@ def serve(
         else:
             print_text(f"fencepost ready {broker.bootstrap_servers}")
 
-    asyncio.run(_serve(host, port, counts, settings, tell))
+    asyncio.run(_serve(host, port, counts, settings, tell, storage=storage))
     return 0
+
+
+def _storage(
+    path: Path | None, config: GroupCoordinatorConfig, keeps_records: bool, mend: bool
+) -> Storage | None:
+    """The journal, repaired if it has to be and may be."""
+    if path is None:
+        if keeps_records or mend:
+            option = "--journal-records" if keeps_records else "--journal-repair"
+            raise FencepostError(f"{option}: expected with --journal FILE")
+        return None
+    from fencepost.coordinator.server.storage import Storage, repaired
+
+    if mend and (done := repaired(path, config)) is not None:
+        log.warning(
+            "journal_repaired",
+            backup=str(done.backup),
+            records_kept=done.records,
+            batches_kept=done.batches,
+        )
+    return Storage(path, keeps_records=keeps_records)
 
 
 def _require(library: str) -> None:
@@ -86,12 +123,14 @@ async def _serve(
     topics: Mapping[str, int],
     config: GroupCoordinatorConfig,
     tell: Callable[[Broker], None],
+    *,
+    storage: Storage | None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then close."""
     from fencepost.coordinator.server.serve import serve as run_server
 
     loop = asyncio.get_running_loop()
-    server = asyncio.ensure_future(run_server(host, port, topics, config, tell))
+    server = asyncio.ensure_future(run_server(host, port, topics, config, tell, storage=storage))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.cancel)
     try:
