@@ -6,7 +6,6 @@ A question goes to one broker after the other until one answers it, for a time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from fencepost.coordinator.protocol import administration, cluster
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribedGroup,
 )
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
@@ -40,6 +40,7 @@ _RETRIED = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NON_EMPTY_GROUP,
     }
 )
 
@@ -226,10 +227,18 @@ class Admin:
         return described.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
 
     async def delete_group(self, group_id: str) -> None:
-        """Delete a group that has no members any more; one that has stays."""
+        """Delete a group, once it has no members any more.
+
+        :raises EnvironmentLacks: if it has some for a minute.
+        """
         call = DeleteGroupsCall(groups=(DeleteGroupsRequest(group_id=group_id),))
-        with contextlib.suppress(EnvironmentLacks):
-            await self._of_coordinator(group_id, ApiKey.DELETE_GROUPS, 2, call)
+
+        async def ask() -> DeleteGroupsResponse:
+            reply = await self._of_coordinator(group_id, ApiKey.DELETE_GROUPS, 2, call)
+            deleted: DeleteGroupsResponse = reply.groups[0]
+            return deleted
+
+        await self._until(ask, f"deleting the group {group_id}")
 
     async def _of_coordinator(self, group_id: str, api_key: int, version: int, message: Any) -> Any:
         host, port = (await self.nodes())[await self.coordinator(group_id)]

@@ -110,12 +110,12 @@ class RealStage:
     async def __aenter__(self) -> RealStage:
         """Meet the brokers, make the topics, and get ready to start members."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._time.close)
-            self._nursery = await stack.enter_async_context(Nursery(self._client))
+            stack.push_async_callback(self._leave_no_trace)
             self._producer = Producer(self._servers, self.ledger.acknowledge)
             stack.push_async_callback(self._producer.close)
             await self._producer.begin()
             self._topics = RealTopics(self._admin, self._producer, self.ledger, self.happenings, self._time)
+            self._nursery = await stack.enter_async_context(Nursery(self._client))
             self.brokers = RealBrokers(
                 self._admin,
                 self._own,
@@ -124,10 +124,10 @@ class RealStage:
                 topics=self._topics,
                 tell=self._tell,
             )
-            stack.push_async_callback(self._leave_no_trace)
             await self.brokers.begin()
             self._plan = self._possible(self._played.plan)
             network, servers = await self._network(stack)
+            stack.push_async_callback(self._time.close)
             self._world = RealWorld(
                 self._scenario,
                 self._seed,
@@ -253,7 +253,12 @@ class RealStage:
         )
 
     async def _leave_no_trace(self) -> None:
-        """Delete the run's topics and its group, as far as the cluster lets us."""
+        """Delete the run's topics and its group, as far as the cluster lets us.
+
+        Not on a cluster of ours after a failure: its brokers may be down, and whoever started it ends it.
+        """
+        if self._own is not None and not self.ended_us:
+            return
         with contextlib.suppress(EnvironmentLacks, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._topics.delete_all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ from cyclopts import Parameter
 from fencepost.simulation.cli.arguments import Count, Json, Seed, key_values, writable_file
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.runs import Rows, length, say_violations, whole_percents
 from fencepost.simulation.pipeline.plan import simulate_command
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from fencepost.simulation.run import RunResult
     from fencepost.simulation.scenarios.scenario import Scenario
     from fencepost.simulation.trace.recorder import TraceWriter
-    from fencepost.simulation.trace.schema import Row
-
-SHOWN = 10
-"""Violations that people see; JSON has them all."""
 
 
 def simulate(
@@ -59,20 +55,6 @@ def simulate(
     return 1 if result.violations else 0
 
 
-class _Rows:
-    """Keeps the rows of a run for its page, and hands them on."""
-
-    def __init__(self, onward: TraceWriter | None) -> None:
-        self.rows: list[Row] = []
-        self._onward = onward
-
-    def write(self, rows: Sequence[Row], /) -> None:
-        """Take a batch."""
-        self.rows.extend(rows)
-        if self._onward is not None:
-            self._onward.write(rows)
-
-
 def _run(
     scenario: Scenario,
     seed: int,
@@ -90,28 +72,14 @@ def _run(
             from fencepost.simulation.trace.parquet import ParquetTrace
 
             writer = files.enter_context(ParquetTrace(trace, f"{scenario.name}-{seed}"))
-        rows = _Rows(writer)
-        advance = _whole_percents(files.enter_context(progress.step("simulating", 100)))
+        rows = Rows(writer)
+        advance = whole_percents(files.enter_context(progress.step("simulating", 100)))
         result = run(scenario, seed, trace=writer if report is None else rows, progress=advance)
     if report is not None:
         from fencepost.simulation.report.render import render_run_report
 
         render_run_report(result, rows.rows, report, command=command)
     return result
-
-
-def _whole_percents(advance: Callable[[int], None]) -> Callable[[float], None]:
-    """Shares of a run as steps of a bar with a hundred of them."""
-    told = 0
-
-    def tell(share: float) -> None:
-        nonlocal told
-        percents = int(share * 100)
-        if percents > told:
-            advance(percents - told)
-            told = percents
-
-    return tell
 
 
 def _print(
@@ -129,7 +97,7 @@ def _print(
     facts: list[tuple[str, str | Text]] = [
         (
             "virtual time",
-            f"{_length(result.virtual_seconds)} in {result.wall_seconds:.1f} s ({faster:,.0f} times as fast)",
+            f"{length(result.virtual_seconds)} in {result.wall_seconds:.1f} s ({faster:,.0f} times as fast)",
         ),
         ("members", f"{result.members:,}"),
         ("partitions", f"{result.partitions:,}"),
@@ -141,27 +109,10 @@ def _print(
         ("digest", result.digest),
     ]
     out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)
-    if result.violations:
-        out.say()
-        rows = [
-            (v.invariant, f"{v.seq:,}", f"{v.t_us / 1e6:,.3f} s", v.message)
-            for v in result.violations[:SHOWN]
-        ]
-        out.table(("invariant", "after row", "at", "what was seen"), rows)
-        if len(result.violations) > SHOWN:
-            out.say(f"… and {len(result.violations) - SHOWN:,} more: --json has them all")
+    say_violations(out, result.violations)
     out.say()
     out.say(f"Again:  {command}")
     if trace is not None:
         out.say(f"Trace:  {trace}")
     if report is not None:
         out.say(f"Report: {report}")
-
-
-def _length(seconds: float) -> str:
-    """Seconds for people: 1 h 02 min, 3 min 20 s, 4.2 s."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +71,21 @@ class ParquetTrace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def whole_trace(path: Path, run_id: str) -> Iterator[ParquetTrace]:
+    """A trace that is at `path` once the block has ended well, and nowhere if it has not.
+
+    :raises FencepostError: if the file can't be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with ParquetTrace(unfinished, run_id) as trace:
+            yield trace
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def record_batch(rows: Sequence[Row], run_id: str) -> pa.RecordBatch:

@@ -1,0 +1,247 @@
+"""`fencepost chaos`: one run of a scenario on real brokers, in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from contextlib import AsyncExitStack, ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+from cyclopts import Parameter
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_file
+from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.runs import Rows, length, say_violations, whole_percents
+from fencepost.simulation.pipeline.progress import Progress, progress_for
+from fencepost.simulation.scenarios.load import DEFAULT, load
+from fencepost.simulation.scenarios.values import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.text import Text
+
+    from fencepost.simulation.chaos.result import ChaosResult
+    from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.clusters.cluster import Cluster
+    from fencepost.simulation.scenarios.scenario import Scenario
+    from fencepost.simulation.trace.recorder import TraceWriter
+
+_OWN_CLUSTERS = ("jvm", "docker")
+_LEAST_US = 1_000_000
+
+
+def chaos(
+    scenario: Annotated[str, Parameter(help="A scenario of the library, or a TOML file.")] = DEFAULT,
+    /,
+    *,
+    cluster: Annotated[
+        str,
+        Parameter(
+            help="jvm or docker to start one for the time being, or HOST:PORT of one that runs: there only "
+            "the run's own topics and group are touched, and what would disturb brokers is skipped."
+        ),
+    ] = "jvm",
+    nodes: Annotated[Literal[1, 3], Parameter(help="Of a cluster that is started.")] = 3,
+    profile: Annotated[
+        Literal["fast", "stock"],
+        Parameter(help="Of a cluster that is started: quick sessions, or Kafka's own settings."),
+    ] = "fast",
+    client: Annotated[
+        Literal["fencepost", "confluent"],
+        Parameter(help="Whose members: KIP848Consumer, or confluent-kafka's consumer."),
+    ] = "fencepost",
+    seed: Annotated[Seed, Parameter(help="The same seed gives the same plan as in simulation.")] = 1,
+    members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
+    partitions: Annotated[Count | None, Parameter(help="Partitions in all, shared among the topics.")] = None,
+    duration: Annotated[
+        str, Parameter(help="How long to play the scenario: all its times shrink alike.")
+    ] = "60s",
+    settings: Annotated[
+        list[str] | None,
+        Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
+    ] = None,
+    trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
+    json: Json = False,
+) -> int:
+    """One run on real brokers: the plan of `simulate`, its checkers and its trace, and real records.
+
+    Members are processes that are killed and stopped, brokers are killed and paused, and a proxy disturbs
+    the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.
+    """
+    overrides = settings or []
+    loaded = load(scenario, overrides=overrides, members=members, partitions=partitions, duration=None)
+    length_us = _duration(duration)
+    _require_client(client)
+    writable_file(trace, "--trace")
+    writable_file(report, "--report")
+    configure_logs("error")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it says at length that brokers are away
+    given: dict[str, object] = {
+        "cluster": cluster,
+        **({"nodes": nodes, "profile": profile} if cluster in _OWN_CLUSTERS else {}),
+        "client": client,
+        "seed": seed,
+        "members": members,
+        "partitions": partitions,
+        "duration": duration,
+    }
+    command = _command(scenario, given, overrides)
+    with ExitStack() as files:
+        writer: TraceWriter | None = None
+        if trace is not None:
+            from fencepost.simulation.trace.parquet import whole_trace
+
+            writer = files.enter_context(whole_trace(trace, f"{loaded.name}-{seed}-real"))
+        rows = Rows(writer)
+        own = (nodes, profile) if cluster in _OWN_CLUSTERS else None
+        result = asyncio.run(
+            _run(
+                loaded,
+                seed,
+                cluster,
+                own,
+                client=client,
+                duration_us=length_us,
+                trace=writer if report is None else rows,
+                progress=progress_for(json=json),
+            )
+        )
+    if report is not None:
+        from fencepost.simulation.report.render import render_run_report
+
+        render_run_report(result, rows.rows, report, command=command)
+    if json:
+        print_json(result)
+    else:
+        _print(result, loaded, [f"Again:  {command}", *_files(trace, report)])
+    return 1 if result.violations or result.records_lost else 0
+
+
+def _duration(text: str) -> int:
+    try:
+        duration = Duration.parse(text)
+    except ValueError as error:
+        raise FencepostError(f"--duration: {error}") from None
+    if duration.us < _LEAST_US:
+        raise FencepostError(f"--duration {text}: expected at least a second")
+    return duration.us
+
+
+def _require_client(client: str) -> None:
+    if client == "confluent" and find_spec("confluent_kafka") is None:
+        raise EnvironmentLacks(
+            "--client confluent: needs confluent-kafka, which is not installed: pip install confluent-kafka"
+        )
+
+
+async def _run(
+    scenario: Scenario,
+    seed: int,
+    cluster: str,
+    own: tuple[int, Literal["fast", "stock"]] | None,
+    *,
+    client: Literal["fencepost", "confluent"],
+    duration_us: int,
+    trace: TraceWriter | None,
+    progress: Progress,
+) -> ChaosResult:
+    from fencepost.simulation.chaos.run import run_real
+
+    async with AsyncExitStack() as stack:
+        where: Cluster | str = cluster
+        if own is not None:
+            from fencepost.simulation.clusters.cluster import Cluster
+
+            nodes, profile = own
+            runner = cast("Literal['jvm', 'docker']", cluster)
+            properties = {key: _property(value) for key, value in scenario.config.items()}
+            where = await stack.enter_async_context(
+                Cluster(nodes=nodes, runner=runner, profile=profile, properties=properties)
+            )
+        advance = whole_percents(stack.enter_context(progress.step("playing", 100)))
+        return await run_real(
+            scenario,
+            seed,
+            where,
+            client=client,
+            duration_us=duration_us,
+            trace=trace,
+            progress=advance,
+        )
+
+
+def _property(value: bool | int | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _command(scenario: str, given: dict[str, object], overrides: Sequence[str]) -> str:
+    """The same once more, for a shell."""
+    words = ["fencepost", "chaos", scenario]
+    for name, value in given.items():
+        if value is not None:
+            words += [f"--{name}", str(value)]
+    for each in overrides:
+        words += ["--set", each]
+    return shlex.join(words)
+
+
+def _files(trace: Path | None, report: Path | None) -> list[str]:
+    found = {"Trace: ": trace, "Report:": report}
+    return [f"{name} {path}" for name, path in found.items() if path is not None]
+
+
+def _print(result: ChaosResult, scenario: Scenario, last: Sequence[str]) -> None:
+    from rich.text import Text
+
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    out.say(Text(f"{result.scenario}, seed {result.seed}, on {_place(result)}", style="bold"))
+    out.say(Text(scenario.summary, style="dim"))
+    out.say(
+        f"{length(scenario.duration.us / 1e6)} of the scenario were played {result.speed:.1f} times as fast."
+    )
+    out.say()
+    facts: list[tuple[str, str | Text]] = [
+        ("time", f"{length(result.virtual_seconds)}, {length(result.wall_seconds)} with all around"),
+        ("members", f"{result.members:,} of {result.client}"),
+        ("partitions", f"{result.partitions:,}"),
+        ("heartbeats", f"{result.heartbeats:,}"),
+        ("rebalances", f"{result.rebalances:,}"),
+        ("converged", Text("yes", "green") if result.converged else Text("no", "red")),
+        ("records", f"{result.records_sent:,} acknowledged, {result.records_duplicated:,} processed again"),
+        ("records lost", _count(result.records_lost)),
+        ("violations", _count(len(result.violations))),
+        ("digest", result.digest),
+    ]
+    out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)
+    say_violations(out, result.violations)
+    _say_skipped(out, result)
+    out.say()
+    for line in last:
+        out.say(line)
+
+
+def _place(result: ChaosResult) -> str:
+    brokers = "one broker" if result.nodes == 1 else f"{result.nodes} brokers"
+    return f"{brokers} ({result.cluster})"
+
+
+def _count(number: int) -> Text:
+    from rich.text import Text
+
+    return Text(f"{number:,}", "red" if number else "green")
+
+
+def _say_skipped(out: Terminal, result: ChaosResult) -> None:
+    if result.skipped:
+        out.say()
+        rows = [(one.kind, f"{one.times:,}", one.reason) for one in result.skipped]
+        out.table(("skipped", "times", "because"), rows)
