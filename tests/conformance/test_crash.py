@@ -1,0 +1,31 @@
+"""A server that is killed at random moments, under members and a producer that are not told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.real
+
+CRASH = Path(__file__).parents[2] / "benchmarks" / "crash.py"
+
+
+@pytest.mark.timeout(280)
+def test_what_was_acknowledged_survives_any_kill_and_members_go_on():
+    done = subprocess.run(
+        [sys.executable, str(CRASH), "--cycles", "20", "--seed", "3", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=270,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    found = json.loads(done.stdout)
+    assert found["commits"] >= 20
+    assert found["records"] >= 100
+    gone = ("lost_offsets", "lost_records", "duplicates", "epochs_that_went_back", "rebalances")
+    assert {name: found[name] for name in gone} == dict.fromkeys(gone, 0)
