@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Iterator
+from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -70,7 +71,7 @@ class Merged(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """It waited for a record, and gave up."""
 
 
-class _Held(msgspec.Struct, Generic[T], gc=False):
+class _Held(msgspec.Struct, Generic[T], frozen=True, gc=False):
     t_us: int
     number: int
     item: T
@@ -81,13 +82,20 @@ class _Held(msgspec.Struct, Generic[T], gc=False):
 class Merge(Generic[T]):
     """Brings what sources push into one order.
 
-    Each source pushes in its own order. `hold_us` bounds how much later one source may be than another.
+    Each source pushes in its own order. `hold_us` bounds how much later than at its time an event may be
+    pushed; only the journal may be later, if `complete` tells how far it is. Everything may be pushed first
+    and then be drained: then nothing is late.
     """
 
     def __init__(self, *, hold_us: int = HOLD_US, patience_us: int = PATIENCE_US) -> None:
         self._hold_us = hold_us
         self._patience_us = patience_us
-        self._sources: dict[str, deque[_Held[T]]] = {}
+        self._queues: dict[str, deque[_Held[T]]] = {}
+        """What each source has pushed. The first of each queue is in `_next`."""
+        self._next: list[tuple[int, bool, int, str, bool]] = []
+        """A heap: when the first of a queue goes, members' after the journal's; its number and source, and
+        whether it goes without what it waited for. One that waits is in twice once that has come."""
+        self._waiting: dict[Hashable, list[str]] = {}
         self._latest: dict[str, int] = {}
         self._marks: OrderedDict[Hashable, None] = OrderedDict()
         self._complete_us: int | None = None
@@ -98,7 +106,7 @@ class Merge(Generic[T]):
 
     def __len__(self) -> int:
         """How much is held."""
-        return sum(map(len, self._sources.values()))
+        return sum(map(len, self._queues.values()))
 
     def push(
         self,
@@ -112,8 +120,10 @@ class Merge(Generic[T]):
         """Take an item in. It comes after the item with the mark `after`, and `marks` are its own."""
         self._pushed += 1
         t_us = self._latest[source] = max(t_us, self._latest.get(source, 0))
-        held = _Held(t_us, self._pushed, item, after, tuple(marks))
-        self._sources.setdefault(source, deque()).append(held)
+        queue = self._queues.setdefault(source, deque())
+        queue.append(_Held(t_us, self._pushed, item, after, tuple(marks)))
+        if len(queue) == 1:
+            self._line_up(source)
 
     def complete(self, t_us: int) -> None:
         """The journal has been read up to this time. From the first call on nothing goes beyond it."""
@@ -122,53 +132,49 @@ class Merge(Generic[T]):
     def take(self, now_us: int) -> Iterator[Merged[T]]:
         """Let go what has been held long enough."""
         known_us = now_us if self._complete_us is None else min(now_us, self._complete_us)
-        yield from self._release(known_us - self._hold_us, now_us - self._patience_us)
+        yield from self._release(known_us - self._hold_us)
 
     def drain(self) -> Iterator[Merged[T]]:
         """Let everything go, in order: nothing more will come."""
-        yield from self._release(None, None)
+        yield from self._release(None)
 
-    def _release(self, until_us: int | None, give_up_us: int | None) -> Iterator[Merged[T]]:
-        while True:
-            ready = [
-                (queue[0].t_us, source != LOG, queue[0].number, source)
-                for source, queue in self._sources.items()
-                if queue and self._may_go(queue[0], until_us, give_up_us)
-            ]
-            if not ready and until_us is None:
-                # What still waits waits for what will not come.
-                ready = [
-                    (queue[0].t_us, source != LOG, queue[0].number, source)
-                    for source, queue in self._sources.items()
-                    if queue
-                ]
-            if not ready:
-                return
-            yield self._let_go(min(ready)[-1])
+    def _line_up(self, source: str) -> None:
+        """The first of a queue has changed."""
+        first = self._queues[source][0]
+        if first.after is None or first.after in self._marks:
+            heappush(self._next, (first.t_us, source != LOG, first.number, source, False))
+        else:
+            self._waiting.setdefault(first.after, []).append(source)
+            heappush(self._next, (first.t_us + self._patience_us, True, first.number, source, True))
 
-    def _may_go(self, held: _Held[T], until_us: int | None, give_up_us: int | None) -> bool:
-        if until_us is not None and held.t_us > until_us:
-            return False
-        if held.after is None or held.after in self._marks:
-            return True
-        return give_up_us is not None and held.t_us <= give_up_us
+    def _release(self, until_us: int | None) -> Iterator[Merged[T]]:
+        while self._next and (until_us is None or self._next[0][0] <= until_us):
+            _, _, number, source, in_vain = heappop(self._next)
+            queue = self._queues[source]
+            if queue and queue[0].number == number:
+                yield self._let_go(queue, source, in_vain)
 
-    def _let_go(self, source: str) -> Merged[T]:
-        queue = self._sources[source]
+    def _let_go(self, queue: deque[_Held[T]], source: str, in_vain: bool) -> Merged[T]:
         held = queue.popleft()
-        if not queue:
-            del self._sources[source]
-        overdue = held.after is not None and held.after not in self._marks
-        self.overdue += overdue
-        if held.after is not None and not overdue:
+        self.overdue += in_vain
+        if held.after in self._marks:
             self._marks.move_to_end(held.after)
         for mark in held.marks:
-            self._marks[mark] = None
-            self._marks.move_to_end(mark)
-        while len(self._marks) > _MARKS:
-            self._marks.popitem(last=False)
+            self._show(mark)
+        if queue:
+            self._line_up(source)
         self._now_us = max(self._now_us, held.t_us)
-        return Merged(self._now_us, held.item, overdue)
+        return Merged(self._now_us, held.item, in_vain)
+
+    def _show(self, mark: Hashable) -> None:
+        self._marks[mark] = None
+        self._marks.move_to_end(mark)
+        if len(self._marks) > _MARKS:
+            self._marks.popitem(last=False)
+        for source in self._waiting.pop(mark, ()):
+            queue = self._queues[source]
+            if queue and queue[0].after == mark:
+                heappush(self._next, (queue[0].t_us, source != LOG, queue[0].number, source, False))
 
 
 # -- marks: what a record shows, and what an answer can only follow ------------------------------------------

@@ -1,0 +1,158 @@
+"""What is merged keeps what caused what, however late members and the journal are heard."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fencepost.simulation.chaos.merge import LOG, Merge
+
+HOLD_US = 1_000
+MEMBERS = ("one", "two", "three")
+
+
+class Item(NamedTuple):
+    """What happened: `kind` is local, request, record or answer; `true_us` is when."""
+
+    source: str
+    kind: str
+    exchange: int
+    true_us: int
+
+
+class Heard(NamedTuple):
+    at_us: int
+    t_us: int
+    item: Item
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Item]:
+    """Members each do one thing after the other; each request becomes a record, and is answered then."""
+    free_at = dict.fromkeys(MEMBERS, 0)
+    log_at = 0
+    items: list[Item] = []
+    for exchange in range(draw(st.integers(1, 12))):
+        member = draw(st.sampled_from(MEMBERS))
+        gap = st.integers(1, 3_000)
+        asked = free_at[member] + draw(gap)
+        if draw(st.booleans()):
+            items.append(Item(member, "local", exchange, asked))
+            free_at[member] = asked
+            continue
+        logged = log_at = max(asked + draw(st.integers(1, 800)), log_at + 1)
+        answered = logged + draw(st.integers(1, 800))
+        items += [
+            Item(member, "request", exchange, asked),
+            Item(LOG, "record", exchange, logged),
+            Item(member, "answer", exchange, answered),
+        ]
+        free_at[member] = answered
+    return items
+
+
+@st.composite
+def hearings(draw: st.DrawFn, log_delay_us: int) -> list[Heard]:
+    """Each source is heard in its order; members' events within the hold, the journal's any time later."""
+    heard: list[Heard] = []
+    latest: dict[str, int] = {}
+    for item in sorted(draw(histories()), key=lambda each: each.true_us):
+        limit = log_delay_us if item.source == LOG else HOLD_US
+        at = max(item.true_us + draw(st.integers(0, limit)), latest.get(item.source, 0))
+        latest[item.source] = at
+        # A broker's clock shows milliseconds, of which the end is taken.
+        t_us = item.true_us // 1_000 * 1_000 + 999 if item.source == LOG else item.true_us
+        heard.append(Heard(at, t_us, item))
+    return sorted(heard, key=lambda each: each.at_us)
+
+
+def push(merge: Merge[Item], heard: Heard) -> None:
+    item = heard.item
+    merge.push(
+        item.source,
+        heard.t_us,
+        item,
+        after=item.exchange if item.kind == "answer" else None,
+        marks=(item.exchange,) if item.kind == "record" else (),
+    )
+
+
+def check(merge: Merge[Item], merged: list[tuple[int, Item]], heard: list[Heard]) -> None:
+    items = [item for _, item in merged]
+    assert sorted(items) == sorted(each.item for each in heard)
+    assert [t_us for t_us, _ in merged] == sorted(t_us for t_us, _ in merged)
+    assert merge.overdue == len(merge) == 0
+    for source in (LOG, *MEMBERS):
+        own = [item.true_us for item in items if item.source == source]
+        assert own == sorted(own)
+    place = {(item.kind, item.exchange): at for at, item in enumerate(items)}
+    for kind, exchange in place:
+        if kind == "answer":
+            assert place["request", exchange] < place["record", exchange] < place["answer", exchange]
+
+
+@settings(deadline=None)
+@given(hearings(log_delay_us=50_000))
+def test_what_is_drained_is_in_causal_order(heard: list[Heard]) -> None:
+    merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
+    for each in heard:
+        push(merge, each)
+    check(merge, [(each.t_us, each.item) for each in merge.drain()], heard)
+
+
+@settings(deadline=None)
+@given(hearings(log_delay_us=50_000), st.data())
+def test_what_is_taken_as_it_comes_is_in_causal_order(heard: list[Heard], data: st.DataObject) -> None:
+    merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
+    tells_how_far = data.draw(st.booleans())
+    merged: list[tuple[int, Item]] = []
+    for at, each in enumerate(heard):
+        push(merge, each)
+        now_us = heard[at + 1].at_us - 1 if at + 1 < len(heard) else each.at_us
+        now_us = data.draw(st.integers(each.at_us, max(each.at_us, now_us)))
+        if tells_how_far:
+            to_come = [later.item.true_us - 1 for later in heard[at + 1 :] if later.item.source == LOG]
+            merge.complete(min([now_us, *to_come]))
+        merged += [(found.t_us, found.item) for found in merge.take(now_us)]
+    merged += [(found.t_us, found.item) for found in merge.drain()]
+    check(merge, merged, heard)
+
+
+@settings(deadline=None)
+@given(hearings(log_delay_us=50_000))
+def test_a_journal_that_is_behind_holds_everything(heard: list[Heard]) -> None:
+    """With `complete` nothing but what waits for a record is out of the order of time."""
+    merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
+    merged = []
+    for at, each in enumerate(heard):
+        push(merge, each)
+        to_come = [later.item.true_us - 1 for later in heard[at + 1 :] if later.item.source == LOG]
+        merge.complete(min([each.at_us, *to_come]))
+        merged += [found.item for found in merge.take(each.at_us)]
+    merged += [found.item for found in merge.drain()]
+    at_once = Merge[Item](hold_us=HOLD_US, patience_us=10_000_000)
+    for each in heard:
+        push(at_once, each)
+    assert merged == [found.item for found in at_once.drain()]
+
+
+def test_what_waits_in_vain_goes_after_its_time() -> None:
+    merge: Merge[str] = Merge(hold_us=100, patience_us=1_000)
+    merge.push("one", 10, "answer", after="never")
+    merge.push("one", 20, "next")
+    merge.push("two", 500, "other")
+    assert [each.item for each in merge.take(700)] == ["other"]
+    assert [(each.t_us, each.item, each.overdue) for each in merge.take(1_110)] == [
+        (500, "answer", True),
+        (500, "next", False),
+    ]
+    assert merge.overdue == 1
+
+
+def test_records_come_first_at_one_time() -> None:
+    merge: Merge[str] = Merge()
+    merge.push("one", 1_999, "member's")
+    merge.push(LOG, 1_999, "journal's")
+    assert [each.item for each in merge.drain()] == ["journal's", "member's"]
