@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
@@ -42,6 +43,29 @@ class RetoldDriver:
         self.assignment: tuple[TopicPartition, ...] = ()
 
 
+class ForeignDriver:
+    """A member that does not tell of its state: it stands where the coordinator's log has it."""
+
+    def __init__(self, retelling: Retelling, member_id: MemberId) -> None:
+        self._retelling = retelling
+        self._member_id = member_id
+        self.assignment: tuple[TopicPartition, ...] = ()
+
+    @property
+    def state(self) -> ConsumerMemberState:
+        """STABLE if it is in the group, as far as one can know."""
+        known = self._retelling.active is not None
+        out = known and not self.member_epoch
+        return ConsumerMemberState.JOINING if out else ConsumerMemberState.STABLE
+
+    @property
+    def member_epoch(self) -> int:
+        """The epoch on record."""
+        group = self._retelling.group
+        member = None if group is None else group.members.get(self._member_id)
+        return 0 if member is None else member.member_epoch
+
+
 class RetoldBroker:
     """A broker's host; what coordinates there is seen in `Retelling.active`."""
 
@@ -59,7 +83,7 @@ class RetoldHost:
         self.instance_id = instance_id
         self.status = "stopped"
         self.member_id: MemberId = ""
-        self.told: RetoldDriver | None = None
+        self.told: RetoldDriver | ForeignDriver | None = None
         self.requests: dict[int, Any] = {}
 
     @property
@@ -75,8 +99,9 @@ class Retelling:
         self,
         scenario: Scenario,
         config: GroupCoordinatorConfig,
-        observed: ObservedCoordinator,
+        observed: ObservedCoordinator | None,
         *,
+        client: m.ClientName,
         members: Iterable[tuple[str, str | None]],
         brokers: Iterable[str],
         observers: Iterable[Observer],
@@ -87,20 +112,23 @@ class Retelling:
         self.topics = TopicsImage()
         self.journal = MemoryJournal()
         self.coordinators: Mapping[str, CoordinatorView] = {name: RetoldBroker(name) for name in brokers}
-        self.active: GroupCoordinator | None = observed.coordinator
+        self.active: GroupCoordinator | None = None if observed is None else observed.coordinator
         self.members = {name: RetoldHost(name, instance_id) for name, instance_id in members}
         self.hosts_by_member: dict[MemberId, str] = {}
         self.log_ends: dict[TopicPartition, int] = {}
         self.faults_over = False
         self.now_us = 0
         self.violations: list[Violation] = []
+        self._client = client
         self._observed = observed
         self._sequence = sequence
         watching = tuple(observers)
         for observer in watching:
             observer.attach(self, self.report)
         self._pushed: dict[str, MemberId] = {}
-        self._hooks = observed.hooks = hook_lists(watching)
+        self._hooks = hook_lists(watching)
+        if observed is not None:
+            observed.hooks = self._hooks
 
     @property
     def group_id(self) -> str:
@@ -125,16 +153,33 @@ class Retelling:
             method(violation)
 
     @property
+    def group(self) -> ConsumerGroup | None:
+        """The group, as the coordinator's log has it."""
+        return None if self.active is None else self.active.groups.get(self.group_id)
+
+    @property
     def settled(self) -> bool:
-        """Whether all members that run are STABLE at one epoch, which is the group's where that is known."""
+        """Whether members that run are STABLE at one epoch, the group's if it is known, and share nothing."""
         running = [host for host in self.members.values() if host.status in ("running", "stopping", "frozen")]
         told = [host.told for host in running if host.told is not None]
         epochs = {driver.member_epoch for driver in told}
-        stable = all(driver.state is ConsumerMemberState.STABLE for driver in told)
-        group = None if self.active is None else self.active.groups.get(self.group_id)
-        if group is not None and (len(group.members) != len(running) or epochs - {group.group_epoch}):
+        if self.group is not None and (
+            len(self.group.members) != len(running) or epochs - {self.group.group_epoch}
+        ):
             return False
-        return stable and len(told) == len(running) and len(epochs) <= 1
+        owned = [partition for driver in told for partition in driver.assignment]
+        return (
+            len(told) == len(running)
+            and len(epochs) <= 1
+            and len(owned) == len(set(owned))
+            and all(driver.state is ConsumerMemberState.STABLE for driver in told)
+        )
+
+    @property
+    def standing(self) -> str:
+        """Where each member stands that runs, for people."""
+        told = [(host.name, host.told) for host in self.members.values() if host.told is not None]
+        return ", ".join(f"{name} {driver.state} {driver.member_epoch}" for name, driver in told)
 
     # -- all of it ----------------------------------------------------------------------------------------
 
@@ -143,7 +188,7 @@ class Retelling:
         merge: Merge[Callable[[int], None]] = Merge()
         for t_us, host, happening in happenings.in_order():
             if t_us <= end_us:
-                after = self._after(host, happening)
+                after = None if self._observed is None else self._after(host, happening)
                 merge.push(host or _WORLD, t_us, partial(self._happened, host, happening), after=after)
         for arrival in arrivals:
             if arrival.t_us <= end_us:
@@ -161,6 +206,7 @@ class Retelling:
         return None
 
     def _play(self, arrival: Arrival, t_us: int) -> None:
+        assert self._observed is not None
         self.now_us = t_us
         self._observed.play(arrival, t_us)
 
@@ -193,7 +239,7 @@ class Retelling:
     def _said(self, host: RetoldHost, event: m.Event) -> None:
         match event:
             case m.Moved(_, arrow, source, target, epoch, owned):
-                if host.told is not None:
+                if isinstance(host.told, RetoldDriver):
                     host.told.state = ConsumerMemberState(target)
                     host.told.member_epoch = epoch
                     host.told.assignment = owned
@@ -221,7 +267,8 @@ class Retelling:
                 host.member_id = member_id
                 self.hosts_by_member[member_id] = host.name
                 host.status = "running"
-                host.told = RetoldDriver()
+                ours = self._client == "fencepost"
+                host.told = RetoldDriver() if ours else ForeignDriver(self, member_id)
                 host.requests.clear()
                 self.tell("on_member_host", host.name, "start")
             case m.Stopping():
@@ -239,9 +286,9 @@ class Retelling:
         elif event.commit is not None:
             host.requests[event.number] = event.commit
         request = host.requests[event.number]
-        if event.commit is None and host.told is not None:
+        if event.commit is None and isinstance(host.told, RetoldDriver):
             host.told.member_epoch = max(request.member_epoch, 0)
-            if request.member_epoch < 0:
+            if request.member_epoch < 0 and self._observed is not None:
                 self._observed.left(request.member_id)
         self.tell("on_member_request", host.name, request)
 

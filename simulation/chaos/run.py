@@ -21,6 +21,10 @@ from fencepost.simulation.trace.recorder import Recorder, TraceWriter
 from fencepost.simulation.world.observers import Observer
 
 WORLD: Final = "real"
+_UNSEEN: Final = frozenset({"commit-before-release"})
+"""What can't be judged of members that do not tell of their requests."""
+_OF_COORDINATOR: Final = frozenset({"progress", "quiet", "gone-members"})
+"""What can't be judged of a group whose coordinator shows no log."""
 
 
 async def run_real(
@@ -50,7 +54,6 @@ async def run_real(
         await examine(servers.partition(",")[0].strip())
     recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
     chronicle = RealChronicle(recorder)
-    watching = [chronicle, *(_checkers() if checkers is None else checkers)]
     async with AsyncExitStack() as stack:
         admin = Admin(servers)
         stack.push_async_callback(admin.close)
@@ -60,7 +63,8 @@ async def run_real(
         stage = RealStage(played, seed, admin, servers, config=config, own=own, client=client, flaw=flaw)
         async with stage:
             await stage.play(progress)
-        retelling = stage.retell(watching, recorder)
+        watching = _checkers(client, observed=stage.observed is not None) if checkers is None else checkers
+        retelling = stage.retell([chronicle, *watching], recorder)
     missing = stage.missing
     return ChaosResult(
         scenario=scenario.name,
@@ -86,10 +90,17 @@ async def run_real(
     )
 
 
-def _checkers() -> Sequence[Observer]:
+def _checkers(client: m.ClientName, *, observed: bool) -> Sequence[Observer]:
+    """Those that can judge what there is to see."""
     from fencepost.simulation.checkers import real_checkers
 
-    return real_checkers()
+    checkers = real_checkers()
+    for checker in checkers:
+        if client != "fencepost":
+            checker.left_out |= _UNSEEN
+        if not observed:
+            checker.left_out |= _OF_COORDINATOR
+    return checkers
 
 
 async def _require_vacant(admin: Admin, scenario: Scenario) -> None:

@@ -14,9 +14,10 @@ import msgspec
 import re2
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.admin import Admin
+from fencepost.simulation.chaos.admin import OFFSETS_TOPIC, Admin
 from fencepost.simulation.chaos.brokers import RealBrokers
 from fencepost.simulation.chaos.clock import RealTime
 from fencepost.simulation.chaos.happenings import Happenings, Told
@@ -99,6 +100,8 @@ class RealStage:
         self._stack = AsyncExitStack()
         self._subscriptions: set[tuple[tuple[str, ...], str | None]] = set()
         self._arrivals: list[Arrival] = []
+        self.observed: ObservedCoordinator | None = None
+        """What the coordinator's log tells, if the cluster has one."""
         self.happenings = Happenings()
         self.ledger = Ledger()
         self.skipped: list[Skipped] = []
@@ -153,7 +156,7 @@ class RealStage:
 
     def _possible(self, plan: Plan) -> Plan:
         """The plan without what can't be played here, which is taken down."""
-        reasons = {entry.kind: self.brokers.cannot(entry.kind) for entry in plan.entries}
+        reasons = {entry.kind: self._cannot(entry.kind) for entry in plan.entries}
         times = Counter(entry.kind for entry in plan.entries)
         self.skipped = [
             Skipped(kind=kind.value, times=times[kind], reason=reason)
@@ -163,12 +166,21 @@ class RealStage:
         left = tuple(entry for entry in plan.entries if reasons[entry.kind] is None)
         return msgspec.structs.replace(plan, entries=left)
 
+    def _cannot(self, kind: Kind) -> str | None:
+        if kind is Kind.CALLBACK_ERROR and self._client == "confluent":
+            return "what its callbacks raise comes out of poll, and nothing else becomes of it"
+        return self.brokers.cannot(kind)
+
     async def _network(self, stack: AsyncExitStack) -> tuple[DisturbedNetwork, str]:
-        """What members reach the brokers over: a proxy if the plan has faults of the network."""
-        if not any(entry.kind in _OF_NETWORK for entry in self._plan.entries):
+        """What members reach the brokers over: a proxy if the plan has faults of the network.
+
+        Or if members do not tell of their heartbeats, which then are seen on their way.
+        """
+        foreign = self._client != "fencepost"
+        if not foreign and not any(entry.kind in _OF_NETWORK for entry in self._plan.entries):
             return OpenNetwork(), self._servers
         rng = Streams(self._seed).random("proxy")
-        proxy = Proxy(await self._admin.nodes(), rng=rng, observer=_Losses(self._time, self.happenings))
+        proxy = Proxy(await self._admin.nodes(), rng=rng, observer=_Wire(self._tell, heartbeats=foreign))
         await stack.enter_async_context(proxy)
         return proxy, proxy.bootstrap_servers
 
@@ -187,7 +199,7 @@ class RealStage:
             self._topics.create(topic.name, topic.partitions, topic.records_per_second)
         await self._time.wait(self._topics.settled())
         self._time.begin()
-        self._observed = await self._stack.enter_async_context(self._observe())
+        await self._observe()
         world, plan = self._world, self._plan
         world.on_calm = self._calmed
         world.begin()
@@ -197,7 +209,8 @@ class RealStage:
         await self._time.wait(self._calm.wait())
         await self._time.until(self._calm_us + self._played.quiet_us)
         await self._time.wait(self._drain())
-        await self._time.wait(self._observed.caught_up())
+        if self.observed is not None:
+            await self._time.wait(self.observed.caught_up())
         self._tell("on_end")
         self.ended_us = self._time.now_us
         self.missing = self.ledger.missing(self._subscribed)
@@ -206,14 +219,22 @@ class RealStage:
             async with asyncio.timeout(_CLOSE_S):
                 await _until(lambda: not world.alive)
 
-    def _observe(self) -> ObservedCoordinator:
-        return ObservedCoordinator(
+    async def _observe(self) -> None:
+        """Follow the coordinator's log, if the cluster shows one."""
+        if not await self._admin.partitions(OFFSETS_TOPIC):
+            reason = (
+                f"the cluster shows no {OFFSETS_TOPIC}: members are checked, the coordinator's state is not"
+            )
+            self.skipped.append(Skipped(kind="coordinator's log", times=1, reason=reason))
+            return
+        observed = ObservedCoordinator(
             self._scenario.group.id,
             self._servers,
             clock=RunClock(began_us=self._time.began_us),
             config=self._config,
             arrive=self._arrivals.append,
         )
+        self.observed = await self._stack.enter_async_context(observed)
 
     async def _show(self, progress: Progress, end_us: int) -> None:
         while True:
@@ -271,7 +292,8 @@ class RealStage:
         retelling = Retelling(
             self._scenario,
             self._config,
-            self._observed,
+            self.observed,
+            client=self._client,
             members=[(host.name, host.instance_id) for host in self._world.members.values()],
             brokers=self.brokers.brokers,
             observers=observers,
@@ -279,6 +301,8 @@ class RealStage:
         )
         recorder.add(0, "", Row.RUN_START.value, detail=f"{self._scenario.name} {self._seed}")
         retelling.tell_all(self.happenings, self._arrivals, self.ended_us)
+        if self.observed is None and not retelling.settled:
+            retelling.report("progress", f"members stand at {retelling.standing}")
         for number in self.missing[:_SHOWN]:
             partition, offset = self.ledger.acknowledged[number]
             retelling.report(
@@ -297,15 +321,18 @@ async def _until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-class _Losses(ProxyObserver):
-    """Takes down what the proxy lost."""
+class _Wire(ProxyObserver):
+    """Takes down what the proxy lost, and heartbeats if members do not tell of them."""
 
-    def __init__(self, time: RealTime, happenings: Happenings) -> None:
-        self._time = time
-        self._happenings = happenings
+    def __init__(self, tell: Callable[..., None], *, heartbeats: bool) -> None:
+        self._tell = tell
+        self._heartbeats = heartbeats
+
+    def on_response(self, member: str, broker: str, request: object, response: object, t_us: int) -> None:
+        """A response was handed to the member's socket."""
+        if self._heartbeats and isinstance(request, ConsumerGroupHeartbeatRequest):
+            self._tell("on_member_response", member, request, response)
 
     def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
         """A request did not reach the broker, or no answer to it the member."""
-        self._happenings.add(
-            self._time.now_us, "", Told("on_loss", (member, broker, str(direction), request))
-        )
+        self._tell("on_loss", member, broker, str(direction), request)
