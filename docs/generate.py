@@ -27,6 +27,7 @@ import msgspec
 from fencepost.coordinator.codec.registry import REGISTRY
 from fencepost.member.consumer.drafts import VIEWS, Difference
 from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.conform.deviations import DEVIATIONS
 from fencepost.simulation.conform.rules import NAMES
@@ -331,7 +332,18 @@ def conformance_rules() -> Iterator[str]:
         yield f"| {name} | {about} |"
 
 
+def on_a_real_broker() -> Iterator[str]:
+    """The table of what is different where the coordinator is a real broker."""
+    yield "| invariant | on a real broker |"
+    yield "|---|---|"
+    for name, invariant in INVARIANTS.items():
+        judgement = invariant.on_real
+        if judgement.note:
+            yield f"| `{name}` | {judgement.note if judgement.judged else f'Not judged. {judgement.note}'} |"
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "on-a-real-broker": lambda: "\n".join(on_a_real_broker()) + "\n",
     "commands": lambda: "\n".join(commands()),
     "apis": lambda: "\n".join(apis()) + "\n",
     "conformance-rules": lambda: "\n".join(conformance_rules()) + "\n",
