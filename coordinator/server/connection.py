@@ -177,7 +177,9 @@ class Connection(asyncio.Protocol):
 
     def _stop(self, reason: str) -> None:
         self._stopped = True
-        log.warning("connection_closed", peer=self._peer, reason=reason)
+        if structlog.is_configured():
+            # An application that set up no logging wants no line on its standard output.
+            log.warning("connection_closed", peer=self._peer, reason=reason)
         self._flush()
         self._end()
 

@@ -7,7 +7,11 @@ from itertools import chain
 from typing import Any
 
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
     LEAVE_EPOCH,
@@ -23,8 +27,10 @@ from fencepost.coordinator.protocol.outcome import (
     DeadlineReached,
     MemberFenced,
     Outcome,
+    RebalanceRequested,
     RegularExpressionsResolved,
     Request,
+    SessionEnded,
     TopicsChanged,
 )
 from fencepost.simulation.trace.recorder import Recorder
@@ -280,6 +286,10 @@ def _cause(event: StepEvent) -> str:
 
 _CAUSES: dict[type, str] = {
     DeadlineReached: "timeout",
+    LeaveGroupBatchRequest: "leave",
+    LeaveGroupRequest: "leave",
+    RebalanceRequested: "asked",
+    SessionEnded: "timeout",
     TopicsChanged: "topics",
     RegularExpressionsResolved: "expressions",
 }

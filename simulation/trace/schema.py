@@ -34,7 +34,8 @@ class Kind(enum.StrEnum):
     GROUP_EPOCH = "group.epoch"
     """The group epoch was raised; `detail` says by what, `state_to` is the group's state after that step.
 
-    `detail` is that of a heartbeat, or timeout (of a member), topics (changed) or expressions (resolved).
+    `detail` is that of a heartbeat, or timeout (of a member), topics (changed), expressions (resolved), or
+    asked (for by somebody who drives the group).
     """
     TARGET = "group.target"
     """A new target assignment; `group_epoch` is its epoch."""

@@ -1,0 +1,147 @@
+"""The brokers of an embedded Kafka, with those who watch them and those who interfere; lives on one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
+from fencepost.coordinator.protocol.outcome import MemberHeard
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.groups import KeptJournal
+from fencepost.coordinator.server.services import Asked
+from fencepost.simulation.embedded.interference import Interference, Rule
+from fencepost.simulation.embedded.logs import LogAccess
+from fencepost.simulation.embedded.watch import Watch
+from fencepost.simulation.trace.schema import Kind
+
+JournalLike: TypeAlias = KeptJournal | str | Path | None
+
+
+class Endpoint:
+    """Everything behind an `EmbeddedKafka`; made, started and closed on the loop that it lives on."""
+
+    def __init__(
+        self,
+        *,
+        topics: Mapping[str, int],
+        brokers: int,
+        ports: tuple[int, ...],
+        host: str,
+        config: GroupCoordinatorConfig,
+        journal: JournalLike,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.watch = Watch()
+        self.interference = Interference(self._note)
+        self.brokers = Brokers(
+            topics,
+            host=host,
+            ports=ports or (0,) * brokers,
+            config=config,
+            intercept=lambda node_id, table: self.interference.around(table),
+            make_runtime=self.watch.make_runtime,
+            on_state=self.watch.coordinator_state,
+            **_kept_in(journal),
+            **options,
+        )
+        self.watch.attach(self.brokers)
+        self.watch.on_member_gone = self.interference.forget
+        self.logs = LogAccess(self.brokers)
+        self._image = TopicsImage()
+
+    async def start(self) -> None:
+        """Listen."""
+        await self.brokers.start()
+        tell_groups = self.brokers.cluster.on_change
+
+        def changed(image: TopicsImage) -> None:
+            tell_groups(image)
+            self._tell_topics(image)
+
+        self.brokers.cluster.on_change = changed
+        self._tell_topics(self.brokers.cluster.image)
+
+    def _tell_topics(self, image: TopicsImage) -> None:
+        before, self._image = self._image, image
+        for topic in image.by_id.values():
+            old = before.by_id.get(topic.topic_id)
+            if old is None or old.partitions != topic.partitions:
+                self.watch.topic(topic.name, "created" if old is None else "grown", topic.partitions)
+        for topic in before.by_id.values():
+            if topic.topic_id not in image.by_id:
+                self.watch.topic(topic.name, "deleted", 0)
+
+    def _note(self, api: ApiKey, request: Any, asked: Asked, rule: Rule) -> None:
+        """A rule of the interference has found its request."""
+        who = getattr(request, "member_id", "") or asked.context.client_id
+        group = getattr(request, "group_id", "")
+        if rule.lost:
+            self.watch.note(who, Kind.RESPONSE_LOST, group=group, detail=type(request).__name__)
+        if rule.error is not None:
+            self.watch.note(
+                "fail",
+                Kind.FAULT,
+                group=group,
+                state_to="begin",
+                detail=f"{api.name} {rule.error.name} {who}",
+            )
+        if rule.delay_s:
+            self.watch.note(
+                "delay",
+                Kind.FAULT,
+                group=group,
+                state_to="begin",
+                detail=f"{api.name} {rule.delay_s:g} s {who}",
+            )
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """A new topic."""
+        try:
+            self.brokers.cluster.create_topics({name: partitions})
+        except ProtocolError as error:
+            raise FencepostError(error.message) from None
+
+    def advance(self, length_s: float) -> None:
+        """Time passes at once, for all but those members whose connection is open."""
+        self.watch.note("clock", Kind.FAULT, state_to="begin", detail=f"{length_s:g} s")
+        self.brokers.groups.advance(round(length_s * 1000), self._hear_the_connected)
+
+    def _hear_the_connected(self) -> None:
+        for runner in self.brokers.groups.active():
+            coordinator = runner.runtime.coordinator
+            members = [
+                (group_id, each) for group_id, group in coordinator.groups.items() for each in group.members
+            ]
+            for group_id, classic in coordinator.classic.groups.items():
+                members += [(group_id, each) for each in classic.members]
+            for group_id, member_id in members:
+                if self.interference.is_connected(member_id):
+                    runner.process(MemberHeard(group_id=group_id, member_id=member_id))
+
+    def move_coordinator(self, group_id: str | None, node_id: int | None, load_s: float) -> None:
+        """Other brokers lead the shards of all groups, or of one."""
+        groups = self.brokers.groups
+        nodes = groups.node_ids
+        if node_id is not None and node_id not in nodes:
+            raise FencepostError(f"there is no broker {node_id!r}; there are {', '.join(map(str, nodes))}")
+        for shard in groups.shards if group_id is None else (groups.shard_of(group_id),):
+            new = nodes[(nodes.index(shard.node_id) + 1) % len(nodes)] if node_id is None else node_id
+            groups.move(shard, new, load_s)
+
+
+def _kept_in(journal: JournalLike) -> dict[str, Any]:
+    """The settings by which brokers keep what they are told to keep."""
+    if journal is None:
+        return {}
+    if isinstance(journal, str | Path):
+        from fencepost.coordinator.server.storage import Storage
+
+        return {"storage": Storage(Path(journal), keeps_records=True)}
+    if not callable(getattr(journal, "append", None)) or not hasattr(journal, "__iter__"):
+        raise FencepostError(f"journal={journal!r}: expected a path, or an object with append and iteration")
+    return {"journal": journal}

@@ -1,0 +1,237 @@
+"""One group, as a test looks at it and plays with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.consumer.states import GroupState
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.consumer import LeaveGroupBatchRequest, LeaveGroupRequest
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
+from fencepost.coordinator.server.groups import Shard
+from fencepost.simulation.embedded.interference import Rule
+from fencepost.simulation.embedded.members import GroupMember, classic_members, consumer_members
+from fencepost.simulation.embedded.settings import duration, whole
+from fencepost.simulation.embedded.thread import LoopThread, awaiting, on_loop, until_done
+from fencepost.simulation.trace.schema import Kind
+
+if TYPE_CHECKING:
+    from fencepost.simulation.embedded.endpoint import Endpoint
+
+Who: TypeAlias = GroupMember | str
+"""A member: as `members()` gives it, or by its member id, instance id or client id."""
+
+DEAD = "Dead"
+"""The state of a group that does not exist."""
+_FENCED = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ErrorCode.FENCED_MEMBER_EPOCH,
+    ApiKey.HEARTBEAT: ErrorCode.ILLEGAL_GENERATION,
+}
+
+
+class GroupControls:
+    """A group by its id, whether it exists or not. Its methods may be called from any thread."""
+
+    def __init__(self, endpoint: Endpoint, thread: LoopThread, group_id: str) -> None:
+        self.group_id = group_id
+        self.thread = thread
+        self._endpoint = endpoint
+
+    @property
+    def state(self) -> str:
+        """The group's state by Kafka's name, such as `Stable` or `Empty`; `Dead` if it does not exist."""
+        return self._state_now()
+
+    @on_loop
+    def _state_now(self) -> str:
+        return self._state()
+
+    @on_loop
+    def members(self) -> list[GroupMember]:
+        """The group's members as its coordinator sees them, by member id."""
+        return self._members()
+
+    @on_loop
+    def offsets(self) -> dict[TopicPartition, int]:
+        """What the group has committed."""
+        coordinator = self._coordinator()
+        return {} if coordinator is None else dict(_committed(coordinator, self.group_id))
+
+    @on_loop
+    def fence(self, member: Who) -> None:
+        """Remove a member, and refuse its next heartbeat: with FENCED_MEMBER_EPOCH, or ILLEGAL_GENERATION.
+
+        The others get its partitions at once, as when its rebalance timeout is over; a client that does
+        what KIP-848 says drops its partitions without a commit and joins anew.
+
+        :raises FencepostError: if the group has no such member, or nobody coordinates it now.
+        """
+        found = self._find(member)
+        self._endpoint.watch.note(
+            "fence", Kind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
+        )
+        for api, error in _FENCED.items():
+            if (api is ApiKey.HEARTBEAT) == (found.protocol == "classic"):
+                self._endpoint.interference.add(Rule(api=api, who=found.member_id, error=error))
+        removal = LeaveGroupRequest(group_id=self.group_id, member_id=found.member_id)
+        self._process(LeaveGroupBatchRequest(group_id=self.group_id, members=(removal,)))
+
+    @on_loop
+    def expire(self, member: Who) -> None:
+        """End a member's session now: it is removed as if it had not been heard for the session timeout.
+
+        A client that is alive hears of it by UNKNOWN_MEMBER_ID, and joins anew.
+
+        :raises FencepostError: if the group has no such member, or nobody coordinates it now.
+        """
+        found = self._find(member)
+        self._endpoint.watch.note(
+            "expire", Kind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
+        )
+        self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
+
+    @on_loop
+    def rebalance(self) -> None:
+        """Let the group rebalance though nothing changed: a new epoch, or a new generation that all join.
+
+        :raises FencepostError: if the group has no members, or nobody coordinates it now.
+        """
+        if not self._members():
+            raise FencepostError(f"group {self.group_id!r} has no members that could rebalance")
+        self._endpoint.watch.note("rebalance", Kind.FAULT, group=self.group_id, state_to="begin")
+        self._process(RebalanceRequested(group_id=self.group_id))
+
+    # -- on the loop ------------------------------------------------------------------------------------
+
+    def _shard(self) -> Shard:
+        return self._endpoint.brokers.groups.shard_of(self.group_id)
+
+    def _coordinator(self) -> GroupCoordinator | None:
+        return self._shard().coordinator
+
+    def _process(self, event: Event) -> Any:
+        runner = self._shard().runner
+        if runner is None:
+            raise FencepostError(
+                f"the coordinator of group {self.group_id!r} is loading: nothing can happen to it"
+            )
+        return runner.process(event)
+
+    def _state(self) -> str:
+        coordinator = self._coordinator()
+        if coordinator is None:
+            return DEAD
+        group = coordinator.groups.get(self.group_id) or coordinator.classic.groups.get(self.group_id)
+        if group is not None:
+            return str(group.state)
+        return str(GroupState.EMPTY) if self.group_id in coordinator.offsets else DEAD
+
+    def _members(self) -> list[GroupMember]:
+        shard = self._shard()
+        coordinator = shard.coordinator
+        if coordinator is None:
+            return []
+        if (classic := coordinator.classic.groups.get(self.group_id)) is not None:
+            return classic_members(classic)
+        group = coordinator.groups.get(self.group_id)
+        if group is None:
+            return []
+        owned = self._endpoint.watch.owned(shard, self.group_id)
+        return consumer_members(group, owned, coordinator.image)
+
+    def _find(self, member: Who) -> GroupMember:
+        members = self._members()
+        if isinstance(member, GroupMember):
+            member = member.member_id
+        for name in ("member_id", "instance_id", "client_id"):
+            found = [each for each in members if getattr(each, name) == member]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise FencepostError(
+                    f"{len(found)} members of group {self.group_id!r} have the client id {member!r}"
+                )
+        known = ", ".join(f"{each.member_id} ({each.client_id})" for each in members)
+        raise FencepostError(f"group {self.group_id!r} has no member {member!r}; it has {known or 'none'}")
+
+    async def _stable(self, members: int | None, timeout_s: float) -> list[GroupMember]:
+        wanted = None if members is None else whole("members", members, 0, None)
+        limit = duration("timeout", timeout_s)
+        if not await self._endpoint.watch.until(lambda: self._is_stable(wanted), limit):
+            raise TimeoutError(self._why_not(wanted, limit))
+        return self._members()
+
+    def _is_stable(self, wanted: int | None) -> bool:
+        members = self._members()
+        if wanted is not None and len(members) != wanted:
+            return False
+        if not members:
+            return wanted == 0
+        heard = self._endpoint.watch.heard(self._shard(), self.group_id)
+        return self._state() == "Stable" and all(
+            each.epoch < 0 or (each.owned == each.assignment and each.member_id in heard) for each in members
+        )
+
+    def _why_not(self, wanted: int | None, limit: float) -> str:
+        members = self._members()
+        who = "; ".join(
+            f"{each.member_id} ({each.client_id}) at epoch {each.epoch} was given {len(each.assignment)}"
+            f" partitions and owns {len(each.owned)}"
+            for each in members
+        )
+        expected = "" if wanted is None else f", {wanted} were expected"
+        return (
+            f"group {self.group_id!r} is not stable after {limit:g} s: it is {self._state()} with"
+            f" {len(members)} members{expected}{': ' if who else ''}{who}"
+        )
+
+
+class Group(GroupControls):
+    """A group for tests that block."""
+
+    @until_done
+    async def wait_stable(
+        self,
+        members: int | None = None,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
+    ) -> list[GroupMember]:
+        """Wait until the group is stable, with that many members if it is said how many; its members then.
+
+        Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
+        were given, and were heard since their coordinator was loaded. Without a number it has at least one
+        member; with 0 it has none.
+
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
+        """
+        return await self._stable(members, timeout)
+
+
+class AsyncGroup(GroupControls):
+    """A group for tests that await."""
+
+    @awaiting
+    async def wait_stable(
+        self,
+        members: int | None = None,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
+    ) -> list[GroupMember]:
+        """Wait until the group is stable, with that many members if it is said how many; its members then.
+
+        Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
+        were given, and were heard since their coordinator was loaded. Without a number it has at least one
+        member; with 0 it has none.
+
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
+        """
+        return await self._stable(members, timeout)
+
+
+def _committed(coordinator: GroupCoordinator, group_id: str) -> Any:
+    for topic, partitions in coordinator.offsets.topics(group_id).items():
+        for number, value in partitions.items():
+            yield TopicPartition(topic, number), value.offset

@@ -1,0 +1,360 @@
+"""`EmbeddedKafka`: brokers on ports of this process, in a thread of their own, for a test to drive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.embedded.groups import AsyncGroup, Group, GroupControls, Who
+from fencepost.simulation.embedded.interference import Rule
+from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
+from fencepost.simulation.embedded.members import GroupMember
+from fencepost.simulation.embedded.settings import (
+    Api,
+    Config,
+    Error,
+    api_of,
+    broker_count,
+    config_of,
+    duration,
+    error_of,
+    topics_of,
+    whole,
+)
+from fencepost.simulation.embedded.thread import LoopThread, on_loop, until_done
+from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.world.observers import Violation
+
+if TYPE_CHECKING:
+    from fencepost.simulation.embedded.endpoint import Endpoint, JournalLike
+
+G = TypeVar("G", bound=GroupControls)
+
+
+class Clock:
+    """The clock of the coordinators: that of the machine, and what it was advanced by."""
+
+    def __init__(self, kafka: KafkaControls[Any]) -> None:
+        self.thread = kafka.thread
+        self._kafka = kafka
+
+    @on_loop
+    def advance(self, seconds: float) -> None:
+        """Let that many seconds pass at once: what is due happens now, in its order, and nobody sleeps.
+
+        Members whose connection is open count as heard all the time, since their clients can't know that
+        time was moved: `expire` ends the session of such a one. The sessions of others end, revocations that
+        take too long do so too, and committed offsets grow old.
+
+        :raises FencepostError: for a length of time that is none.
+        """
+        self._kafka.endpoint.advance(duration("advance", seconds))
+
+
+class KafkaControls(Generic[G]):
+    """A running Kafka, as a test drives it. Its methods may be called from any thread, and take microseconds.
+
+    `thread` is where the brokers run; `endpoint` belongs to its loop.
+    """
+
+    def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
+        self.thread = thread
+        self._group_type = group_type
+        self._endpoint: Endpoint | None = None
+        self._bootstrap_servers = ""
+        self.clock = Clock(self)
+        """The coordinators' clock; `advance` moves it."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """What runs on the thread's loop.
+
+        :raises FencepostError: if it does not run.
+        """
+        if self._endpoint is None:
+            raise FencepostError("this Kafka is not running: enter it with `with` or `async with` first")
+        return self._endpoint
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a client's setting `bootstrap.servers` takes: all brokers, with commas between them."""
+        assert self.endpoint
+        return self._bootstrap_servers
+
+    def group(self, group_id: str) -> G:
+        """A group by its id, whether it exists yet or not.
+
+        :raises FencepostError: if that can't be the id of a group.
+        """
+        if not isinstance(group_id, str) or not group_id.strip():
+            raise FencepostError(f"group {group_id!r}: expected a group id")
+        return self._group_type(self.endpoint, self.thread, group_id)
+
+    # -- topics and records -----------------------------------------------------------------------------
+
+    @on_loop
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic.
+
+        :raises FencepostError: if it exists, or Kafka would refuse it.
+        """
+        (checked,) = topics_of({name: partitions}).items()
+        self.endpoint.create_topic(*checked)
+
+    @until_done
+    async def produce(
+        self,
+        topic: str,
+        *values: Text,
+        key: Text = None,
+        partition: int | None = None,
+        headers: Headers = (),
+    ) -> list[ReadRecord]:
+        """Append a record for each value; the records that they became.
+
+        They go to the partition of the key, as Kafka's own partitioner has it, to `partition` if that is
+        given, or to all partitions in turn. Text is encoded as UTF-8.
+
+        :raises FencepostError: for an unknown topic or partition, or a value that is too large.
+        """
+        return await self.endpoint.logs.produce(topic, values, key=key, partition=partition, headers=headers)
+
+    @until_done
+    async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
+        """All records of a topic, or of one of its partitions, in the order of partitions and offsets.
+
+        :raises FencepostError: for an unknown topic or partition.
+        """
+        return await self.endpoint.logs.records(topic, partition)
+
+    # -- what goes wrong --------------------------------------------------------------------------------
+
+    @on_loop
+    def lose_next_response(self, api: Api, member: Who | None = None, *, times: int = 1) -> None:
+        """Carry out the next request of that API, and close its connection instead of answering.
+
+        `member` is a `GroupMember`, or a member id, an instance id or a client id: only requests that bear
+        it are meant. Without it everybody's are.
+
+        :raises FencepostError: for an unknown API, or a count below 1.
+        """
+        self._add(Rule(api=api_of(api), who=_name(member), times=whole("times", times, 1, None), lost=True))
+
+    @on_loop
+    def fail_next(self, api: Api, error: Error, member: Who | None = None, *, times: int = 1) -> None:
+        """Answer the next request of that API with an error, and do nothing else about it.
+
+        Where the API's answers have an error for each of their parts, all parts have it. If they have none
+        at all the connection is closed. `member` is as for `lose_next_response`.
+
+        :raises FencepostError: for an unknown API or error, or a count below 1.
+        """
+        rule = Rule(
+            api=api_of(api), who=_name(member), times=whole("times", times, 1, None), error=error_of(error)
+        )
+        self._add(rule)
+
+    @on_loop
+    def delay(self, api: Api, seconds: float, member: Who | None = None, *, times: int | None = None) -> None:
+        """Carry out requests of that API at once, and answer them that much later; 0 ends it.
+
+        It goes on until it is ended, or for `times` requests. What else came on the same connection waits
+        too, as it does with a slow broker. `member` is as for `lose_next_response`.
+
+        :raises FencepostError: for an unknown API, a length of time that is none, or a count below 1.
+        """
+        key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
+        count = None if times is None else whole("times", times, 1, None)
+        self.endpoint.interference.remove_delays(key, who)
+        if delay_s:
+            self._add(Rule(api=key, who=who, times=count, delay_s=delay_s))
+
+    @on_loop
+    def disconnect(self, member: GroupMember | str) -> None:
+        """Close the connections on which a member was heard. It is free to connect again.
+
+        `member` is a `GroupMember`, or a member id.
+
+        :raises FencepostError: if no connection of such a member is open.
+        """
+        name = _name(member) or ""
+        if not self.endpoint.interference.disconnect(name):
+            raise FencepostError(f"no connection of a member {member!r} is open")
+        self.endpoint.watch.note("disconnect", Kind.FAULT, state_to="begin", detail=name)
+
+    @on_loop
+    def move_coordinator(
+        self, group_id: str | None = None, *, to: int | None = None, load_seconds: float = 0.05
+    ) -> None:
+        """Let another broker coordinate a group, or all groups: the next one, or the one with the id `to`.
+
+        The old one answers NOT_COORDINATOR from now on, the new one COORDINATOR_LOAD_IN_PROGRESS for
+        `load_seconds`. Groups share coordinators: one that falls on the same shard moves along. A single
+        broker loads its groups anew.
+
+        :raises FencepostError: if there is no such broker, or for a length of time that is none.
+        """
+        self.endpoint.move_coordinator(group_id, to, duration("load_seconds", load_seconds))
+
+    @on_loop
+    def restart(self) -> None:
+        """Let all brokers die and come back at once, on the same ports.
+
+        Connections break. Groups and offsets are read from the journal again; members have a full session
+        to come back. Topics and records are still there.
+
+        :raises FencepostError: if the journal is broken.
+        """
+        self.endpoint.watch.note("restart", Kind.FAULT, state_to="begin")
+        self.endpoint.brokers.restart()
+
+    def _add(self, rule: Rule) -> None:
+        self.endpoint.interference.add(rule)
+
+    # -- what happened ----------------------------------------------------------------------------------
+
+    @on_loop
+    def events(self) -> list[Row]:
+        """The trace so far, the newest 200,000 rows of it: heartbeats, rebalances, members, faults.
+
+        Members are called by their ids. What a member owns is what its heartbeats say.
+        """
+        return list(self.endpoint.watch.rows)
+
+    @on_loop
+    def check(self) -> list[Violation]:
+        """What was seen so far that must never happen; empty if all is well.
+
+        Coordinators are checked after each of their steps, and their journal against what they remember;
+        clients by what their requests say.
+        """
+        return self.endpoint.watch.check()
+
+
+def _name(member: Who | None) -> str | None:
+    return member.member_id if isinstance(member, GroupMember) else member
+
+
+class EmbeddedKafka(KafkaControls[Group]):
+    """A Kafka in this process, for any client: up in milliseconds, and driven by the test.
+
+        with EmbeddedKafka(topics={"orders": 12}) as kafka:
+            consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, ...})
+            ...
+            kafka.group("g").wait_stable(members=1)
+
+    Entered with `async with`, waiting is awaited: `await kafka.group("g").wait_stable()`. Either way the
+    brokers have a thread and an event loop of their own, so a client or a test that blocks holds up nobody.
+
+    `brokers` share partitions and groups among them, each on a port of its own: a free one, unless `ports`
+    says which. `topics` are created at once: partitions by name, or names of topics with one partition.
+    `config` is settings by Kafka's names over a quick profile (heartbeats each 0.1 s, no delay before a first
+    rebalance), or a whole `GroupCoordinatorConfig`. `journal` is where groups, topics and records outlive
+    this object: a path, or an object for records of groups alone. With `auto_create_topics` a topic comes to
+    be when a client asks for it, with `default_partitions`.
+
+    :raises FencepostError: for settings that make no sense, and on entering if a port can't be listened on.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        topics: Mapping[str, int] | Iterable[str] | None = None,
+        config: Config = None,
+        journal: JournalLike = None,
+        host: str = "127.0.0.1",
+        ports: Iterable[int] = (),
+        auto_create_topics: bool = False,
+        default_partitions: int = 1,
+    ) -> None:
+        super().__init__(LoopThread("fencepost-embedded-kafka"), Group)
+        self._brokers = broker_count(brokers)
+        self._topics = topics_of(topics)
+        self._config = config_of(config)
+        self._journal = journal
+        self._host = host
+        self._ports = tuple(whole("ports", port, 0, 65_535) for port in ports)
+        if self._ports and len(self._ports) != self._brokers:
+            raise FencepostError(f"ports: {len(self._ports)} ports for {self._brokers} brokers")
+        self._options = {
+            "auto_create_topics": auto_create_topics,
+            "default_partitions": whole("default_partitions", default_partitions, 1, None),
+        }
+        self._view: AsyncEmbeddedKafka | None = None
+
+    def start(self) -> None:
+        """Listen; what `with` does.
+
+        :raises FencepostError: if it runs already, a topic is one that Kafka would refuse, or the journal
+            is broken.
+        :raises EnvironmentLacks: if a port can't be listened on.
+        """
+        if self.thread.is_running:
+            raise FencepostError("this Kafka is running already")
+        self.thread.start()
+        try:
+            self._endpoint = self.thread.submit(self._open()).result()
+        except BaseException:
+            self.thread.stop()
+            raise
+        self._bootstrap_servers = self._endpoint.brokers.bootstrap_servers
+
+    async def _open(self) -> Endpoint:
+        from fencepost.simulation.embedded.endpoint import Endpoint
+
+        endpoint = Endpoint(
+            topics=self._topics,
+            brokers=self._brokers,
+            ports=self._ports,
+            host=self._host,
+            config=self._config,
+            journal=self._journal,
+            options=self._options,
+        )
+        await endpoint.start()
+        return endpoint
+
+    def close(self) -> None:
+        """Close ports and connections; what the end of `with` does. Closing twice does no harm."""
+        if self._endpoint is None:
+            return
+        try:
+            self.thread.submit(self._endpoint.brokers.close()).result()
+        finally:
+            self._endpoint = None
+            self.thread.stop()
+
+    def __enter__(self) -> EmbeddedKafka:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AsyncEmbeddedKafka:
+        self.start()
+        return AsyncEmbeddedKafka(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncEmbeddedKafka(KafkaControls[AsyncGroup]):
+    """What `async with EmbeddedKafka()` gives: the same Kafka, whose groups are awaited."""
+
+    def __init__(self, kafka: EmbeddedKafka) -> None:
+        super().__init__(kafka.thread, AsyncGroup)
+        self._kafka = kafka
+        self._bootstrap_servers = kafka.bootstrap_servers
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """What runs on the thread's loop."""
+        return self._kafka.endpoint

@@ -1,0 +1,218 @@
+"""Records in and out of partitions without a client: by the same handlers that clients' requests reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.logs import (
+    FetchPartition,
+    FetchRequest,
+    OfTopic,
+    ProducedPartition,
+    ProduceRequest,
+)
+from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.dispatch import handlers
+from fencepost.coordinator.server.services import Asked
+
+Text: TypeAlias = bytes | str | None
+Headers: TypeAlias = Sequence[tuple[str, bytes]]
+
+_MAGIC = 2
+_BATCH_BYTES = 1_000_000
+_FETCH_BYTES = 64 << 20
+
+
+class ReadRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of a partition. Its time is in milliseconds since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class _Inside:
+    """The connection of one who has none."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class LogAccess:
+    """Appends to the logs of a cluster, and reads them."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._handlers = handlers()
+        self._asked = Asked(RequestContext(0, "fencepost", "/embedded"), "", _Inside())
+        self._turn: dict[str, int] = {}
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name.
+
+        :raises FencepostError: if there is none.
+        """
+        known = self._brokers.cluster.image.by_name
+        if name not in known:
+            raise FencepostError(
+                f"there is no topic {name!r}; there are {', '.join(sorted(known)) or 'none'}"
+            )
+        return known[name]
+
+    def partition(self, topic: Topic, number: int) -> int:
+        """A partition's number.
+
+        :raises FencepostError: if the topic has none of that number.
+        """
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < topic.partitions:
+            raise FencepostError(
+                f"topic {topic.name!r} has partitions 0 to {topic.partitions - 1}, not {number!r}"
+            )
+        return number
+
+    async def produce(
+        self, name: str, values: Sequence[Text], *, key: Text, partition: int | None, headers: Headers
+    ) -> list[ReadRecord]:
+        """Append values; the records that they became. Without key and partition all take turns."""
+        topic = self.topic(name)
+        if partition is not None:
+            self.partition(topic, partition)
+        key_bytes = _bytes("key", key)
+        records = [
+            ReadRecord(
+                topic=name,
+                partition=self._place(topic, key_bytes) if partition is None else partition,
+                offset=-1,
+                timestamp_ms=int(time.time() * 1000),
+                key=key_bytes,
+                value=_bytes("value", value),
+                headers=tuple(headers),
+            )
+            for value in values
+        ]
+        for number in dict.fromkeys(record.partition for record in records):
+            mine = [at for at, record in enumerate(records) if record.partition == number]
+            for batch, chosen in _batches(records, mine):
+                base_offset = await self._append(topic, number, batch)
+                for index, at in enumerate(chosen):
+                    records[at] = msgspec.structs.replace(records[at], offset=base_offset + index)
+        return records
+
+    def _place(self, topic: Topic, key: bytes | None) -> int:
+        if key is not None:
+            from aiokafka.partitioner import murmur2
+
+            return int(murmur2(key) & 0x7FFFFFFF) % topic.partitions
+        turn = self._turn.get(topic.name, 0)
+        self._turn[topic.name] = turn + 1
+        return turn % topic.partitions
+
+    async def _append(self, topic: Topic, partition: int, batch: bytes) -> int:
+        data = OfTopic(
+            name=topic.name, topic_id=topic.topic_id, partitions=(ProducedPartition(partition, batch),)
+        )
+        reply = await self._ask(topic, partition, ApiKey.PRODUCE, ProduceRequest(acks=-1, topics=(data,)))
+        (answer,) = reply.topics[0].partitions
+        if answer.error_code is not ErrorCode.NONE:
+            raise FencepostError(
+                f"{topic.name}-{partition}: {answer.error_code.name}: {answer.error_message}"
+            )
+        return int(answer.base_offset)
+
+    async def records(self, name: str, partition: int | None) -> list[ReadRecord]:
+        """All records of a topic or of one partition, partition by partition."""
+        topic = self.topic(name)
+        numbers = range(topic.partitions) if partition is None else [self.partition(topic, partition)]
+        return [record for number in numbers for record in await self._read(topic, number)]
+
+    async def _read(self, topic: Topic, partition: int) -> list[ReadRecord]:
+        services = self._brokers.services[self._brokers.cluster.leader_id(topic, partition) - 1]
+        log = services.log(topic, partition)
+        found: list[ReadRecord] = []
+        position = log.log_start_offset
+        while position < log.high_watermark:
+            wanted = FetchPartition(
+                partition=partition, fetch_offset=position, partition_max_bytes=_FETCH_BYTES
+            )
+            data = OfTopic(name=topic.name, topic_id=topic.topic_id, partitions=(wanted,))
+            request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES, topics=(data,))
+            reply = await self._ask(topic, partition, ApiKey.FETCH, request)
+            batches = reply.topics[0].partitions[0].batches
+            if not batches:
+                break
+            for record, next_offset in _read_batches(batches):
+                position = max(position, next_offset)
+                if record is not None:
+                    found.append(_record(topic.name, partition, record))
+        return found
+
+    async def _ask(self, topic: Topic, partition: int, api: ApiKey, request: Any) -> Any:
+        services = self._brokers.services[self._brokers.cluster.leader_id(topic, partition) - 1]
+        reply = self._handlers[api](services, request, self._asked)
+        return await reply if hasattr(reply, "__await__") else reply
+
+
+def _bytes(what: str, text: Text) -> bytes | None:
+    if text is None or isinstance(text, bytes):
+        return text
+    if isinstance(text, str):
+        return text.encode()
+    raise FencepostError(f"{what}={text!r}: expected bytes, text or None")
+
+
+def _batches(records: Sequence[ReadRecord], chosen: Sequence[int]) -> Iterator[tuple[bytes, list[int]]]:
+    """Record batches of the chosen records, each as full as a producer would make it, and which are in it."""
+    from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+    builder = None
+    inside: list[int] = []
+    for at in chosen:
+        record = records[at]
+        content = (record.timestamp_ms, record.key, record.value, list(record.headers))
+        if builder is None or builder.append(len(inside), *content) is None:
+            if builder is not None:
+                yield bytes(builder.build()), inside
+            builder, inside = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, _BATCH_BYTES), []
+            builder.append(0, *content)  # the first one is taken whatever its size
+        inside.append(at)
+    if builder is not None:
+        yield bytes(builder.build()), inside
+
+
+def _read_batches(batches: Sequence[bytes]) -> Iterator[tuple[Any, int]]:
+    """Each record with the offset after it; None for a record that only says how a transaction ended."""
+    from aiokafka.record.memory_records import MemoryRecords
+
+    records = MemoryRecords(b"".join(batches))
+    while (batch := records.next_batch()) is not None:
+        end = batch.next_offset
+        if not batch.is_control_batch:
+            for record in batch:
+                yield record, record.offset + 1
+        yield None, end
+
+
+def _record(topic: str, partition: int, record: Any) -> ReadRecord:
+    return ReadRecord(
+        topic=topic,
+        partition=partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+    )

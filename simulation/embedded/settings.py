@@ -1,0 +1,137 @@
+"""What an embedded Kafka is given, made into what it uses; mistakes are told in one line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+
+MAX_BROKERS: Final = 100
+
+PROFILE: Final = GroupCoordinatorConfig(
+    group_consumer_min_session_timeout_ms=100,
+    group_consumer_min_heartbeat_interval_ms=10,
+    group_consumer_heartbeat_interval_ms=100,
+    group_consumer_assignment_interval_ms=0,
+    group_initial_rebalance_delay_ms=0,
+    group_min_session_timeout_ms=100,
+)
+"""Members ask often and wait for nobody, so that groups move at once. Sessions last as long as Kafka's do."""
+
+Config: TypeAlias = GroupCoordinatorConfig | Mapping[str, object] | None
+Api: TypeAlias = ApiKey | str | int
+Error: TypeAlias = ErrorCode | str | int
+
+
+def config_of(config: Config) -> GroupCoordinatorConfig:
+    """A whole configuration as it is, or settings by Kafka's names over `PROFILE`.
+
+    :raises FencepostError: for a name that does not exist, or a value that Kafka would refuse.
+    """
+    if isinstance(config, GroupCoordinatorConfig):
+        return config
+    if config is None:
+        return PROFILE
+    if not isinstance(config, Mapping):
+        raise FencepostError(
+            f"config={config!r}: expected a GroupCoordinatorConfig, or a mapping of settings by Kafka's names"
+        )
+    profile = {
+        field.replace("_", "."): value
+        for field, value in msgspec.structs.asdict(PROFILE).items()
+        if value != getattr(GroupCoordinatorConfig(), field)
+    }
+    return GroupCoordinatorConfig.from_properties({**profile, **config})
+
+
+def broker_count(brokers: int) -> int:
+    """A number of brokers.
+
+    :raises FencepostError: unless it is one that makes sense.
+    """
+    return whole("brokers", brokers, 1, MAX_BROKERS)
+
+
+def topics_of(topics: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
+    """Partitions by topic; a topic without a number has one. Names and numbers are checked by the cluster.
+
+    :raises FencepostError: if it is no such thing.
+    """
+    if topics is None:
+        return {}
+    if isinstance(topics, str):
+        return {topics: 1}
+    counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+    for name, partitions in counts.items():
+        if not isinstance(name, str):
+            raise FencepostError(f"topics: {name!r} is no topic's name, expected text")
+        whole(f"topics: {name}", partitions, 1, None)
+    return counts
+
+
+def whole(what: str, value: object, low: int, high: int | None) -> int:
+    """A whole number within bounds.
+
+    :raises FencepostError: if it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high and value > high):
+        bounds = f"{low} to {high}" if high else f"{low} or more"
+        raise FencepostError(f"{what}={value!r}: expected a whole number, {bounds}")
+    return value
+
+
+def duration(what: str, value: float) -> float:
+    """A length of time.
+
+    :raises FencepostError: unless it is a number that is not negative.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise FencepostError(f"{what}={value!r}: expected seconds, 0 or more")
+    return float(value)
+
+
+def api_of(api: Api) -> ApiKey:
+    """An API by its number or its name, such as `ConsumerGroupHeartbeat` or `CONSUMER_GROUP_HEARTBEAT`.
+
+    :raises FencepostError: if it is not spoken here.
+    """
+    if isinstance(api, str):
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api).replace("-", "_").upper()
+        return ApiKey[_known("API", api, name, ApiKey.__members__)]
+    try:
+        return ApiKey(api)
+    except ValueError:
+        raise FencepostError(f"API {api!r} is not spoken here") from None
+
+
+def error_of(error: Error) -> ErrorCode:
+    """An error by its number or its name, such as `NOT_COORDINATOR`.
+
+    :raises FencepostError: if there is none of that name or number, or it stands for success.
+    """
+    if isinstance(error, str):
+        found = ErrorCode[_known("error", error, error.upper(), ErrorCode.__members__)]
+    else:
+        try:
+            found = ErrorCode(error)
+        except ValueError:
+            raise FencepostError(f"error {error!r} is none of those that brokers answer here") from None
+    if found is ErrorCode.NONE:
+        raise FencepostError("error NONE is success: nothing would fail")
+    return found
+
+
+def _known(what: str, given: str, name: str, names: Iterable[str]) -> str:
+    known = list(names)
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"the nearest is {near[0]}" if near else f"known are {', '.join(known)}"
+    raise FencepostError(f"{what} {given!r} is unknown; {hint}")

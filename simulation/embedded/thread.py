@@ -1,0 +1,121 @@
+"""A thread with an event loop of its own, and the way from other threads into it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from fencepost.coordinator.protocol.errors import FencepostError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LoopThread:
+    """Runs an event loop from `start` to `stop`. Its thread never keeps an interpreter from ending."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop = loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop and the thread; tasks that are left are cancelled."""
+        if self._loop is None or self._thread is None:
+            return
+        loop, thread = self._loop, self._thread
+        self.submit(_cancel_the_rest()).result()
+        self._loop = self._thread = None
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped."""
+        return self._loop is not None
+
+    def submit(self, work: Coroutine[Any, Any, R]) -> concurrent.futures.Future[R]:
+        """Run a coroutine on the loop.
+
+        :raises FencepostError: if the loop does not run.
+        """
+        if self._loop is None:
+            work.close()
+            raise FencepostError("this Kafka is not running: enter it with `with` or `async with` first")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+async def _cancel_the_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
+class InThread(Protocol):
+    """Something whose state belongs to the loop of a thread."""
+
+    @property
+    def thread(self) -> LoopThread:
+        """The thread."""
+
+
+S = TypeVar("S", bound=InThread)
+
+
+def on_loop(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """A method that may be called from any other thread: its body runs on the loop."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        async def run() -> R:
+            return method(self, *args, **kwargs)
+
+        return self.thread.submit(run()).result()
+
+    return call
+
+
+def until_done(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[S, P], R]:
+    """A coroutine method as one that blocks its caller; the coroutine runs on the loop."""
+
+    @functools.wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        future = self.thread.submit(method(self, *args, **kwargs))
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    return call
+
+
+def awaiting(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+    """A coroutine method that may be awaited in any loop of asyncio or trio; it runs on the thread's own."""
+
+    @functools.wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        from anyio import to_thread
+
+        future = self.thread.submit(method(self, *args, **kwargs))
+        try:
+            return await to_thread.run_sync(future.result, abandon_on_cancel=True)
+        finally:
+            future.cancel()
+
+    return call

@@ -1,0 +1,143 @@
+"""What checkers and the trace may read of an embedded cluster: one view a shard, and one a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.groups import Shard
+
+if TYPE_CHECKING:
+    from fencepost.member.driver.consumer import ConsumerDriver
+
+WORLD = "embedded"
+
+
+def host_of(node_id: int) -> str:
+    """The name of a broker in the trace."""
+    return f"broker-{node_id}"
+
+
+class CoordinatorSeen:
+    """The broker that leads a shard."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return host_of(self._shard.node_id)
+
+    @property
+    def status(self) -> str:
+        """`active`, or `loading`."""
+        return "loading" if self._shard.runner is None else "active"
+
+    @property
+    def coordinator(self) -> GroupCoordinator | None:
+        """The coordinator, once it is loaded."""
+        return self._shard.coordinator
+
+
+class MemberSeen:
+    """A member of whom only its requests are known. It has the name of its id."""
+
+    status = "running"
+
+    def __init__(self, member_id: MemberId) -> None:
+        self.name = self.member_id = member_id
+        self.instance_id: str | None = None
+
+    @property
+    def driver(self) -> ConsumerDriver | None:
+        """It runs in somebody else's client."""
+        return None
+
+
+class _Names(Mapping[MemberId, str]):
+    """Each member is called by its id."""
+
+    def __getitem__(self, member_id: MemberId) -> str:
+        return member_id
+
+    def __iter__(self) -> Iterator[MemberId]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class ShardView:
+    """A shard as a world of its own: the groups of one coordinator, their journal and their members."""
+
+    faults_over = False
+    rebalance_timeout_ms = 0
+    group_id = ""
+    hosts_by_member: Mapping[MemberId, str] = _Names()
+
+    def __init__(self, brokers: Brokers, shard: Shard) -> None:
+        self._brokers = brokers
+        self.shard = shard
+        self.now_us = 0
+        """When the event happened that observers are told of now."""
+        self.seen: dict[MemberId, MemberSeen] = {}
+        self.members: Mapping[MemberId, MemberSeen] = MappingProxyType(self.seen)
+
+    @property
+    def config(self) -> GroupCoordinatorConfig:
+        """The coordinator's configuration."""
+        return self._brokers.config
+
+    @property
+    def topics(self) -> TopicsImage:
+        """The cluster's topics."""
+        return self._brokers.cluster.image
+
+    @property
+    def journal(self) -> MemoryJournal:
+        """The records of the shard, as batches of one."""
+        journal = self.shard.journal
+        if isinstance(journal, MemoryJournal):
+            return journal
+        return MemoryJournal((record,) for record in journal)
+
+    @property
+    def coordinators(self) -> Mapping[str, CoordinatorSeen]:
+        """The broker that leads the shard."""
+        seen = CoordinatorSeen(self.shard)
+        return {seen.name: seen}
+
+    @property
+    def active(self) -> GroupCoordinator | None:
+        """The coordinator that answers now."""
+        return self.shard.coordinator
+
+    @property
+    def log_ends(self) -> Mapping[TopicPartition, int]:
+        """The next offset of each partition's log."""
+        cluster = self._brokers.cluster
+        return {
+            TopicPartition(topic.name, number): cluster.log(topic, number).high_watermark
+            for topic in cluster.image.by_name.values()
+            for number in range(topic.partitions)
+        }
+
+
+class GroupView(ShardView):
+    """One group of a shard."""
+
+    def __init__(self, shard: ShardView, group_id: str) -> None:
+        self._of = shard
+        self._brokers = shard._brokers
+        self.shard = shard.shard
+        self.group_id = group_id
+        self.seen = shard.seen
+        self.members = shard.members

@@ -1,0 +1,312 @@
+"""Watches the coordinators of an embedded cluster: writes the trace, asks the checkers, wakes who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, Partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
+from fencepost.coordinator.runtime import CoordinatorRuntime
+from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.groups import Shard
+from fencepost.simulation.checkers.claims import OneClaimant
+from fencepost.simulation.checkers.clients import Clients
+from fencepost.simulation.checkers.coordination import Coordination
+from fencepost.simulation.checkers.liveness import uncovered
+from fencepost.simulation.embedded.classic import ClassicChronicle
+from fencepost.simulation.embedded.told import ToldMembers
+from fencepost.simulation.embedded.view import WORLD, GroupView, ShardView, host_of
+from fencepost.simulation.trace.chronicle import Chronicle
+from fencepost.simulation.trace.recorder import Event as TraceEvent
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.world.observers import Violation, hook_lists
+
+KEPT_ROWS: Final = 200_000
+"""Older rows of the trace are dropped."""
+
+
+class WatchedRuntime(CoordinatorRuntime):
+    """Runs a coordinator, and tells of each step once its records are applied."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(
+        self, shard: Shard, coordinator: GroupCoordinator, tell: Callable[[Event, Outcome, int], None]
+    ) -> None:
+        super().__init__(coordinator, shard.journal)
+        self._tell = tell
+
+    def process(self, event: Event, now_ms: int) -> Outcome:
+        """One step. A timer of a real loop fires a little late: what it does is told as of its own time."""
+        due_ms = self.coordinator.next_deadline() if type(event) is DeadlineReached else None
+        outcome = super().process(event, now_ms)
+        self._tell(event, outcome, now_ms if due_ms is None else min(now_ms, due_ms))
+        return outcome
+
+
+class _GroupRecorder(Recorder):
+    """Hands the rows of one group to the trace of all."""
+
+    __slots__ = ("_group", "_keep")
+
+    def __init__(self, group: str, keep: Callable[[str, TraceEvent], None]) -> None:
+        super().__init__(world=WORLD, group=group)
+        self._group = group
+        self._keep = keep
+
+    def append(self, event: TraceEvent) -> None:
+        """One row."""
+        self._keep(self._group, event)
+
+
+class _GroupWatch:
+    """Those who watch one group."""
+
+    def __init__(self, shard: ShardView, group_id: str, watch: Watch) -> None:
+        self.view = GroupView(shard, group_id)
+        self._watch = watch
+        recorder = _GroupRecorder(group_id, watch.keep)
+        observers = (Chronicle(recorder), ClassicChronicle(recorder), OneClaimant())
+        for observer in observers:
+            observer.attach(self.view, partial(watch.report, group_id))
+        self.hooks = hook_lists(observers)
+        self.told = ToldMembers(self.view, self.tell)
+        self.heard: set[MemberId] = set()
+        """Members of whom a request was accepted since the coordinator was loaded."""
+
+    def tell(self, hook: str, *arguments: object) -> None:
+        """Tell all that something happened now."""
+        for method in self.hooks[hook]:
+            method(*arguments, self._watch.now_us)
+
+    def step(self, host: str, event: Event, outcome: Outcome, steady: bool) -> None:
+        """A step of the coordinator that is about this group."""
+        reply = outcome.reply
+        heartbeat = isinstance(event, ConsumerGroupHeartbeatRequest)
+        if heartbeat and isinstance(reply, ConsumerGroupHeartbeatResponse):
+            self.told.before(event, reply)  # type: ignore[arg-type]  # a heartbeat
+        self.tell("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
+        member_id = getattr(reply, "member_id", None) or getattr(event, "member_id", None)
+        if member_id and getattr(reply, "error_code", ErrorCode.NONE) is ErrorCode.NONE:
+            self.heard.add(member_id)
+        if isinstance(event, OffsetCommitRequest):
+            self.tell("on_commit", event.member_id, event, reply)
+        if heartbeat and isinstance(reply, ConsumerGroupHeartbeatResponse):
+            active = self.view.active
+            group = None if active is None else active.groups.get(self.view.group_id)
+            self.told.after(event, reply, group)  # type: ignore[arg-type]
+        for record in outcome.records:
+            if record.value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
+                self.told.removed(record.key.member_id)
+                self.heard.discard(record.key.member_id)
+                self._watch.on_member_gone(record.key.member_id)
+
+
+class _ShardWatch:
+    """Those who watch one coordinator."""
+
+    def __init__(self, view: ShardView, report: Callable[[str, str], None]) -> None:
+        self.view = view
+        observers = (Coordination(), Clients())
+        for observer in observers:
+            observer.attach(view, report)
+        self.hooks = hook_lists(observers)
+        self.groups: dict[str, _GroupWatch] = {}
+
+
+class Watch:
+    """Everybody who watches a cluster. `now_us` is when that happened which is told now, since the start."""
+
+    def __init__(self) -> None:
+        self.rows: deque[Row] = deque(maxlen=KEPT_ROWS)
+        self.violations: list[Violation] = []
+        self.now_us = 0
+        self.failure: Exception | None = None
+        """What a checker raised: it watches no more."""
+        self.on_member_gone: Callable[[MemberId], None] = lambda member_id: None
+        self._start_ms: int | None = None
+        self._seq = 0
+        self._brokers: Brokers | None = None
+        self._shards: dict[int, _ShardWatch] = {}
+        self._waiters: dict[asyncio.Future[None], None] = {}
+
+    def attach(self, brokers: Brokers) -> None:
+        """Watch these brokers, which have not started yet."""
+        self._brokers = brokers
+        for shard in brokers.groups.shards:
+            self._shards[shard.number] = _ShardWatch(ShardView(brokers, shard), partial(self.report, ""))
+
+    # -- what happens -----------------------------------------------------------------------------------
+
+    def make_runtime(self, shard: Shard, coordinator: GroupCoordinator) -> CoordinatorRuntime:
+        """What runs a coordinator that a shard has loaded."""
+        return WatchedRuntime(shard, coordinator, partial(self._step, shard))
+
+    def coordinator_state(self, shard: Shard, what: str) -> None:
+        """A broker loads a shard, leads it now, or does no more."""
+        watch = self._shards[shard.number]
+        for group in watch.groups.values():
+            group.heard.clear()
+        self._at(self._now_ms())
+        self.note(host_of(shard.node_id), Kind.COORDINATOR, detail=what)
+        self._guarded(self._tell, watch.hooks["on_coordinator_state"], host_of(shard.node_id), what)
+        self._wake()
+
+    def note(self, actor: str, kind: Kind, *, state_to: str = "", group: str = "", detail: str = "") -> None:
+        """A row of the trace that is about no step of a coordinator."""
+        self._at(self._now_ms())
+        self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), "", detail))
+
+    def topic(self, name: str, what: str, partitions: int) -> None:
+        """A topic was created, grown or deleted."""
+        self.note(name, Kind.TOPIC, detail=f"{what} {partitions}")
+        for watch in self._shards.values():
+            for group in watch.groups.values():
+                for method in group.hooks["on_topic"]:
+                    if not isinstance(getattr(method, "__self__", None), Chronicle):
+                        self._guarded(method, name, what, partitions, self.now_us)
+
+    def _step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
+        if outcome is not NOTHING:
+            self._at(now_ms)
+            self._guarded(self._told, self._shards[shard.number], event, outcome)
+        self._wake()
+
+    def _told(self, watch: _ShardWatch, event: Event, outcome: Outcome) -> None:
+        host = host_of(watch.view.shard.node_id)
+        steady = _is_steady(outcome)
+        watch.view.now_us = self.now_us
+        self._tell(watch.hooks["on_steady_step" if steady else "on_coordinator_step"], host, event, outcome)
+        for group_id, part in _by_group(event, outcome):
+            group = watch.groups.get(group_id)
+            if group is None:
+                group = watch.groups[group_id] = _GroupWatch(watch.view, group_id, self)
+            group.step(host, event, part, steady)
+
+    def _tell(self, methods: Iterable[Callable[..., None]], *arguments: object) -> None:
+        for method in methods:
+            method(*arguments, self.now_us)
+
+    def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+        """A checker that fails must not fail the server; `check` raises it."""
+        if self.failure is not None:
+            return
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.failure = error
+
+    # -- time, rows, findings ---------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        assert self._brokers is not None
+        return 0 if self._brokers.clock is None else self._brokers.clock.now_ms()
+
+    def _at(self, now_ms: int) -> None:
+        if self._start_ms is None:
+            self._start_ms = now_ms
+        self.now_us = (now_ms - self._start_ms) * 1_000
+
+    def keep(self, group: str, event: TraceEvent) -> None:
+        """Take a row down. Time in the trace never goes back, though a late timer is told of its own time."""
+        self._seq += 1
+        t_us = max(event[0], self.rows[-1].t_us) if self.rows else event[0]
+        self.rows.append(Row(self._seq, t_us, WORLD, group, *event[1:]))
+
+    def report(self, group: str, invariant: str, message: str) -> None:
+        """Take a finding down."""
+        self.violations.append(
+            Violation(invariant=invariant, seq=self._seq, t_us=self.now_us, message=message)
+        )
+        self.keep(group, (self.now_us, "", Kind.VIOLATION.value, "", "", -1, -1, (), invariant, message))
+
+    def check(self) -> list[Violation]:
+        """All findings up to now, after a look at everything as it is."""
+        self._at(self._now_ms())
+        for watch in self._shards.values():
+            self._guarded(self._tell, watch.hooks["on_end"])
+            self._guarded(self._covered, watch)
+        if self.failure is not None:
+            raise self.failure
+        return list(self.violations)
+
+    def _covered(self, watch: _ShardWatch) -> None:
+        coordinator = watch.view.active
+        if coordinator is None:
+            return
+        default = watch.view.config.group_consumer_assignors[0]
+        for group_id, group in coordinator.groups.items():
+            if group.members and group.state == "Stable":
+                for invariant, message in uncovered(group, coordinator.image, default):
+                    self.report(group_id, invariant, message)
+
+    # -- what members said, and waiting -----------------------------------------------------------------
+
+    def owned(self, shard: Shard, group_id: str) -> Mapping[MemberId, Partitions]:
+        """What each member of a group said last that it owns."""
+        group = self._shards[shard.number].groups.get(group_id)
+        return {} if group is None else group.told.owned
+
+    def heard(self, shard: Shard, group_id: str) -> Set[MemberId]:
+        """Members of a group of whom its coordinator has accepted a request since it was loaded."""
+        group = self._shards[shard.number].groups.get(group_id)
+        return frozenset() if group is None else group.heard
+
+    async def until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is so, looking after each step of a coordinator; whether it is so in time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not is_so():
+            waiter = loop.create_future()
+            self._waiters[waiter] = None
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+            except TimeoutError:
+                return is_so()
+            finally:
+                self._waiters.pop(waiter, None)
+        return True
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _is_steady(outcome: Outcome) -> bool:
+    reply = outcome.reply
+    return (
+        not outcome.records
+        and not outcome.effects
+        and type(reply) is ConsumerGroupHeartbeatResponse
+        and reply.error_code is ErrorCode.NONE
+    )
+
+
+def _by_group(event: Event, outcome: Outcome) -> Iterable[tuple[str, Outcome]]:
+    """The groups that a step is about, each with its share of the records."""
+    group_id = getattr(event, "group_id", None)
+    if group_id is not None:
+        yield group_id, outcome
+        return
+    touched = dict.fromkeys(record.key.group_id for record in outcome.records)
+    touched.update((each.group_id, None) for each in outcome.effects if hasattr(each, "group_id"))
+    for each in touched:
+        mine = tuple(record for record in outcome.records if record.key.group_id == each)
+        yield each, msgspec.structs.replace(outcome, records=mine)
