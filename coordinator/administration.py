@@ -128,14 +128,14 @@ def _not_deleted(group_id: str, code: ErrorCode, message: str) -> Outcome:
     return Outcome(reply=reply)
 
 
-def remove_members(request: LeaveGroupBatchRequest, groups: Groups, image: TopicsImage) -> Outcome:
+def remove_members(request: LeaveGroupBatchRequest, groups: Groups, removal: leaving.Removal) -> Outcome:
     """LeaveGroup: removes those of several members that are there."""
-    records, replies = _removed(request.group_id, request.members, groups, image)
+    records, replies = _removed(request.group_id, request.members, groups, removal)
     return Outcome(records=records, reply=LeaveGroupBatchResponse(members=replies))
 
 
 def _removed(
-    group_id: str, requests: Sequence[LeaveGroupRequest], groups: Groups, image: TopicsImage
+    group_id: str, requests: Sequence[LeaveGroupRequest], groups: Groups, removal: leaving.Removal
 ) -> tuple[tuple[Record, ...], tuple[LeaveGroupResponse, ...]]:
     """The records and what each is told. In a group that is not there nobody is known."""
     group = groups.get(group_id) or ConsumerGroup(group_id)
@@ -152,7 +152,7 @@ def _removed(
             member_id=request.member_id, instance_id=request.instance_id, error_code=code
         )
         replies.append(reply)
-    records = leaving.removal_records(group, tuple(found.values()), image) if found else ()
+    records = removal(group, tuple(found.values())) if found else ()
     return records, tuple(replies)
 
 

@@ -7,7 +7,8 @@ records of an outcome, applies them, and then sends the reply; `CoordinatorRunti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -19,8 +20,10 @@ from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, Gr
 from fencepost.coordinator.consumer import leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import Surroundings, heartbeat
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.soft import SoftState, TimerKey, TimerKind
 from fencepost.coordinator.consumer.validation import check_request
+from fencepost.coordinator.migration.requests import ClassicProtocol
 from fencepost.coordinator.offsets import expiry
 from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol.classic import (
@@ -78,6 +81,7 @@ class GroupCoordinator:
 
     __slots__ = (
         "_assignors",
+        "_classic_protocol",
         "_group_configs",
         "_groups",
         "_handlers",
@@ -104,15 +108,18 @@ class GroupCoordinator:
         self.offsets = OffsetStore()
         self.soft = SoftState(self._session_timeout_ms, config.offsets_retention_check_interval_ms)
         """What is in no record; for this coordinator and those who check it."""
+        self._classic_protocol = ClassicProtocol(
+            config, self.groups, self.classic, self.soft, self._surroundings
+        )
         self._image = TopicsImage()
         self._newest_topics = -1
         self._group_configs: dict[str, GroupConfig] = {}
         self._settings: dict[str, GroupSettings] = {}
         self._handlers: Mapping[type, Callable[[Any, int], Outcome]] = {
             ConsumerGroupHeartbeatRequest: self._heartbeat,
-            JoinGroupRequest: self._join_group,
-            SyncGroupRequest: self.classic.sync,
-            HeartbeatRequest: self.classic.heartbeat,
+            JoinGroupRequest: self._classic_protocol.join,
+            SyncGroupRequest: self._classic_protocol.sync,
+            HeartbeatRequest: self._classic_protocol.heartbeat,
             DescribeGroupsRequest: self._describe_classic,
             OffsetCommitRequest: self._commit,
             OffsetFetchRequest: self._fetch,
@@ -255,23 +262,23 @@ class GroupCoordinator:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is disabled.")
         check_request(request, self._assignors)
         group_id = request.group_id
+        member_id = request.member_id or request.generated_member_id
+        if not member_id and request.member_epoch == JOIN_EPOCH:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
         group = self._groups.get(group_id)
-        before: tuple[Record, ...] = ()
         if group is None:
             if request.member_epoch != JOIN_EPOCH:
                 raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
-            group, before = self._new_group(group_id)
+            upgraded = self._classic_protocol.upgrade(request, member_id, now_ms)
+            if upgraded is not None:
+                return upgraded
+            group = ConsumerGroup(group_id)
         if request.member_epoch < JOIN_EPOCH:
-            return leaving.leave(group, request, self._image)
-        member_id = request.member_id or request.generated_member_id
-        if not member_id:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
+            return leaving.leave(group, request, partial(self._removal, now_ms))
         soft = self.soft.of(group_id)
         outcome = heartbeat(group, soft, request, member_id, self._surroundings(group_id, now_ms))
         if outcome.effects:
             self.soft.resolving[group_id] = None
-        if before:
-            return Outcome(records=before + outcome.records, reply=outcome.reply, effects=outcome.effects)
         contact = soft.contacts.get(member_id)
         if contact is not None:
             contact.last_ms = now_ms
@@ -284,17 +291,6 @@ class GroupCoordinator:
                 contact.until_ms = min(until_ms, soft.refresh_deadline_ms)
         return outcome
 
-    def _new_group(self, group_id: str) -> tuple[ConsumerGroup, tuple[Record, ...]]:
-        """A group to join, and the end of an empty classic group that gives way to it.
-
-        :raises ProtocolError: GROUP_ID_NOT_FOUND if a classic group is in use under that id.
-        """
-        classic = self.classic.groups.get(group_id)
-        before = () if classic is None else administration.end_of_empty(classic)
-        if before is None:
-            raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        return ConsumerGroup(group_id), before
-
     def _surroundings(self, group_id: str, now_ms: int) -> Surroundings:
         return Surroundings(
             image=self._image,
@@ -306,14 +302,6 @@ class GroupCoordinator:
             resolving=group_id in self.soft.resolving,
             now_ms=now_ms,
         )
-
-    # Classic groups
-
-    def _join_group(self, request: JoinGroupRequest, now_ms: int) -> Outcome:
-        group = self._groups.get(request.group_id)
-        if group is None:
-            return self.classic.join(request, now_ms)
-        return self.classic.join(request, now_ms, leaving.group_tombstones(group))
 
     # Offsets
 
@@ -360,7 +348,7 @@ class GroupCoordinator:
     def _remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
         if request.group_id in self.classic.groups:
             return self.classic.leave(request, now_ms)
-        return administration.remove_members(request, self._groups, self._image)
+        return administration.remove_members(request, self._groups, partial(self._removal, now_ms))
 
     # What happens without a request
 
@@ -401,9 +389,14 @@ class GroupCoordinator:
                 return self._sweep(now_ms)
             if key.kind is TimerKind.REBALANCE:
                 self.soft.retry_later(key, now_ms)
-                return self._fence(key)
-            if self.soft.session_is_over(key, now_ms):
-                return self._fence(key)
+                return self._fence(key, now_ms)
+            if key.kind in (TimerKind.JOIN, TimerKind.SYNC):
+                group = self._groups.get(key.group_id)
+                if group is not None and key.member_id in group.members:
+                    self.soft.retry_later(key, now_ms)
+                    return self._fence(key, now_ms)
+            elif self.soft.session_is_over(key, now_ms):
+                return self._fence(key, now_ms)
         return NOTHING
 
     def _member_heard(self, event: MemberHeard, now_ms: int) -> Outcome:
@@ -417,7 +410,7 @@ class GroupCoordinator:
     def _session_ended(self, event: SessionEnded, now_ms: int) -> Outcome:
         group = self._groups.get(event.group_id)
         if group is not None and event.member_id in group.members:
-            return self._fence(TimerKey(TimerKind.SESSION, event.group_id, event.member_id))
+            return self._fence(TimerKey(TimerKind.SESSION, event.group_id, event.member_id), now_ms)
         if event.group_id in self.classic.groups:
             return self.classic.session_ended(event.group_id, event.member_id, now_ms)
         return NOTHING
@@ -430,9 +423,14 @@ class GroupCoordinator:
             return self.classic.rebalance(event.group_id, now_ms)
         return NOTHING
 
-    def _fence(self, key: TimerKey) -> Outcome:
+    def _removal(
+        self, now_ms: int, group: ConsumerGroup, members: Sequence[ConsumerGroupMember]
+    ) -> tuple[Record, ...]:
+        return self._classic_protocol.removal(group, members, self._image, now_ms)
+
+    def _fence(self, key: TimerKey, now_ms: int) -> Outcome:
         group = self._groups[key.group_id]
-        records = leaving.removal_records(group, (group.members[key.member_id],), self._image)
+        records = self._removal(now_ms, group, (group.members[key.member_id],))
         fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
         return Outcome(records=records, effects=(fenced,))
 

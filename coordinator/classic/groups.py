@@ -152,6 +152,19 @@ class ClassicGroups:
             rounds.start_or_complete(step)
         return self._outcome(step, None)
 
+    def adopt(self, group: ClassicGroup, now_ms: int, *, rebalance: bool) -> None:
+        """Run this group once its record is written: it was one of another kind.
+
+        Its members join anew with `rebalance`.
+        """
+        step = self._step = self._new_step(group, now_ms)
+
+        def written() -> None:
+            if rebalance:
+                rounds.start(step)
+
+        step.written = written
+
     def _time_over(self, key: ClassicTimerKey, now_ms: int) -> Outcome:
         step = self._begin(self._groups[key.group_id], now_ms)
         before = tuple(step.group.members)
@@ -178,14 +191,15 @@ class ClassicGroups:
         if value is None:
             self._stored.pop(group_id, None)
             group = self._groups.get(group_id)
+            self._step = None
             if group is not None:
                 self._forget_group(self._new_step(group, now_ms), ErrorCode.NONE)
                 group.move(ClassicGroupEvent.DELETED, now_ms)
             return
         self._stored[group_id] = value
-        if group_id not in self._groups:
-            self._load(group_id, value, now_ms)
         step, self._step = self._step, None
+        if group_id not in self._groups:
+            self._run(ClassicGroup.loaded(group_id, value) if step is None else step.group, now_ms)
         if step is not None and step.written is not None:
             step.written()
 
@@ -202,7 +216,7 @@ class ClassicGroups:
         self.timers = Timers()
         self._step = None
         for group_id, value in self._stored.items():
-            self._load(group_id, value, now_ms)
+            self._run(ClassicGroup.loaded(group_id, value), now_ms)
 
     def discard(self, code: ErrorCode, now_ms: int) -> tuple[Effect, ...]:
         """Tell that the records of the last step could not be appended, and why: who is answered then."""
@@ -230,8 +244,9 @@ class ClassicGroups:
         self.timers = Timers()
         return tuple(answers)
 
-    def _load(self, group_id: str, value: GroupMetadataValue, now_ms: int) -> None:
-        group = self._groups[group_id] = ClassicGroup.loaded(group_id, value)
+    def _run(self, group: ClassicGroup, now_ms: int) -> None:
+        """From now on the members of the group must be heard."""
+        self._groups[group.group_id] = group
         step = self._new_step(group, now_ms)
         for member in group.members.values():
             step.restart_session(member)

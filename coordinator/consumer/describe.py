@@ -12,6 +12,7 @@ from fencepost.coordinator.protocol.consumer import (
     DescribedMember,
     DescribedPartitions,
     ListedGroup,
+    MemberType,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
@@ -57,6 +58,7 @@ def _describe_member(member: ConsumerGroupMember, target: Partitions, image: Top
         # What is being revoked is still the member's, until it confirms the release (KAFKA-20431).
         assignment=_named((member.assigned, member.pending_revocation), image),
         target_assignment=_named((target,), image),
+        member_type=MemberType.CONSUMER if member.classic is None else MemberType.CLASSIC,
     )
 
 

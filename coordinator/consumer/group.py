@@ -29,6 +29,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
+    Record,
     RecordKey,
 )
 
@@ -151,6 +152,35 @@ class ConsumerGroup:
             "assignors": dict(self.counts.assignors),
             "reconciled": self._reconciled,
         }
+
+    def records(self) -> tuple[Record, ...]:
+        """Records that make this group."""
+        group_id = self.group_id
+        return (
+            *(member.metadata_record(group_id) for member in self._members.values()),
+            Record(
+                ConsumerGroupMetadataKey(group_id),
+                ConsumerGroupMetadataValue(self.group_epoch, self.metadata_hash),
+            ),
+            *(
+                Record(ConsumerGroupRegularExpressionKey(group_id, expression), value)
+                for expression, value in self._resolved.items()
+            ),
+            *(
+                Record(
+                    ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
+                    ConsumerGroupTargetAssignmentMemberValue(partitions),
+                )
+                for member_id, partitions in self._targets.items()
+            ),
+            Record(
+                ConsumerGroupTargetAssignmentMetadataKey(group_id),
+                ConsumerGroupTargetAssignmentMetadataValue(
+                    self.assignment_epoch, self.assignment_timestamp_ms
+                ),
+            ),
+            *(member.assignment_record(group_id) for member in self._members.values()),
+        )
 
     def apply_metadata(self, key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue) -> None:
         """Type 3: the group's epoch, and the digest of its topics."""

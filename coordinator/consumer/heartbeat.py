@@ -38,7 +38,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, MemberId, TopicId
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Effect, Outcome
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupMetadataKey,
@@ -79,7 +79,38 @@ def heartbeat(
     """
     validation.check_not_full(group, member_id, request.instance_id, around.max_size)
     old, records = _member(group, request, member_id)
-    new = old.heard(request)
+    found = evaluate(
+        group, soft, old, old.heard(request), owned=request.topic_partitions, records=records, around=around
+    )
+    return Outcome(
+        records=found.records,
+        reply=_reply(request, old, found.member, around.settings.heartbeat_interval_ms),
+        effects=found.effects,
+    )
+
+
+class Evaluated(msgspec.Struct, frozen=True):
+    """A member after one request of it, and what that takes."""
+
+    member: ConsumerGroupMember
+    records: tuple[Record, ...]
+    effects: tuple[Effect, ...]
+
+
+def evaluate(
+    group: ConsumerGroup,
+    soft: GroupSoftState,
+    old: ConsumerGroupMember,
+    new: ConsumerGroupMember,
+    *,
+    owned: Partitions | None,
+    records: tuple[Record, ...],
+    around: Surroundings,
+) -> Evaluated:
+    """What follows when `old` now is `new` and owns what it says; `records` are those that led to `old`.
+
+    :raises ProtocolError: if its expression or its state can't be read, or the assignor fails.
+    """
     if new is not old:
         records += (new.metadata_record(group.group_id),)
     names_changed = old.subscribed_topic_names != new.subscribed_topic_names
@@ -115,16 +146,12 @@ def heartbeat(
             target=target.partitions,
             subscribed=frozenset(topic_ids(topics, around.image)),
             subscription_changed=changed,
-            owned=request.topic_partitions,
+            owned=owned,
             taken=_taken(group, absorbed),
         )
     if reconciled is not new:
         records += (reconciled.assignment_record(group.group_id),)
-    return Outcome(
-        records=records,
-        reply=_reply(request, old, reconciled, around.settings.heartbeat_interval_ms),
-        effects=effects,
-    )
+    return Evaluated(reconciled, records, effects)
 
 
 def _member(
@@ -148,10 +175,10 @@ def _member(
     if holder is None:
         return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id), ()
     validation.check_instance_released(holder, member_id, instance_id)
-    return _replacement(group, holder, member_id)
+    return replacement(group, holder, member_id)
 
 
-def _replacement(
+def replacement(
     group: ConsumerGroup, holder: ConsumerGroupMember, member_id: MemberId
 ) -> tuple[ConsumerGroupMember, tuple[Record, ...]]:
     """A static member that came back: all that its predecessor had, under the id it has now."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -28,8 +29,11 @@ from fencepost.coordinator.protocol.records import (
 )
 from fencepost.coordinator.protocol.topics import TopicsImage
 
+Removal: TypeAlias = Callable[[ConsumerGroup, Sequence[ConsumerGroupMember]], tuple[Record, ...]]
+"""The records that remove members for good: `removal_records`, or what turns the group into another kind."""
 
-def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, image: TopicsImage) -> Outcome:
+
+def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, removal: Removal) -> Outcome:
     """The outcome of a heartbeat with epoch -1 or -2.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id.
@@ -43,7 +47,7 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, image: T
         validation.check_instance_holder(member, request.member_id, instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             return Outcome(records=(_away(member).assignment_record(group.group_id),), reply=reply)
-    return Outcome(records=removal_records(group, (member,), image), reply=reply)
+    return Outcome(records=removal(group, (member,)), reply=reply)
 
 
 def _away(member: ConsumerGroupMember) -> ConsumerGroupMember:

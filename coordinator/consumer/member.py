@@ -8,6 +8,7 @@ from fencepost.coordinator.consumer.states import MemberState
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.records import (
+    ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -41,6 +42,8 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pending_revocation: Partitions = NO_PARTITIONS
     assignment_epochs: dict[TopicId, dict[int, int]] = {}
     """The member epoch at which each held partition became assigned (KIP-1251); covers both sets above."""
+    classic: ClassicMemberMetadata | None = None
+    """What marks a member that speaks the classic protocol (KIP-848, Migration)."""
 
     @property
     def regex(self) -> str | None:
@@ -77,13 +80,15 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             subscribed_topic_regex=self.subscribed_topic_regex
             if request.subscribed_topic_regex is None
             else request.subscribed_topic_regex,
+            classic=None,
         )
         return self if found == self else found
 
     def _says_nothing_new(self, request: ConsumerGroupHeartbeatRequest) -> bool:
         """Whether a heartbeat without topics is a keepalive, or an acknowledgement: most are."""
         return (
-            request.rebalance_timeout_ms == -1
+            self.classic is None
+            and request.rebalance_timeout_ms == -1
             and request.subscribed_topic_regex is None
             and request.server_assignor is None
             and request.rack_id is None
@@ -104,6 +109,7 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             subscribed_topic_regex=value.subscribed_topic_regex,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             server_assignor=value.server_assignor,
+            classic=value.classic,
         )
 
     def placed(
@@ -159,6 +165,7 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 subscribed_topic_regex=self.subscribed_topic_regex,
                 rebalance_timeout_ms=self.rebalance_timeout_ms,
                 server_assignor=self.server_assignor,
+                classic=self.classic,
             ),
         )
 

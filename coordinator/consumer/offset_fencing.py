@@ -25,13 +25,14 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Partitio
     partition that the member has held since then, or since before.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION for a request from before member epochs,
-        or STALE_MEMBER_EPOCH for an epoch that the member has not reached.
+        or STALE_MEMBER_EPOCH for an epoch that the member has not reached; a member that speaks the classic
+        protocol is told ILLEGAL_GENERATION.
     """
     epoch = request.member_epoch
     if epoch < 0 and not group.members:
         return None
     member = group.member(request.member_id)
-    if request.api_version < MEMBER_EPOCH_VERSION:
+    if request.api_version < MEMBER_EPOCH_VERSION and member.classic is None:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"OffsetCommit version {MEMBER_EPOCH_VERSION} or above must be used by members using the "
@@ -41,7 +42,7 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Partitio
         return None
     if epoch > member.member_epoch:
         raise _stale(
-            f"Received member epoch {epoch} is newer than current member epoch {member.member_epoch}."
+            member, f"Received member epoch {epoch} is newer than current member epoch {member.member_epoch}."
         )
     return _held_since(member, epoch)
 
@@ -53,12 +54,14 @@ def _held_since(member: ConsumerGroupMember, epoch: int) -> PartitionFence:
         assigned_at = member.assignment_epochs.get(topic_id, {}).get(partition)
         if assigned_at is None:
             raise _stale(
-                f"Partition {topic_id}-{partition} is not assigned or pending revocation for member."
+                member,
+                f"Partition {topic_id}-{partition} is not assigned or pending revocation for member.",
             )
         if epoch < assigned_at:
             raise _stale(
+                member,
                 f"Received member epoch {epoch} is older than assignment epoch {assigned_at} "
-                f"for partition {topic_id}-{partition}."
+                f"for partition {topic_id}-{partition}.",
             )
 
     return check
@@ -67,17 +70,19 @@ def _held_since(member: ConsumerGroupMember, epoch: int) -> PartitionFence:
 def check_fetch(group: ConsumerGroup, request: OffsetFetchRequest) -> None:
     """Whether the request may fetch: without a member anyone may, a member at its current epoch only.
 
-    :raises ProtocolError: UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH.
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for a classic member.
     """
     if request.member_id is None and request.member_epoch < 0:
         return
     member = group.member("" if request.member_id is None else request.member_id)
     if request.member_epoch != member.member_epoch:
         raise _stale(
+            member,
             f"The received member epoch {request.member_epoch} does not match the expected member epoch "
-            f"{member.member_epoch}."
+            f"{member.member_epoch}.",
         )
 
 
-def _stale(message: str) -> ProtocolError:
-    return ProtocolError(ErrorCode.STALE_MEMBER_EPOCH, message)
+def _stale(member: ConsumerGroupMember, message: str) -> ProtocolError:
+    classic = member.classic is not None
+    return ProtocolError(ErrorCode.ILLEGAL_GENERATION if classic else ErrorCode.STALE_MEMBER_EPOCH, message)

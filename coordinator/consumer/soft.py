@@ -37,6 +37,10 @@ class TimerKind(enum.StrEnum):
     """The member was not heard for the group's session length."""
     REBALANCE = "rebalance"
     """The member did not confirm a revocation within its rebalance time-out."""
+    JOIN = "join"
+    """The member speaks the classic protocol, and did not join again when it was told to."""
+    SYNC = "sync"
+    """The member speaks the classic protocol, and did not ask for its assignment after it joined."""
     SWEEP = "sweep"
     """Offsets expire, and empty groups without offsets go."""
 
@@ -59,10 +63,12 @@ class MemberContact:
     (`version` is the group's) and time has not reached `until_ms`.
     """
 
-    __slots__ = ("answer", "last_ms", "request", "revoking", "until_ms", "version")
+    __slots__ = ("answer", "last_ms", "request", "revoking", "session_ms", "until_ms", "version")
 
     def __init__(self, last_ms: int) -> None:
         self.last_ms = last_ms
+        self.session_ms: int | None = None
+        """A session length of its own: a member of the classic protocol has one."""
         self.request: ConsumerGroupHeartbeatRequest | None = None
         self.answer: Outcome = NOTHING
         self.version = -1
@@ -146,6 +152,8 @@ class SoftState:
                     self._forget(group_id, key.member_id)
                 elif key.member_id not in soft.contacts:
                     self._meet(group_id, group.members[key.member_id])
+                else:
+                    self._told(group_id, group.members[key.member_id], soft.contacts[key.member_id])
         self.arm_sweep()
 
     def rebuild(self, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
@@ -166,7 +174,7 @@ class SoftState:
     def session_is_over(self, key: TimerKey, now_ms: int) -> bool:
         """Whether the session that just came up has ended; if the member was heard since, it goes on."""
         contact = self.groups[key.group_id].contacts[key.member_id]
-        deadline_ms = contact.last_ms + self._session_timeout_ms(key.group_id)
+        deadline_ms = contact.last_ms + self._session_ms(key.group_id, contact)
         if deadline_ms > now_ms:
             self.timers.set(key, deadline_ms)
             return False
@@ -184,28 +192,58 @@ class SoftState:
             if soft is None:
                 continue
             soft.version += 1
-            length_ms = self._session_timeout_ms(group_id)
             for member_id, contact in soft.contacts.items():
-                key = TimerKey(TimerKind.SESSION, group_id, member_id)
-                self.timers.set(key, contact.last_ms + length_ms)
+                self._arm_session(group_id, member_id, contact)
+
+    def expect(self, kind: TimerKind, group_id: str, member: ConsumerGroupMember) -> None:
+        """A member of the classic protocol has its rebalance time-out to join, or to sync."""
+        key = TimerKey(kind, group_id, member.member_id)
+        if kind is not TimerKind.JOIN or key not in self.timers:
+            self.timers.set(key, self.now_ms + member.rebalance_timeout_ms)
+
+    def expect_no_more(self, kind: TimerKind, group_id: str, member_id: MemberId) -> None:
+        """It did."""
+        self.timers.cancel(TimerKey(kind, group_id, member_id))
+
+    def _session_ms(self, group_id: str, contact: MemberContact) -> int:
+        return self._session_timeout_ms(group_id) if contact.session_ms is None else contact.session_ms
+
+    def _arm_session(self, group_id: str, member_id: MemberId, contact: MemberContact) -> None:
+        key = TimerKey(TimerKind.SESSION, group_id, member_id)
+        self.timers.set(key, contact.last_ms + self._session_ms(group_id, contact))
 
     def _meet(self, group_id: str, member: ConsumerGroupMember) -> None:
         contact = self.groups[group_id].contacts[member.member_id] = MemberContact(self.now_ms)
-        key = TimerKey(TimerKind.SESSION, group_id, member.member_id)
-        self.timers.set(key, self.now_ms + self._session_timeout_ms(group_id))
+        contact.session_ms = None if member.classic is None else member.classic.session_timeout_ms
+        self._arm_session(group_id, member.member_id, contact)
         self._arm_rebalance(group_id, member, contact)
+
+    def _told(self, group_id: str, member: ConsumerGroupMember, contact: MemberContact) -> None:
+        """A member said something of itself: it may have changed its protocol."""
+        session_ms = None if member.classic is None else member.classic.session_timeout_ms
+        if contact.session_ms != session_ms:
+            contact.session_ms = session_ms
+            self._arm_session(group_id, member.member_id, contact)
+        if session_ms is None:
+            self.expect_no_more(TimerKind.JOIN, group_id, member.member_id)
+            self.expect_no_more(TimerKind.SYNC, group_id, member.member_id)
 
     def _forget(self, group_id: str, member_id: MemberId) -> None:
         self.groups[group_id].contacts.pop(member_id, None)
-        self.timers.cancel(TimerKey(TimerKind.SESSION, group_id, member_id))
-        self.timers.cancel(TimerKey(TimerKind.REBALANCE, group_id, member_id))
+        for kind in (TimerKind.SESSION, TimerKind.REBALANCE, TimerKind.JOIN, TimerKind.SYNC):
+            self.timers.cancel(TimerKey(kind, group_id, member_id))
 
     def _arm_rebalance(self, group_id: str, member: ConsumerGroupMember, contact: MemberContact) -> None:
         """Each record that leaves a revocation outstanding starts its timer anew; any other stops it.
 
-        A member's epoch stands still while it is in that state, so the timer is about that epoch.
+        A member's epoch stands still while it is in that state, so the timer is about that epoch. A member of
+        the classic protocol has the time to join and to sync instead.
         """
-        revoking = member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch >= 0
+        revoking = (
+            member.state is MemberState.UNREVOKED_PARTITIONS
+            and member.member_epoch >= 0
+            and member.classic is None
+        )
         if revoking:
             key = TimerKey(TimerKind.REBALANCE, group_id, member.member_id)
             self.timers.set(key, self.now_ms + member.rebalance_timeout_ms)

@@ -40,6 +40,10 @@ class GroupEvent(enum.StrEnum):
     MEMBER_FELL_BEHIND = "member fell behind"
     """A static member left for a while, or a member dropped topics it still holds."""
     LAST_MEMBER_LEFT = "last member left"
+    UPGRADED = "classic group upgraded"
+    """A consumer joined a classic group, whose members are the group's now."""
+    DOWNGRADED = "became a classic group"
+    """The last member that spoke this protocol went, and left others."""
     GROUP_DELETED = "group deleted"
 
 
@@ -54,6 +58,9 @@ GROUP_TABLE: StateTable[GroupState, GroupEvent] = StateTable(
     transitions=(
         (_G.EMPTY, _E.MEMBER_JOINED, _G.ASSIGNING),
         (_G.EMPTY, _E.MEMBER_JOINED, _G.STABLE),
+        (_G.EMPTY, _E.UPGRADED, _G.ASSIGNING),
+        (_G.EMPTY, _E.UPGRADED, _G.RECONCILING),
+        (_G.EMPTY, _E.UPGRADED, _G.STABLE),
         (_G.EMPTY, _E.GROUP_DELETED, _G.DEAD),
         (_G.ASSIGNING, _E.TARGET_COMPUTED, _G.RECONCILING),
         (_G.ASSIGNING, _E.TARGET_COMPUTED, _G.STABLE),
@@ -65,6 +72,9 @@ GROUP_TABLE: StateTable[GroupState, GroupEvent] = StateTable(
         (_G.STABLE, _E.TARGET_COMPUTED, _G.RECONCILING),
         (_G.STABLE, _E.MEMBER_FELL_BEHIND, _G.RECONCILING),
         (_G.STABLE, _E.LAST_MEMBER_LEFT, _G.EMPTY),
+        (_G.ASSIGNING, _E.DOWNGRADED, _G.DEAD),
+        (_G.RECONCILING, _E.DOWNGRADED, _G.DEAD),
+        (_G.STABLE, _E.DOWNGRADED, _G.DEAD),
     ),
 )
 

@@ -138,9 +138,11 @@ def check_instance_holder(member: ConsumerGroupMember, member_id: MemberId, inst
 def check_instance_released(member: ConsumerGroupMember, member_id: MemberId, instance_id: str) -> None:
     """A static member may be replaced only after it said that it leaves for a while.
 
+    One that speaks the classic protocol has no way to say so, and may always be replaced (KAFKA-17228).
+
     :raises ProtocolError: UNRELEASED_INSTANCE_ID if it did not.
     """
-    if member.member_epoch != STATIC_LEAVE_EPOCH:
+    if member.classic is None and member.member_epoch != STATIC_LEAVE_EPOCH:
         raise ProtocolError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the "

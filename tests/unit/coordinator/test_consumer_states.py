@@ -48,8 +48,12 @@ def test_a_group_moves_only_along_these_arrows() -> None:
     allowed = {(a.value, b.value) for a in GroupState for b in GroupState if GROUP_TABLE.allows(a, b)}
     assert allowed == {
         ("Empty", "Assigning"),
+        ("Empty", "Reconciling"),
         ("Empty", "Stable"),
         ("Empty", "Dead"),
+        ("Assigning", "Dead"),
+        ("Reconciling", "Dead"),
+        ("Stable", "Dead"),
         ("Assigning", "Reconciling"),
         ("Assigning", "Stable"),
         ("Assigning", "Empty"),

@@ -1,0 +1,87 @@
+"""A consumer group becomes a classic group, when the last member that speaks the newer protocol goes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.classic.states import ClassicGroupEvent
+from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE, JoinGroupProtocol
+from fencepost.coordinator.protocol.consumer_protocol import (
+    Assignment,
+    MalformedConsumerProtocol,
+    version_of,
+    write_assignment,
+)
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+_ALLOWING = (ConsumerGroupMigrationPolicy.BIDIRECTIONAL, ConsumerGroupMigrationPolicy.DOWNGRADE)
+
+
+def may_downgrade(
+    group: ConsumerGroup, leaving: Collection[MemberId], config: GroupCoordinatorConfig, *, joining: int = 0
+) -> bool:
+    """Whether the group becomes a classic one when these members go, and so many classic ones come."""
+    staying = len(group.members) - len(leaving) + joining
+    return (
+        config.group_consumer_migration_policy in _ALLOWING
+        and 0 < staying <= config.group_max_size
+        and all(
+            member.classic is not None
+            for member_id, member in group.members.items()
+            if member_id not in leaving
+        )
+    )
+
+
+def downgrade(
+    group: ConsumerGroup, leaving: Collection[MemberId], image: TopicsImage, now_ms: int
+) -> ClassicGroup:
+    """The classic group of those that stay: Stable in a generation that is the group's epoch.
+
+    Each has what the last target gave to it.
+    """
+    classic = ClassicGroup(group.group_id, now_ms)
+    classic.generation = group.group_epoch
+    for member_id, member in group.members.items():
+        if member_id not in leaving:
+            classic.add(_member(member), CONSUMER_PROTOCOL_TYPE)
+    classic.protocol = classic.protocol_of_next_generation()
+    for member_id, each in classic.members.items():
+        target = group.targets.get(member_id, NO_PARTITIONS)
+        each.assignment = assignment_bytes(each.metadata(classic.protocol), target, image)
+    classic.move(ClassicGroupEvent.LOADED, now_ms)
+    classic.compute_subscribed_topics()
+    return classic
+
+
+def _member(member: ConsumerGroupMember) -> ClassicGroupMember:
+    assert member.classic is not None
+    return ClassicGroupMember(
+        member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        protocols=tuple(JoinGroupProtocol(name, data) for name, data in member.classic.supported_protocols),
+    )
+
+
+def assignment_bytes(subscription: bytes, partitions: Partitions, image: TopicsImage) -> bytes:
+    """Partitions as a classic consumer reads them, in the version of its subscription.
+
+    Topics that were deleted are left out.
+    """
+    try:
+        version = max(0, min(version_of(subscription), 3))
+    except MalformedConsumerProtocol:
+        version = 0
+    named = {image.name_of(topic_id): numbers for topic_id, numbers in partitions.items()}
+    by_name = {name: numbers for name, numbers in named.items() if name is not None}
+    return write_assignment(Assignment(partitions=dict(sorted(by_name.items()))), version)

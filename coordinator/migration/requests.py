@@ -1,0 +1,177 @@
+"""The classic protocol's requests to groups of both kinds, and what makes one kind of group the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fencepost.coordinator.classic.groups import ClassicGroups
+from fencepost.coordinator.classic.join import check_request
+from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer import heartbeat, leaving
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.heartbeat import Evaluated, Surroundings
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.soft import GroupSoftState, SoftState, TimerKind
+from fencepost.coordinator.migration import downgrade, members, upgrade
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.replay import apply_to_groups
+
+
+class ClassicProtocol:
+    """Answers members that speak the classic protocol, wherever they are members."""
+
+    __slots__ = ("_classic", "_config", "_groups", "_soft", "_surroundings")
+
+    def __init__(
+        self,
+        config: GroupCoordinatorConfig,
+        groups: Mapping[str, ConsumerGroup],
+        classic: ClassicGroups,
+        soft: SoftState,
+        surroundings: Callable[[str, int], Surroundings],
+    ) -> None:
+        self._config = config
+        self._groups = groups
+        self._classic = classic
+        self._soft = soft
+        self._surroundings = surroundings
+
+    def join(self, request: JoinGroupRequest, now_ms: int) -> Outcome:
+        """JoinGroup. An empty consumer group gives way to a classic one."""
+        group = self._groups.get(request.group_id)
+        if group is None:
+            return self._classic.join(request, now_ms)
+        if not group.members:
+            return self._classic.join(request, now_ms, leaving.group_tombstones(group))
+        try:
+            check_request(request, self._config)
+            return self._join(group, request, now_ms)
+        except ProtocolError as error:
+            required = error.code is ErrorCode.MEMBER_ID_REQUIRED
+            member_id = request.new_member_suffix if required else request.member_id
+            return Outcome(reply=JoinGroupResponse(error_code=error.code, member_id=member_id))
+
+    def _join(self, group: ConsumerGroup, request: JoinGroupRequest, now_ms: int) -> Outcome:
+        group_id = group.group_id
+        around = self._surroundings(group_id, now_ms)
+        policy = self._config.group_consumer_migration_policy
+        subscription = members.check_join(group, request, around, policy)
+        soft = self._soft.of(group_id)
+        found = members.join(group, soft, request, subscription, around)
+        member = found.member
+        replaced = None if request.instance_id is None else group.static_members.get(request.instance_id)
+        if replaced not in (None, member.member_id) and downgrade.may_downgrade(
+            group, (replaced,), self._config, joining=1
+        ):
+            return self._join_ends_the_group(group, found, around)
+        if found.effects:
+            self._soft.resolving[group_id] = None
+        self._heard(group_id, member, now_ms)
+        self._soft.expect_no_more(TimerKind.JOIN, group_id, member.member_id)
+        self._soft.expect(TimerKind.SYNC, group_id, member)
+        return Outcome(records=found.records, reply=members.joined(member), effects=found.effects)
+
+    def _join_ends_the_group(self, group: ConsumerGroup, found: Evaluated, around: Surroundings) -> Outcome:
+        """A static member came back with the classic protocol, and nobody speaks the newer one any more."""
+        after = _copy_of(group)
+        for record in found.records:
+            apply_to_groups(after, record)
+        then = after[group.group_id]
+        classic = downgrade.downgrade(then, (), around.image, around.now_ms)
+        stale = then.group_epoch > group.group_epoch or then.assignment_epoch < then.group_epoch
+        self._classic.adopt(classic, around.now_ms, rebalance=stale)
+        end = Record(GroupMetadataKey(group.group_id), classic.value(classic.assignments))
+        reply = members.joined(found.member)
+        return Outcome(records=(*leaving.group_tombstones(group), end), reply=reply)
+
+    def sync(self, request: SyncGroupRequest, now_ms: int) -> Outcome:
+        """SyncGroup."""
+        group = self._groups.get(request.group_id)
+        if group is None or not group.members:
+            return self._classic.sync(request, now_ms)
+        try:
+            reply = members.sync(group, request, self._surroundings(group.group_id, now_ms).image)
+        except ProtocolError as error:
+            return Outcome(reply=SyncGroupResponse(error_code=error.code))
+        self._heard(group.group_id, group.members[request.member_id], now_ms)
+        self._soft.expect_no_more(TimerKind.SYNC, group.group_id, request.member_id)
+        return Outcome(reply=reply)
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Outcome:
+        """Heartbeat."""
+        group = self._groups.get(request.group_id)
+        if group is None or not group.members:
+            return self._classic.heartbeat(request, now_ms)
+        try:
+            goes_on = members.alive(group, request)
+        except ProtocolError as error:
+            return Outcome(reply=HeartbeatResponse(error_code=error.code))
+        member = group.members[request.member_id]
+        self._heard(group.group_id, member, now_ms)
+        if goes_on:
+            return Outcome(reply=HeartbeatResponse())
+        self._soft.expect(TimerKind.JOIN, group.group_id, member)
+        return Outcome(reply=HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+
+    def _heard(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:
+        contact = self._soft.of(group_id).contacts.get(member.member_id)
+        if contact is not None:
+            contact.last_ms = now_ms
+
+    def upgrade(
+        self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId, now_ms: int
+    ) -> Outcome | None:
+        """A member that joins a classic group with the newer protocol; None if there is no such group.
+
+        :raises ProtocolError: GROUP_ID_NOT_FOUND if the group stays a classic one.
+        """
+        classic = self._classic.groups.get(request.group_id)
+        if classic is None:
+            return None
+        around = self._surroundings(request.group_id, now_ms)
+        if classic.is_in(ClassicGroupState.EMPTY):
+            group = ConsumerGroup(request.group_id)
+            before: tuple[Record, ...] = (Record(GroupMetadataKey(request.group_id), None),)
+        else:
+            upgrade.check_may_upgrade(classic, self._config)
+            group, before = upgrade.upgrade(classic, around.image)
+        found = heartbeat.heartbeat(group, GroupSoftState(), request, member_id, around)
+        return Outcome(
+            records=before + found.records,
+            reply=found.reply,
+            effects=found.effects + upgrade.released(classic),
+        )
+
+    def removal(
+        self, group: ConsumerGroup, gone: Sequence[ConsumerGroupMember], image: TopicsImage, now_ms: int
+    ) -> tuple[Record, ...]:
+        """The records that remove members of a consumer group for good, or turn it into a classic group."""
+        ids = {member.member_id for member in gone}
+        if not downgrade.may_downgrade(group, ids, self._config):
+            return leaving.removal_records(group, gone, image)
+        classic = downgrade.downgrade(group, ids, image, now_ms)
+        self._classic.adopt(classic, now_ms, rebalance=True)
+        value = classic.value(classic.assignments)
+        return (*leaving.group_tombstones(group), Record(GroupMetadataKey(group.group_id), value))
+
+
+def _copy_of(group: ConsumerGroup) -> dict[str, ConsumerGroup]:
+    """Another group that is equal to this one, as a mapping to apply records to."""
+    groups = {group.group_id: ConsumerGroup(group.group_id)}
+    for record in group.records():
+        apply_to_groups(groups, record)
+    return groups

@@ -1,0 +1,146 @@
+"""A classic group becomes a consumer group, when a consumer that speaks the newer protocol joins it.
+
+Its members become members of the consumer group at the epoch that their generation was, and keep what they
+were assigned. They speak the classic protocol until they themselves change it.
+"""
+
+from __future__ import annotations
+
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.subscription import metadata_hash
+from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
+from fencepost.coordinator.protocol.consumer_protocol import (
+    MalformedConsumerProtocol,
+    read_assignment,
+    read_subscription,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import Partitions, TopicId, partitions_of
+from fencepost.coordinator.protocol.outcome import Answer
+from fencepost.coordinator.protocol.records import (
+    ClassicMemberMetadata,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    GroupMetadataKey,
+    Record,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.replay import apply_to_groups
+
+_ALLOWING = (ConsumerGroupMigrationPolicy.BIDIRECTIONAL, ConsumerGroupMigrationPolicy.UPGRADE)
+
+
+def check_may_upgrade(group: ClassicGroup, config: GroupCoordinatorConfig) -> None:
+    """Whether the group, which has members, may become a consumer group.
+
+    :raises ProtocolError: GROUP_ID_NOT_FOUND if it may not: to the one who asks it is no consumer group.
+    """
+    if (
+        config.group_consumer_migration_policy not in _ALLOWING
+        or not group.uses_consumer_protocol
+        or len(group.members) > config.group_consumer_max_size
+    ):
+        raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+
+
+def upgrade(group: ClassicGroup, image: TopicsImage) -> tuple[ConsumerGroup, tuple[Record, ...]]:
+    """The consumer group that the classic one becomes, and the records of that.
+
+    :raises ProtocolError: GROUP_ID_NOT_FOUND if what its members say of themselves, or were assigned, can't
+        be read, or was made by an assignor of their own, whose data would be lost.
+    """
+    held: set[tuple[TopicId, int]] = set()
+    members = [_member(group, member, image, held) for member in group.members.values()]
+    group_id, epoch = group.group_id, group.generation
+    topics = sorted({topic for member in members for topic in member.subscribed_topic_names})
+    records = (
+        Record(GroupMetadataKey(group_id), None),
+        *(member.metadata_record(group_id) for member in members),
+        Record(
+            ConsumerGroupMetadataKey(group_id),
+            ConsumerGroupMetadataValue(epoch, metadata_hash(topics, image)),
+        ),
+        *(
+            Record(
+                ConsumerGroupTargetAssignmentMemberKey(group_id, member.member_id),
+                ConsumerGroupTargetAssignmentMemberValue(member.assigned),
+            )
+            for member in members
+        ),
+        Record(
+            ConsumerGroupTargetAssignmentMetadataKey(group_id),
+            ConsumerGroupTargetAssignmentMetadataValue(epoch),
+        ),
+        *(member.assignment_record(group_id) for member in members),
+    )
+    upgraded = {group_id: ConsumerGroup(group_id)}
+    for record in records[1:]:
+        apply_to_groups(upgraded, record)
+    return upgraded[group_id], records
+
+
+def released(group: ClassicGroup) -> tuple[Answer, ...]:
+    """What those are told who wait in the classic group: to join again, the consumer group this time."""
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+    answers = []
+    for member in group.members.values():
+        if member.join is not None:
+            response = JoinGroupResponse(error_code=code, member_id=member.member_id)
+            answers.append(Answer(token=member.join, response=response))
+        if member.sync is not None:
+            answers.append(Answer(token=member.sync, response=SyncGroupResponse(error_code=code)))
+    return tuple(answers)
+
+
+def _member(
+    group: ClassicGroup, member: ClassicGroupMember, image: TopicsImage, held: set[tuple[TopicId, int]]
+) -> ConsumerGroupMember:
+    try:
+        # One that has just joined may not offer the protocol of the generation before.
+        subscription = read_subscription(member.metadata(group.protocol) or member.protocols[0].metadata)
+        assignment = read_assignment(member.assignment)
+    except MalformedConsumerProtocol as error:
+        raise _refused(group, f"what {member.member_id} says or has is malformed: {error}") from error
+    if assignment.user_data:
+        raise _refused(group, "an assignor of its own is in use")
+    wanted = {
+        (image.by_name[topic].topic_id, partition)
+        for topic, partitions in assignment.partitions.items()
+        if topic in image.by_name
+        for partition in partitions
+    }
+    if held & wanted:
+        raise _refused(group, "a partition is assigned to two members")
+    held |= wanted
+    assigned: Partitions = partitions_of(wanted)
+    return ConsumerGroupMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(set(subscription.topics))),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        member_epoch=group.generation,
+        previous_member_epoch=group.generation,
+        assigned=assigned,
+        assignment_epochs={t: dict.fromkeys(numbers, group.generation) for t, numbers in assigned.items()},
+        classic=ClassicMemberMetadata(
+            member.session_timeout_ms,
+            tuple((protocol.name, protocol.metadata) for protocol in member.protocols),
+        ),
+    )
+
+
+def _refused(group: ClassicGroup, why: str) -> ProtocolError:
+    return ProtocolError(
+        ErrorCode.GROUP_ID_NOT_FOUND, f"Cannot upgrade classic group {group.group_id}: {why}."
+    )
