@@ -113,6 +113,13 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         return _from_properties(cls, properties)
 
+    def properties(self) -> dict[str, bool | int | str]:
+        """All of it under Kafka's names, as `from_properties` reads it."""
+        return {
+            setting.name: ",".join(value) if isinstance(value := getattr(self, field), tuple) else value
+            for field, setting in _settings(type(self)).items()
+        }
+
     @property
     def offsets_retention_ms(self) -> int:
         """How long a committed offset is kept, in milliseconds."""

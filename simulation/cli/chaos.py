@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import shlex
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_file
-from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.brokers import OWN_CLUSTERS, Nodes, Profile, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import Rows, length, say_violations, whole_percents
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load
-from fencepost.simulation.scenarios.values import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from rich.text import Text
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from fencepost.simulation.clusters.cluster import Cluster
     from fencepost.simulation.scenarios.scenario import Scenario
     from fencepost.simulation.trace.recorder import TraceWriter
-
-_OWN_CLUSTERS = ("jvm", "docker")
-_LEAST_US = 1_000_000
 
 
 def chaos(
@@ -47,11 +43,8 @@ def chaos(
             "the run's own topics and group are touched, and what would disturb brokers is skipped."
         ),
     ] = "jvm",
-    nodes: Annotated[Literal[1, 3], Parameter(help="Of a cluster that is started.")] = 3,
-    profile: Annotated[
-        Literal["fast", "stock"],
-        Parameter(help="Of a cluster that is started: quick sessions, or Kafka's own settings."),
-    ] = "fast",
+    nodes: Nodes = 3,
+    profile: Profile = "fast",
     client: Annotated[
         Literal["fencepost", "confluent"],
         Parameter(help="Whose members: KIP848Consumer, or confluent-kafka's consumer."),
@@ -77,15 +70,14 @@ def chaos(
     """
     overrides = settings or []
     loaded = load(scenario, overrides=overrides, members=members, partitions=partitions, duration=None)
-    length_us = _duration(duration)
+    length_us = played_us(duration)
     _require_client(client)
     writable_file(trace, "--trace")
     writable_file(report, "--report")
-    configure_logs("error")
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it says at length that brokers are away
+    quiet_logs()
     given: dict[str, object] = {
         "cluster": cluster,
-        **({"nodes": nodes, "profile": profile} if cluster in _OWN_CLUSTERS else {}),
+        **({"nodes": nodes, "profile": profile} if cluster in OWN_CLUSTERS else {}),
         "client": client,
         "seed": seed,
         "members": members,
@@ -100,13 +92,11 @@ def chaos(
 
             writer = files.enter_context(whole_trace(trace, f"{loaded.name}-{seed}-real"))
         rows = Rows(writer)
-        own = (nodes, profile) if cluster in _OWN_CLUSTERS else None
         result = asyncio.run(
             _run(
                 loaded,
                 seed,
-                cluster,
-                own,
+                reached(cluster, nodes, profile, loaded.config),
                 client=client,
                 duration_us=length_us,
                 trace=writer if report is None else rows,
@@ -124,16 +114,6 @@ def chaos(
     return 1 if result.violations or result.records_lost else 0
 
 
-def _duration(text: str) -> int:
-    try:
-        duration = Duration.parse(text)
-    except ValueError as error:
-        raise FencepostError(f"--duration: {error}") from None
-    if duration.us < _LEAST_US:
-        raise FencepostError(f"--duration {text}: expected at least a second")
-    return duration.us
-
-
 def _require_client(client: str) -> None:
     if client == "confluent" and find_spec("confluent_kafka") is None:
         raise EnvironmentLacks(
@@ -144,8 +124,7 @@ def _require_client(client: str) -> None:
 async def _run(
     scenario: Scenario,
     seed: int,
-    cluster: str,
-    own: tuple[int, Literal["fast", "stock"]] | None,
+    cluster: AbstractAsyncContextManager[Cluster | str],
     *,
     client: Literal["fencepost", "confluent"],
     duration_us: int,
@@ -154,31 +133,17 @@ async def _run(
 ) -> ChaosResult:
     from fencepost.simulation.chaos.run import run_real
 
-    async with AsyncExitStack() as stack:
-        where: Cluster | str = cluster
-        if own is not None:
-            from fencepost.simulation.clusters.cluster import Cluster
-
-            nodes, profile = own
-            runner = cast("Literal['jvm', 'docker']", cluster)
-            properties = {key: _property(value) for key, value in scenario.config.items()}
-            where = await stack.enter_async_context(
-                Cluster(nodes=nodes, runner=runner, profile=profile, properties=properties)
+    async with cluster as where:
+        with progress.step("playing", 100) as advance:
+            return await run_real(
+                scenario,
+                seed,
+                where,
+                client=client,
+                duration_us=duration_us,
+                trace=trace,
+                progress=whole_percents(advance),
             )
-        advance = whole_percents(stack.enter_context(progress.step("playing", 100)))
-        return await run_real(
-            scenario,
-            seed,
-            where,
-            client=client,
-            duration_us=duration_us,
-            trace=trace,
-            progress=advance,
-        )
-
-
-def _property(value: bool | int | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _command(scenario: str, given: dict[str, object], overrides: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ COMMANDS: tuple[Command, ...] = (
     _command("serve", "The coordinator as a Kafka endpoint for real clients"),
     _command("cluster", "A real Kafka on this machine, for tests and comparisons"),
     _command("chaos", "A scenario on real brokers, in real time, with members in processes"),
+    _command("compare", "A scenario on real brokers and simulated, side by side"),
     _command("conform", "The coordinator against a real broker, or against recorded answers"),
     _command("mutants", "Are the checkers awake? Known bugs, put back one at a time"),
 )

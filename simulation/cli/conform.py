@@ -7,13 +7,14 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, Seed
+from fencepost.simulation.cli.brokers import Profile, reached
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.conform.vectors import VectorReport, replay_vectors
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Differences that people see; JSON has them all."""
-_OWN_CLUSTERS = ("jvm", "docker")
 
 
 def conform(
@@ -39,10 +39,7 @@ def conform(
     ] = None,
     seed: Annotated[Seed, Parameter(help="Which random schedules.")] = 0,
     requests: Annotated[Count, Parameter(help="How many requests to compare at least.")] = 2_000,
-    profile: Annotated[
-        Literal["fast", "stock"],
-        Parameter(help="Of a broker that is started: quick sessions and targets, or Kafka's own settings."),
-    ] = "fast",
+    profile: Profile = "fast",
     schedules: Annotated[
         Path | None, Parameter(help="Run these instead, as an earlier difference printed them (JSON).")
     ] = None,
@@ -75,7 +72,7 @@ def conform(
 
 async def _compare(
     cluster: str,
-    profile: Literal["fast", "stock"],
+    profile: Profile,
     seed: int,
     requests: int,
     *,
@@ -83,13 +80,9 @@ async def _compare(
     json: bool,
 ) -> Report:
     chosen = None if file is None else _schedules(file)
-    if cluster not in _OWN_CLUSTERS:
-        return await _judged(cluster, seed, requests, chosen, json=json)
-    from fencepost.simulation.clusters.cluster import Cluster
-
-    runner = cast("Literal['jvm', 'docker']", cluster)
-    async with Cluster(runner=runner, profile=profile) as own:
-        return await _judged(own.bootstrap_servers, seed, requests, chosen, json=json)
+    async with reached(cluster, 1, profile, {}) as where:
+        servers = where if isinstance(where, str) else where.bootstrap_servers
+        return await _judged(servers, seed, requests, chosen, json=json)
 
 
 async def _judged(

@@ -1,0 +1,146 @@
+"""`fencepost compare`: a scenario on real brokers and simulated, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_file, writable_folder
+from fencepost.simulation.cli.brokers import Nodes, Profile, played_us, quiet_logs, reached
+from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.pipeline.progress import Progress, progress_for
+from fencepost.simulation.pipeline.session import LOCAL
+from fencepost.simulation.report.tables import NONE
+from fencepost.simulation.report.tables import duration as told
+from fencepost.simulation.scenarios.load import DEFAULT, load
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from fencepost.simulation.clusters.cluster import Cluster
+    from fencepost.simulation.fidelity.compare import Comparison, Distribution, Played
+    from fencepost.simulation.scenarios.scenario import Scenario
+
+
+def compare(
+    scenario: Annotated[str, Parameter(help="A scenario of the library, or a TOML file.")] = DEFAULT,
+    /,
+    *,
+    cluster: Annotated[
+        str,
+        Parameter(
+            help="jvm or docker to start one for the time being, or HOST:PORT of one that runs: there only "
+            "the runs' own topics and group are touched, and what would disturb brokers is skipped."
+        ),
+    ] = "jvm",
+    nodes: Nodes = 1,
+    profile: Profile = "fast",
+    seed: Annotated[Seed, Parameter(help="The first plan to play.")] = 1,
+    seeds: Annotated[Count, Parameter(help="How many plans, one after the other.")] = 1,
+    members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
+    partitions: Annotated[Count | None, Parameter(help="Partitions in all, shared among the topics.")] = None,
+    duration: Annotated[
+        str, Parameter(help="How long to play the scenario: all its times shrink alike.")
+    ] = "60s",
+    fit: Annotated[
+        bool,
+        Parameter(show_default=False, help="Simulate with the latencies that were measured on the brokers."),
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
+    ] = None,
+    master: Annotated[str, Parameter(help="Spark's master, for the analyses.")] = LOCAL,
+    out: Annotated[Path, Parameter(help="The directory for the traces of both.")] = Path("out/compare"),
+    report: Annotated[Path | None, Parameter(help="Write a page with both to this HTML file.")] = None,
+    json: Json = False,
+) -> int:
+    """Play a scenario on real brokers, simulate the same plans, and set both distributions side by side.
+
+    The simulated coordinator has the brokers' configuration. Exit code 1: an invariant was violated, or an
+    acknowledged record was lost.
+    """
+    from fencepost.simulation.fidelity.compare import compare as simulate_too
+
+    loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, duration=None)
+    length_us = played_us(duration)
+    writable_folder(out, "--out")
+    writable_file(report, "--report")
+    quiet_logs()
+    progress = progress_for(json=json)
+    where = reached(cluster, nodes, profile, loaded.config)
+    played = asyncio.run(
+        _play(loaded, range(seed, seed + seeds), where, length_us, out=out, progress=progress)
+    )
+    result = simulate_too(played, fitted=fit, report=report, master=master, progress=progress)
+    if json:
+        print_json(result)
+    else:
+        _print(result, report)
+    return 1 if result.real.violations or result.simulated.violations or result.records_lost else 0
+
+
+async def _play(
+    scenario: Scenario,
+    seeds: range,
+    cluster: AbstractAsyncContextManager[Cluster | str],
+    duration_us: int,
+    *,
+    out: Path,
+    progress: Progress,
+) -> Played:
+    from fencepost.simulation.fidelity.compare import play
+
+    async with cluster as where:
+        return await play(scenario, seeds, where, duration_us=duration_us, out=out, progress=progress)
+
+
+def _print(result: Comparison, report: Path | None) -> None:
+    from rich.text import Text
+
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    place = "one broker" if result.nodes == 1 else f"{result.nodes} brokers"
+    out.say(Text(f"{result.scenario}, {result.members} members, {result.partitions} partitions", "bold"))
+    out.say(f"{result.real.runs} run{'s' * (result.real.runs > 1)} on {place} ({result.cluster}),")
+    out.say(f"{result.simulated.runs} simulated of the same plans")
+    out.say()
+    pairs = {
+        "rebalances": (result.simulated.rebalances, result.real.rebalances),
+        "partition downtime": (result.simulated.downtime, result.real.downtime),
+        "heartbeat round trip": (result.simulated.heartbeat, result.real.heartbeat),
+    }
+    rows = [
+        (name if world == "simulated" else "", world, *_cells(side, per=runs))
+        for name, sides in pairs.items()
+        for world, side, runs in zip(
+            ("simulated", "real"), sides, (result.simulated.runs, result.real.runs), strict=True
+        )
+    ]
+    out.table(("", "world", "a run", "median", "90 %", "99 %", "longest"), rows)
+    out.say()
+    ratio = result.ratio.rebalance_median
+    out.say("median rebalance, simulated over real:", Text(NONE if ratio is None else f"{ratio:.2f}", "bold"))
+    for name, broken in (("simulated", result.simulated.violations), ("real", result.real.violations)):
+        if broken:
+            out.say(Text(f"{broken:,} violations in the {name} runs", "red"))
+    if result.records_lost:
+        out.say(Text(f"{result.records_lost:,} acknowledged records were lost", "red"))
+    for skipped in result.skipped:
+        out.say(f"skipped on the brokers: {skipped.kind}, {skipped.times} times: {skipped.reason}")
+    if result.fitted is not None:
+        out.say("fitted, for simulate and campaign:")
+        for key, value in result.fitted.items():
+            out.say(f"  --set '{key}={value}'")
+    out.say(f"Traces: {result.out}")
+    if report is not None:
+        out.say(f"Report: {report}")
+
+
+def _cells(side: Distribution, *, per: int) -> list[str]:
+    values = (side.median, side.p90, side.p99, side.max)
+    return [f"{side.count / per:,.1f}", *(NONE if value is None else told(value) for value in values)]

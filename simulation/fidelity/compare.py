@@ -1,0 +1,253 @@
+"""A scenario on real brokers and simulated, with the same plans, and both distributions side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.simulation.chaos.admin import Admin
+from fencepost.simulation.chaos.result import ChaosResult, Skipped
+from fencepost.simulation.chaos.run import WORLD, run_real
+from fencepost.simulation.chaos.tempo import Tempo, tempo
+from fencepost.simulation.checkers import all_checkers, real_checkers
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.fidelity.fit import Fit, fit
+from fencepost.simulation.fidelity.latencies import Latencies
+from fencepost.simulation.pipeline.analyze import Tables, analyze
+from fencepost.simulation.pipeline.output import whole_file
+from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.session import LOCAL
+from fencepost.simulation.pipeline.traces import TRACES
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.trace.parquet import ParquetTrace
+
+SIMULATIONS: Final = 10
+"""Simulated runs for each real one, of the same plan: what differs is chance on the way."""
+_SEEDS_APART: Final = 1_000_003
+_SHARES: Final = {"median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Of durations in seconds; null where there is nothing to measure."""
+
+    count: int = 0
+    median: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One world."""
+
+    runs: int
+    rebalances: Distribution
+    """From the first raise of the group epoch until the group is Stable again."""
+    downtime: Distribution
+    """From one owner of a partition to the next."""
+    heartbeat: Distribution
+    """Round trips of heartbeats that changed nothing."""
+    violations: int
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """Simulated over real; null where one of them has nothing."""
+
+    rebalance_median: float | None
+    rebalance_p90: float | None
+    downtime_median: float | None
+    downtime_p90: float | None
+    heartbeat_median: float | None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    scenario: str
+    members: int
+    partitions: int
+    seeds: list[int]
+    cluster: str
+    nodes: int
+    fitted: dict[str, str] | None
+    """Settings of the latency model that was fitted, as `--set` takes them."""
+    simulated: Side
+    real: Side
+    ratio: Ratio
+    records_lost: int
+    skipped: list[Skipped]
+    out: str
+
+
+class Played(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done on real brokers, to be simulated."""
+
+    scenario: Scenario
+    config: GroupCoordinatorConfig
+    """The broker's."""
+    plays: dict[int, Tempo]
+    """By seed, what was played."""
+    results: list[ChaosResult]
+    latencies: Latencies
+    out: Path
+
+
+async def play(
+    scenario: Scenario,
+    seeds: Sequence[int],
+    cluster: Cluster | str,
+    *,
+    duration_us: int,
+    out: Path,
+    progress: Progress | None = None,
+) -> Played:
+    """Play the scenario with each seed on the cluster. Traces go to the folder `traces` of `out`.
+
+    :raises FencepostError: if the time is too short for the scenario.
+    :raises EnvironmentLacks: as `run_real` does.
+    """
+    config = await _configuration(cluster)
+    plays = {seed: tempo(scenario, seed, config, duration_us) for seed in seeds}
+    traces = out / TRACES
+    traces.mkdir(parents=True, exist_ok=True)
+    latencies = Latencies()
+    results: list[ChaosResult] = []
+    with (progress or Silent()).step("on brokers", len(seeds)) as advance:
+        for seed in seeds:
+            with _trace(traces, f"{WORLD}-{seed}") as trace:
+                result = await run_real(
+                    scenario,
+                    seed,
+                    cluster,
+                    duration_us=duration_us,
+                    checkers=[*real_checkers(), latencies],
+                    trace=trace,
+                )
+            results.append(result)
+            advance(1)
+    return Played(
+        scenario=scenario, config=config, plays=plays, results=results, latencies=latencies, out=out
+    )
+
+
+def compare(
+    played: Played,
+    *,
+    fitted: bool = False,
+    report: Path | None = None,
+    master: str = LOCAL,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Simulate the plans that were played, with the broker's configuration, and analyse both worlds.
+
+    With `fitted` the simulated network and log have the latencies that were measured.
+
+    :raises FencepostError: if there is too little to fit a model to.
+    :raises EnvironmentLacks: as `analyze` does.
+    """
+    model = fit(played.latencies) if fitted else None
+    latencies = Latencies()
+    violations = 0
+    runs = len(played.plays) * SIMULATIONS
+    with (progress or Silent()).step("simulating", runs) as advance:
+        for seed, tempo_ in played.plays.items():
+            scenario = _simulable(tempo_.scenario, played.config, model)
+            for number in range(SIMULATIONS):
+                with _trace(played.out / TRACES, f"simulated-{seed}-{number}") as trace:
+                    result = run(
+                        scenario,
+                        seed + number * _SEEDS_APART,
+                        plan=tempo_.plan,
+                        checkers=[*all_checkers(), latencies],
+                        trace=trace,
+                    )
+                violations += len(result.violations)
+                advance(1)
+    tables = analyze(played.out, master=master, report=report, progress=progress)
+    results = played.results
+    ours = _side(tables, latencies, runs, violations, real=False)
+    theirs = _side(
+        tables, played.latencies, len(results), sum(len(each.violations) for each in results), real=True
+    )
+    return Comparison(
+        scenario=played.scenario.name,
+        members=played.scenario.group.members,
+        partitions=played.scenario.partitions,
+        seeds=list(played.plays),
+        cluster=results[0].cluster,
+        nodes=results[0].nodes,
+        fitted=None if model is None else model.settings,
+        simulated=ours,
+        real=theirs,
+        ratio=_ratio(ours, theirs),
+        records_lost=sum(result.records_lost for result in results),
+        skipped=[skipped for result in results for skipped in result.skipped],
+        out=str(played.out),
+    )
+
+
+async def _configuration(cluster: Cluster | str) -> GroupCoordinatorConfig:
+    servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else cluster
+    admin = Admin(servers)
+    try:
+        return await admin.configuration()
+    finally:
+        await admin.close()
+
+
+@contextlib.contextmanager
+def _trace(folder: Path, run_id: str) -> Iterator[ParquetTrace]:
+    with whole_file(folder / f"{run_id}.parquet") as path, ParquetTrace(path, run_id) as trace:
+        yield trace
+
+
+def _simulable(scenario: Scenario, config: GroupCoordinatorConfig, model: Fit | None) -> Scenario:
+    """What was played, with the broker's configuration and the network that was measured."""
+    scenario = msgspec.structs.replace(scenario, config=config.properties())
+    return scenario if model is None else model.applied(scenario)
+
+
+def _side(tables: Tables, latencies: Latencies, runs: int, violations: int, *, real: bool) -> Side:
+    return Side(
+        runs=runs,
+        rebalances=_distribution(tables["rebalances"], real=real),
+        downtime=_distribution([row for row in tables["downtime"] if row["cause"] == "all"], real=real),
+        heartbeat=_measured([us / 1e6 for us in sorted(latencies.steady)]),
+        violations=violations,
+    )
+
+
+def _distribution(rows: Sequence[dict[str, Any]], *, real: bool) -> Distribution:
+    """The row of one world: the analyses tell other worlds than the simulated one by a parameter."""
+    for row in rows:
+        if (json.loads(row["parameters"]).get("world") == WORLD) == real:
+            return Distribution(**{name: row[name] for name in Distribution.__struct_fields__})
+    return Distribution()
+
+
+def _measured(ordered: Sequence[float]) -> Distribution:
+    if not ordered:
+        return Distribution()
+    at = {name: ordered[int(share * (len(ordered) - 1))] for name, share in _SHARES.items()}
+    return Distribution(count=len(ordered), **at)
+
+
+def _ratio(ours: Side, theirs: Side) -> Ratio:
+    return Ratio(
+        rebalance_median=_over(ours.rebalances.median, theirs.rebalances.median),
+        rebalance_p90=_over(ours.rebalances.p90, theirs.rebalances.p90),
+        downtime_median=_over(ours.downtime.median, theirs.downtime.median),
+        downtime_p90=_over(ours.downtime.p90, theirs.downtime.p90),
+        heartbeat_median=_over(ours.heartbeat.median, theirs.heartbeat.median),
+    )
+
+
+def _over(one: float | None, other: float | None) -> float | None:
+    return None if one is None or not other else one / other
