@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import socket
 from collections.abc import Mapping
 
@@ -50,9 +51,7 @@ class Listener:
             )
 
         try:
-            # One address: a name with two would get two ports, and clients hear of one.
-            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-            address = str(found[0][4][0])
+            address = await _address(self.host)
             self._server = await loop.create_server(connect, address, self.port, backlog=_BACKLOG)
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
@@ -103,6 +102,14 @@ class Listener:
         self.connections.pop(connection, None)
         if not self.connections and self._all_gone is not None:
             self._all_gone.set()
+
+
+async def _address(host: str) -> str:
+    """One address: a name with two would get two ports, and clients hear of one."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(host))
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return str(found[0][4][0])
 
 
 def _why(error: OSError, host: str, port: int) -> str:

@@ -61,6 +61,7 @@ async def _cancel_the_rest() -> None:
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 class InThread(Protocol):

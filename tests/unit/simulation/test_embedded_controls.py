@@ -1,0 +1,457 @@
+"""Every verb of an embedded Kafka, on members that are sockets: each request is the test's own."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from fencepost.coordinator.codec.client import read_response, request_frame
+from fencepost.coordinator.codec.framing import FrameBuffer
+from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.consumer import validation
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.simulation.embedded import EmbeddedKafka, GroupMember
+from fencepost.simulation.trace.schema import Kind, Row
+
+ORDERS = [TopicPartition("orders", number) for number in range(4)]
+
+
+VERSIONS = {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.OFFSET_COMMIT: 9, ApiKey.FIND_COORDINATOR: 4}
+
+
+class WireMember:
+    """A member of a consumer group, by hand. Whoever makes members closes them all by `close_all`."""
+
+    _open: ClassVar[list[socket.socket]] = []
+
+    def __init__(self, bootstrap_servers: str, group_id: str, member_id: str) -> None:
+        host, _, port = bootstrap_servers.split(",", maxsplit=1)[0].rpartition(":")
+        self._address = host, int(port)
+        self.group_id = group_id
+        self.member_id = member_id
+        self.epoch = 0
+        self.assignment: Any = None
+        self._numbers = itertools.count(1)
+        self.connect()
+
+    def connect(self) -> None:
+        self._socket = socket.create_connection(self._address, timeout=10)
+        self._open.append(self._socket)
+        self._frames = FrameBuffer()
+
+    @classmethod
+    def close_all(cls) -> None:
+        for each in cls._open:
+            each.close()
+        cls._open.clear()
+
+    def ask(self, api: ApiKey, message: Any, version: int | None = None) -> Any:
+        """The answer; EOFError if the connection is closed instead."""
+        chosen = VERSIONS[api] if version is None else version
+        self._socket.sendall(request_frame(api, chosen, next(self._numbers), self.member_id, message))
+        while (frame := self._frames.next_frame()) is None:
+            data = self._socket.recv(65_536)
+            if not data:
+                raise EOFError
+            self._frames.feed(data)
+        return read_response(api, chosen, frame)[1]
+
+    def heartbeat(self, epoch: int | None = None, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=self.epoch if epoch is None else epoch,
+            **fields,
+        )
+        reply: ConsumerGroupHeartbeatResponse = self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+        if reply.error_code == 0:
+            self.epoch = reply.member_epoch
+            if reply.assignment is not None:
+                self.assignment = reply.assignment
+        return reply
+
+    def join(self, *topics: str, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+        return self.heartbeat(
+            0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=topics,
+            topic_partitions={},
+            **fields,
+        )
+
+    def confirm(self) -> ConsumerGroupHeartbeatResponse:
+        """Say that it owns what it was given."""
+        return self.heartbeat(topic_partitions=self.assignment)
+
+
+@pytest.fixture(autouse=True)
+def _no_socket_is_left() -> Iterator[None]:
+    yield
+    WireMember.close_all()
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 4}) as running:
+        yield running
+
+
+@pytest.fixture
+def member(kafka: EmbeddedKafka) -> WireMember:
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    one.join("orders")
+    one.confirm()
+    return one
+
+
+def kinds(kafka: EmbeddedKafka, kind: Kind) -> list[Row]:
+    return [row for row in kafka.events() if row.kind == kind]
+
+
+def test_a_group_is_seen_as_its_coordinator_sees_it(kafka: EmbeddedKafka, member: WireMember) -> None:
+    group = kafka.group("g")
+    (seen,) = group.members()
+    assert seen == GroupMember(
+        member_id="m",
+        instance_id=None,
+        client_id="m",
+        client_host="/127.0.0.1",
+        epoch=member.epoch,
+        protocol="consumer",
+        topics=("orders",),
+        assignment=tuple(ORDERS),
+        owned=tuple(ORDERS),
+    )
+    assert group.state == "Stable"
+    assert kafka.group("other").state == "Dead"
+    assert kafka.group("other").members() == []
+    assert kafka.check() == []
+
+
+def test_stable_is_who_has_confirmed(kafka: EmbeddedKafka) -> None:
+    group = kafka.group("g")
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    one.join("orders")
+    assert group.state == "Stable"
+    with pytest.raises(
+        TimeoutError, match=r"group 'g' is not stable after 0.01 s: .* 4 partitions and owns 0"
+    ):
+        group.wait_stable(timeout=0.01)
+    one.confirm()
+    assert [each.member_id for each in group.wait_stable(members=1, timeout=0)] == ["m"]
+    with pytest.raises(TimeoutError, match="with 1 members, 2 were expected"):
+        group.wait_stable(members=2, timeout=0.01)
+    one.heartbeat(-1)
+    assert group.wait_stable(members=0, timeout=0) == []
+    assert group.state == "Empty"
+
+
+def test_waiting_ends_as_soon_as_it_is_so(kafka: EmbeddedKafka, member: WireMember) -> None:
+    group = kafka.group("g")
+    second = WireMember(kafka.bootstrap_servers, "g", "second")
+    found: list[list[GroupMember]] = []
+    waiter = threading.Thread(target=lambda: found.append(group.wait_stable(members=2)))
+    waiter.start()
+    second.join("orders")
+    member.heartbeat()
+    assert not found
+    member.confirm()
+    second.heartbeat()
+    second.confirm()
+    waiter.join(10)
+    assert [len(each.owned) for each in found[0]] == [2, 2]
+
+
+def test_a_fenced_member_is_refused_by_its_epoch_and_may_join_anew(
+    kafka: EmbeddedKafka, member: WireMember
+) -> None:
+    group = kafka.group("g")
+    group.fence("m")
+    assert group.members() == []
+    assert member.heartbeat().error_code is ErrorCode.FENCED_MEMBER_EPOCH
+    assert member.join("orders").error_code is ErrorCode.NONE
+    member.confirm()
+    assert group.wait_stable(timeout=0)
+    assert [row.detail for row in kinds(kafka, Kind.MEMBER_REMOVED)] == ["left"]
+    assert [row.actor for row in kinds(kafka, Kind.FAULT)] == ["fence", "fail"]
+    assert kafka.check() == []
+
+
+def test_an_expired_member_is_unknown(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.group("g").expire(kafka.group("g").members()[0])
+    assert member.heartbeat().error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert [row.detail for row in kinds(kafka, Kind.MEMBER_REMOVED)] == ["session"]
+    assert kafka.check() == []
+
+
+def test_a_static_member_is_found_by_its_instance_id(kafka: EmbeddedKafka) -> None:
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    one.join("orders", instance_id="desk-1")
+    kafka.group("g").fence("desk-1")
+    assert one.heartbeat(instance_id="desk-1").error_code is ErrorCode.FENCED_MEMBER_EPOCH
+    assert one.join("orders", instance_id="desk-1").error_code is ErrorCode.NONE
+
+
+def test_a_rebalance_on_demand_raises_the_epoch(kafka: EmbeddedKafka, member: WireMember) -> None:
+    before = member.epoch
+    kafka.group("g").rebalance()
+    assert kafka.group("g").state == "Assigning"
+    assert member.heartbeat().member_epoch == before + 1
+    assert kafka.group("g").wait_stable(timeout=0)
+
+
+def test_a_lost_response_was_carried_out(kafka: EmbeddedKafka) -> None:
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    kafka.lose_next_response("ConsumerGroupHeartbeat", "m")
+    with pytest.raises(EOFError):
+        one.join("orders")
+    assert [each.member_id for each in kafka.group("g").members()] == ["m"]
+    one.connect()
+    assert one.join("orders").error_code is ErrorCode.NONE
+    one.confirm()
+    assert [row.actor for row in kinds(kafka, Kind.RESPONSE_LOST)] == ["m"]
+    assert kafka.check() == []
+
+
+def test_a_rule_is_about_one_member_and_counts(kafka: EmbeddedKafka, member: WireMember) -> None:
+    other = WireMember(kafka.bootstrap_servers, "g", "other")
+    kafka.fail_next(ApiKey.CONSUMER_GROUP_HEARTBEAT, "COORDINATOR_NOT_AVAILABLE", "other", times=2)
+    assert member.heartbeat().error_code is ErrorCode.NONE
+    assert other.join("orders").error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert other.join("orders").error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert [each.member_id for each in kafka.group("g").members()] == ["m"]
+    assert other.join("orders").error_code is ErrorCode.NONE
+
+
+def test_rules_come_one_after_the_other(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.fail_next("FIND_COORDINATOR", ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    kafka.lose_next_response("FindCoordinator")
+    wanted = FindCoordinatorRequest(keys=("g",))
+    with pytest.raises(EOFError):
+        member.ask(ApiKey.FIND_COORDINATOR, wanted)
+    member.connect()
+    (found,) = member.ask(ApiKey.FIND_COORDINATOR, wanted).coordinators
+    assert found.error_code is ErrorCode.NONE, "both were about one request"
+
+
+def test_a_delay_holds_answers_back_until_it_is_ended(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.delay("ConsumerGroupHeartbeat", 0.2, "m")
+    began = time.monotonic()
+    member.heartbeat()
+    assert time.monotonic() - began >= 0.2
+    kafka.delay("ConsumerGroupHeartbeat", 30.0, "m")
+    kafka.delay("ConsumerGroupHeartbeat", 0, "m")
+    assert member.heartbeat().error_code is ErrorCode.NONE
+
+
+def test_who_is_disconnected_may_come_back(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.disconnect("m")
+    with pytest.raises((EOFError, OSError)):
+        member.heartbeat()
+    with pytest.raises(FencepostError, match="no connection of a member 'm' is open"):
+        kafka.disconnect("m")
+    member.connect()
+    assert member.heartbeat().error_code is ErrorCode.NONE
+    kafka.disconnect(kafka.group("g").members()[0])
+
+
+def test_time_passes_for_those_who_are_gone(kafka: EmbeddedKafka, member: WireMember) -> None:
+    gone = WireMember(kafka.bootstrap_servers, "g", "gone")
+    gone.join("orders")
+    kafka.disconnect("gone")
+    kafka.clock.advance(44)
+    assert len(kafka.group("g").members()) == 2
+    kafka.clock.advance(2)
+    assert [each.member_id for each in kafka.group("g").members()] == ["m"]
+    assert kafka.events()[-1].t_us >= 45_000_000
+    assert member.heartbeat().error_code is ErrorCode.NONE
+    member.confirm()
+    assert kafka.check() == []
+
+
+def test_a_revocation_that_takes_too_long_ends_even_for_the_living(
+    kafka: EmbeddedKafka, member: WireMember
+) -> None:
+    second = WireMember(kafka.bootstrap_servers, "g", "second")
+    second.join("orders")
+    member.heartbeat()  # told to let two go, and does not
+    kafka.clock.advance(61)
+    assert [each.member_id for each in kafka.group("g").members()] == ["second"]
+    assert [row.detail for row in kinds(kafka, Kind.MEMBER_REMOVED)] == ["rebalance"]
+    assert kafka.check() == []
+
+
+def test_a_coordinator_that_moves_refuses_then_loads_then_knows() -> None:
+    with EmbeddedKafka(brokers=3, topics={"orders": 4}) as kafka:
+        servers = kafka.bootstrap_servers.split(",")
+        group_id = "g"
+        asker = WireMember(servers[0], group_id, "m")
+
+        def coordinator() -> int:
+            reply = asker.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(keys=(group_id,)))
+            node: int = reply.coordinators[0].node.node_id
+            return node
+
+        old = coordinator()
+        one = WireMember(servers[old - 1], group_id, "m")
+        one.join("orders")
+        one.confirm()
+        kafka.move_coordinator(group_id, to=old % 3 + 1, load_seconds=60)
+        new = coordinator()
+        assert new == old % 3 + 1
+        assert one.heartbeat().error_code is ErrorCode.NOT_COORDINATOR
+        there = WireMember(servers[new - 1], group_id, "m")
+        there.epoch = one.epoch
+        assert there.heartbeat().error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert kafka.group(group_id).state == "Dead"
+        with pytest.raises(FencepostError, match="the coordinator of group 'g' is loading"):
+            kafka.group(group_id)._process(None)  # type: ignore[arg-type]
+        kafka.move_coordinator(group_id, to=new, load_seconds=0)
+        with pytest.raises(TimeoutError):
+            kafka.group(group_id).wait_stable(timeout=0)  # nobody was heard since
+        assert there.heartbeat().error_code is ErrorCode.NONE
+        assert kafka.group(group_id).wait_stable(timeout=0)
+        what = [(row.actor, row.detail) for row in kinds(kafka, Kind.COORDINATOR)]
+        assert (f"broker-{old}", "resign") in what
+        assert (f"broker-{new}", "load") in what
+        assert kafka.check() == []
+
+
+def test_a_restart_forgets_nothing_that_was_acknowledged(kafka: EmbeddedKafka, member: WireMember) -> None:
+    epoch = member.epoch
+    kafka.produce("orders", "kept", partition=0)
+    kafka.restart()
+    with pytest.raises((EOFError, OSError)):
+        member.heartbeat()
+    member.connect()
+    reply = member.heartbeat()
+    assert (reply.error_code, reply.member_epoch) == (ErrorCode.NONE, epoch)
+    assert [record.value for record in kafka.records("orders")] == [b"kept"]
+    assert kafka.check() == []
+
+
+def test_a_journal_outlives_the_kafka_that_wrote_it() -> None:
+    journal = MemoryJournal()
+    with EmbeddedKafka(topics={"orders": 4}, journal=journal) as kafka:
+        one = WireMember(kafka.bootstrap_servers, "g", "m")
+        one.join("orders")
+    with EmbeddedKafka(topics={"orders": 4}, journal=journal) as kafka:
+        assert [each.member_id for each in kafka.group("g").members()] == ["m"]
+
+
+def test_records_go_in_and_come_out(kafka: EmbeddedKafka) -> None:
+    first = kafka.produce("orders", "a", b"b", None, "d", "e")
+    assert [(record.partition, record.offset) for record in first] == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1)]
+    (keyed,) = kafka.produce("orders", "x", key="k", headers=[("h", b"1")])
+    (again,) = kafka.produce("orders", "y", key="k")
+    assert keyed.partition == again.partition
+    assert again.offset == keyed.offset + 1
+    everything = kafka.records("orders")
+    assert sorted(record.value or b"" for record in everything) == [b"", b"a", b"b", b"d", b"e", b"x", b"y"]
+    assert keyed in everything
+    assert kafka.records("orders", partition=2)[0].value is None
+    assert kafka.produce("orders") == []
+
+
+def test_many_records_go_in_as_many_batches(kafka: EmbeddedKafka) -> None:
+    values = [b"%06d" % number + b"x" * 10_000 for number in range(300)]
+    sent = kafka.produce("orders", *values, partition=1)
+    assert [record.offset for record in sent] == list(range(300))
+    assert [record.value for record in kafka.records("orders", 1)] == values
+    with pytest.raises(FencepostError, match="orders-1: MESSAGE_TOO_LARGE"):
+        kafka.produce("orders", b"x" * 2_000_000, partition=1)
+
+
+def test_offsets_are_what_was_committed(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.produce("orders", "a", "b", partition=0)
+
+    def commit(offset: int) -> None:
+        committed = CommittedPartition(0, OffsetAndMetadata(offset=offset))
+        call = OffsetCommitCall(
+            group_id="g",
+            member_id="m",
+            member_epoch=member.epoch,
+            instance_id=None,
+            retention_time_ms=-1,
+            api_version=9,
+            topics=(OfTopic(name="orders", partitions=(committed,)),),
+        )
+        member.ask(ApiKey.OFFSET_COMMIT, call)
+
+    commit(2)
+    assert kafka.group("g").offsets() == {TopicPartition("orders", 0): 2}
+    assert kafka.check() == []
+    commit(3)
+    assert [violation.invariant for violation in kafka.check()] == ["commit-within-processed"]
+
+
+def test_a_client_that_claims_too_much_is_seen(kafka: EmbeddedKafka, member: WireMember) -> None:
+    second = WireMember(kafka.bootstrap_servers, "g", "second")
+    second.join("orders")
+    second.heartbeat(topic_partitions=member.assignment)
+    found = {violation.invariant for violation in kafka.check()}
+    assert "owned-honest" in found
+    assert "one-claimant" in found
+    assert [row.error for row in kinds(kafka, Kind.VIOLATION)]
+
+
+def test_a_coordinator_that_errs_is_seen(kafka: EmbeddedKafka, member: WireMember, monkeypatch) -> None:
+    monkeypatch.setattr(validation, "check_epoch", lambda *_: None)
+    monkeypatch.setattr("fencepost.coordinator.consumer.heartbeat.validation.check_epoch", lambda *_: None)
+    member.heartbeat(member.epoch + 5)
+    assert "heartbeat-answers" in {violation.invariant for violation in kafka.check()}
+
+
+def test_a_checker_that_fails_fails_the_check_and_not_the_server(
+    kafka: EmbeddedKafka, member: WireMember, monkeypatch
+) -> None:
+    monkeypatch.setattr("fencepost.simulation.checkers.coordination.check_answer", lambda *_: 1 / 0)
+    kafka.group("g").rebalance()
+    assert member.heartbeat().error_code is ErrorCode.NONE
+    with pytest.raises(ZeroDivisionError):
+        kafka.check()
+
+
+def test_topics_are_in_the_trace(kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("more", 2)
+    assert [(row.actor, row.detail) for row in kinds(kafka, Kind.TOPIC)] == [
+        ("orders", "created 4"),
+        ("more", "created 2"),
+    ]
+
+
+def test_it_runs_again_after_it_was_closed() -> None:
+    kafka = EmbeddedKafka(topics=["orders", "more"])
+    for _ in range(2):
+        with kafka:
+            assert len(kafka.records("orders")) == 0
+            kafka.produce("orders", "a")
+    kafka.close()
+
+
+def test_it_leaves_no_thread_and_no_port_behind() -> None:
+    before = threading.active_count()
+    with EmbeddedKafka(brokers=3) as kafka:
+        assert threading.active_count() == before + 1
+        ports = [int(server.rpartition(":")[2]) for server in kafka.bootstrap_servers.split(",")]
+        WireMember(kafka.bootstrap_servers, "g", "m")
+    assert threading.active_count() == before
+    WireMember.close_all()
+    with EmbeddedKafka(brokers=3, ports=ports) as again:
+        assert again.bootstrap_servers == ",".join(f"127.0.0.1:{port}" for port in ports)

@@ -1,0 +1,153 @@
+"""What an embedded Kafka is given wrongly is told in one line, with what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
+from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost.simulation.embedded.settings import PROFILE, api_of, config_of, error_of
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 4}) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"brokers": 0}, "brokers=0: expected a whole number, 1 to 100"),
+        ({"brokers": 101}, "brokers=101"),
+        ({"brokers": True}, "brokers=True"),
+        ({"brokers": "3"}, "brokers='3'"),
+        ({"topics": {"orders": 0}}, "topics: orders=0: expected a whole number, 1 or more"),
+        ({"topics": {"orders": "12"}}, "topics: orders='12'"),
+        ({"topics": [12]}, "topics: 12 is no topic's name, expected text"),
+        ({"ports": [0, 0]}, "ports: 2 ports for 1 brokers"),
+        ({"ports": [70_000]}, "ports=70000: expected a whole number, 0 to 65535"),
+        ({"config": {"group.consumer.session.timeout": 1}}, "unknown configuration 'group.consumer.session"),
+        ({"config": {"group.consumer.session.timeout.ms": 1}}, "group.consumer.session.timeout.ms: 1 is out"),
+        ({"config": 7}, "config=7: expected a GroupCoordinatorConfig, or a mapping of settings"),
+        ({"default_partitions": 0}, "default_partitions=0"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(FencepostError) as wrong:
+        EmbeddedKafka(**settings)
+    assert str(wrong.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"topics": {"no such/name": 1}}, "topic name 'no such/name'"),
+        ({"topics": {"orders": 100_001}}, "100001 partitions, expected 1 to 100000"),
+        ({"journal": 7}, "journal=7: expected a path, or an object"),
+    ],
+)
+def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) -> None:
+    kafka = EmbeddedKafka(**settings)
+    for _ in range(2):
+        with pytest.raises(FencepostError) as wrong:
+            kafka.start()
+        assert str(wrong.value).startswith(told)
+    assert not kafka.thread.is_running
+
+
+@pytest.mark.parametrize(
+    ("do", "told"),
+    [
+        (lambda k: k.create_topic("orders", 1), "Topic 'orders' already exists."),
+        (lambda k: k.create_topic("new", 0), "topics: new=0"),
+        (lambda k: k.create_topic("a b"), "topic name 'a b'"),
+        (lambda k: k.produce("nope", "x"), "there is no topic 'nope'; there are orders"),
+        (lambda k: k.produce("orders", "x", partition=4), "topic 'orders' has partitions 0 to 3, not 4"),
+        (lambda k: k.produce("orders", "x", partition="0"), "topic 'orders' has partitions 0 to 3, not '0'"),
+        (lambda k: k.produce("orders", 7), "value=7: expected bytes, text or None"),
+        (lambda k: k.produce("orders", "x", key=7), "key=7: expected bytes, text or None"),
+        (lambda k: k.records("nope"), "there is no topic 'nope'"),
+        (lambda k: k.records("orders", -1), "topic 'orders' has partitions 0 to 3, not -1"),
+        (lambda k: k.group(""), "group '': expected a group id"),
+        (lambda k: k.group("g").fence("m"), "group 'g' has no member 'm'; it has none"),
+        (lambda k: k.group("g").expire("m"), "group 'g' has no member 'm'"),
+        (lambda k: k.group("g").rebalance(), "group 'g' has no members that could rebalance"),
+        (lambda k: k.group("g").wait_stable(members=-1), "members=-1: expected a whole number, 0 or more"),
+        (lambda k: k.group("g").wait_stable(timeout=-1), "timeout=-1: expected seconds, 0 or more"),
+        (
+            lambda k: k.lose_next_response("Heartbeats"),
+            "API 'Heartbeats' is unknown; the nearest is HEARTBEAT",
+        ),
+        (lambda k: k.lose_next_response(999), "API 999 is not spoken here"),
+        (lambda k: k.lose_next_response("Fetch", times=0), "times=0: expected a whole number, 1 or more"),
+        (lambda k: k.fail_next("Fetch", "NO_SUCH_ERROR"), "error 'NO_SUCH_ERROR' is unknown; "),
+        (lambda k: k.fail_next("Fetch", 9_999), "error 9999 is none of those"),
+        (lambda k: k.fail_next("Fetch", "NONE"), "error NONE is success"),
+        (lambda k: k.delay("Fetch", -1), "seconds=-1: expected seconds, 0 or more"),
+        (lambda k: k.delay("Fetch", float("nan")), "seconds=nan"),
+        (lambda k: k.disconnect("m"), "no connection of a member 'm' is open"),
+        (lambda k: k.move_coordinator("g", to=2), "there is no broker 2; there are 1"),
+        (lambda k: k.move_coordinator(load_seconds=-1), "load_seconds=-1"),
+        (lambda k: k.clock.advance(-1), "advance=-1: expected seconds, 0 or more"),
+        (lambda k: k.start(), "this Kafka is running already"),
+    ],
+)
+def test_what_cannot_be_done(kafka: EmbeddedKafka, do: Callable[[EmbeddedKafka], object], told: str) -> None:
+    with pytest.raises(FencepostError) as wrong:
+        do(kafka)
+    assert str(wrong.value).startswith(told)
+    assert "\n" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda k: k.bootstrap_servers,
+        lambda k: k.events(),
+        lambda k: k.check(),
+        lambda k: k.group("g"),
+        lambda k: k.produce("orders", "x"),
+        lambda k: k.clock.advance(1),
+        lambda k: k.create_topic("new"),
+    ],
+)
+def test_a_kafka_that_does_not_run(do: Callable[[EmbeddedKafka], object]) -> None:
+    kafka = EmbeddedKafka()
+    for _ in range(2):
+        with pytest.raises(FencepostError, match="this Kafka is not running"):
+            do(kafka)
+        with kafka:
+            pass
+
+
+def test_a_port_that_is_taken(kafka: EmbeddedKafka) -> None:
+    port = int(kafka.bootstrap_servers.rpartition(":")[2])
+    with pytest.raises(EnvironmentLacks, match=f"port {port} on 127.0.0.1 is taken"):
+        EmbeddedKafka(ports=[port]).start()
+
+
+def test_settings_by_name_go_over_the_quick_profile() -> None:
+    config = config_of({"group.consumer.heartbeat.interval.ms": "200"})
+    assert config.group_consumer_heartbeat_interval_ms == 200
+    assert config.group_initial_rebalance_delay_ms == PROFILE.group_initial_rebalance_delay_ms == 0
+    whole = GroupCoordinatorConfig()
+    assert config_of(whole) is whole
+    assert config_of(None) is PROFILE
+
+
+@pytest.mark.parametrize(
+    "name", ["ConsumerGroupHeartbeat", "consumer-group-heartbeat", "CONSUMER_GROUP_HEARTBEAT", 68]
+)
+def test_apis_have_names_and_numbers(name: str | int) -> None:
+    assert api_of(name) is ApiKey.CONSUMER_GROUP_HEARTBEAT
+
+
+@pytest.mark.parametrize("name", ["not_coordinator", "NOT_COORDINATOR", 16, ErrorCode.NOT_COORDINATOR])
+def test_errors_have_names_and_numbers(name: str | int) -> None:
+    assert error_of(name) is ErrorCode.NOT_COORDINATOR
