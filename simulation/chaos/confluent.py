@@ -211,6 +211,10 @@ def _code(error: KafkaError | None) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+def prepare() -> None:
+    """There is nothing to load beforehand."""
+
+
 def main(terms: m.Terms, channel: socket.socket) -> None:
     """Be that member until told to stop. Orders come over the channel, and events go back."""
     Member(terms, Telling(channel, terms.began_us), channel).live()

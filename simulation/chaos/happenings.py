@@ -6,6 +6,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.chaos import messages as m
 
@@ -32,7 +36,14 @@ class HostNoted(msgspec.Struct, frozen=True):
     what: str
 
 
-Happening: TypeAlias = m.Event | Told | TopicsChanged | HostNoted
+class HeartbeatSeen(msgspec.Struct, frozen=True):
+    """A heartbeat of a member that does not tell of them was answered: seen on the way back."""
+
+    request: ConsumerGroupHeartbeatRequest
+    response: ConsumerGroupHeartbeatResponse
+
+
+Happening: TypeAlias = m.Event | Told | TopicsChanged | HostNoted | HeartbeatSeen
 
 
 class Happenings:

@@ -38,6 +38,11 @@ class Ledger:
         ]
 
     @property
+    def processed(self) -> int:
+        """How often any record was processed."""
+        return self._processed.total()
+
+    @property
     def duplicated(self) -> int:
         """How often a record was processed once more."""
         return sum(times - 1 for times in self._processed.values())

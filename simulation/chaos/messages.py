@@ -49,7 +49,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     callback: SpanFields
     processing: SpanFields
     flaw: str = ""
-    """For tests of the checkers: a wrong that the application does; see `chaos.flaws`."""
+    """For tests of the checkers: a wrong that the application does; see `application.FLAWS`."""
 
 
 # -- what a member's process is told ----------------------------------------------------------------------

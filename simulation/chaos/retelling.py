@@ -21,9 +21,17 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.happenings import Happening, Happenings, HostNoted, Told, TopicsChanged
+from fencepost.simulation.chaos.happenings import (
+    Happening,
+    Happenings,
+    HeartbeatSeen,
+    HostNoted,
+    Told,
+    TopicsChanged,
+)
 from fencepost.simulation.chaos.merge import LOG, Merge, mark_before
 from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator
+from fencepost.simulation.nodes.world import SLACK_US
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.world.observers import CoordinatorView, Observer, Violation, hook_lists
 
@@ -137,8 +145,8 @@ class Retelling:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of any member."""
-        return self.scenario.group.rebalance_timeout.ms
+        """The longest rebalance timeout of any member, with what a busy machine may add."""
+        return self.scenario.group.rebalance_timeout.ms + SLACK_US // 1_000
 
     def tell(self, hook: str, *arguments: object) -> None:
         """Tell observers what happened now."""
@@ -201,6 +209,8 @@ class Retelling:
         match happening:
             case m.Up(_, member_id):
                 self._pushed[host] = member_id
+            case HeartbeatSeen(request, response):
+                return mark_before(request.member_id, response)
             case m.Answered(_, _, response, _) if response is not None:
                 return mark_before(self._pushed[host], response)
         return None
@@ -225,6 +235,8 @@ class Retelling:
             case TopicsChanged(image, topic, what, partitions):
                 self.topics = image
                 self.tell("on_topic", topic, what, partitions)
+            case HeartbeatSeen(request, response):
+                self.tell("on_member_response", host, request, response)
             case HostNoted(what):
                 self._noted(self.members[host], what)
             case _:

@@ -23,7 +23,7 @@ from fencepost.simulation.world.observers import Observer
 WORLD: Final = "real"
 _UNSEEN: Final = frozenset({"commit-before-release"})
 """What can't be judged of members that do not tell of their requests."""
-_OF_COORDINATOR: Final = frozenset({"progress", "quiet", "gone-members"})
+_OF_COORDINATOR: Final = frozenset({"progress", "quiet", "gone-members", "reply-equals-state"})
 """What can't be judged of a group whose coordinator shows no log."""
 
 

@@ -14,13 +14,16 @@ import msgspec
 import re2
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import OFFSETS_TOPIC, Admin
 from fencepost.simulation.chaos.brokers import RealBrokers
 from fencepost.simulation.chaos.clock import RealTime
-from fencepost.simulation.chaos.happenings import Happenings, Told
+from fencepost.simulation.chaos.happenings import Happenings, HeartbeatSeen, Told
 from fencepost.simulation.chaos.ledger import Ledger
 from fencepost.simulation.chaos.merge import RunClock
 from fencepost.simulation.chaos.nursery import Nursery
@@ -46,6 +49,8 @@ from fencepost.simulation.world.rules import Direction
 
 _DRAIN_S: Final = 60.0
 """How long members may take for what is left when no more records come."""
+_STUCK_S: Final = 10.0
+"""When nothing has been processed for so long, what is left is lost."""
 _START_S: Final = 30.0
 """How long the last processes may take to start."""
 _CLOSE_S: Final = 10.0
@@ -180,7 +185,11 @@ class RealStage:
         if not foreign and not any(entry.kind in _OF_NETWORK for entry in self._plan.entries):
             return OpenNetwork(), self._servers
         rng = Streams(self._seed).random("proxy")
-        proxy = Proxy(await self._admin.nodes(), rng=rng, observer=_Wire(self._tell, heartbeats=foreign))
+        proxy = Proxy(
+            await self._admin.nodes(),
+            rng=rng,
+            observer=_Wire(self.happenings, self._time, heartbeats=foreign),
+        )
         await stack.enter_async_context(proxy)
         return proxy, proxy.bootstrap_servers
 
@@ -262,9 +271,15 @@ class RealStage:
         self._subscriptions = {
             host.subscription for host in self._world.members.values() if host.wanted or host.status in ALIVE
         }
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_S):
-                await _until(lambda: not self.ledger.missing(self._subscribed))
+        began_us = moved_us = self._time.now_us
+        processed = -1
+        while self.ledger.missing(self._subscribed):
+            now_us = self._time.now_us
+            if self.ledger.processed != processed:
+                processed, moved_us = self.ledger.processed, now_us
+            if now_us > began_us + _DRAIN_S * 1_000_000 or now_us > moved_us + _STUCK_S * 1_000_000:
+                return
+            await asyncio.sleep(_LOOK_S)
 
     def _subscribed(self, topic: str) -> bool:
         """Whether anybody who runs at the end subscribes to the topic."""
@@ -324,15 +339,21 @@ async def _until(holds: Callable[[], bool]) -> None:
 class _Wire(ProxyObserver):
     """Takes down what the proxy lost, and heartbeats if members do not tell of them."""
 
-    def __init__(self, tell: Callable[..., None], *, heartbeats: bool) -> None:
-        self._tell = tell
+    def __init__(self, happenings: Happenings, time: RealTime, *, heartbeats: bool) -> None:
+        self._happenings = happenings
+        self._time = time
         self._heartbeats = heartbeats
 
     def on_response(self, member: str, broker: str, request: object, response: object, t_us: int) -> None:
         """A response was handed to the member's socket."""
-        if self._heartbeats and isinstance(request, ConsumerGroupHeartbeatRequest):
-            self._tell("on_member_response", member, request, response)
+        if (
+            self._heartbeats
+            and isinstance(request, ConsumerGroupHeartbeatRequest)
+            and isinstance(response, ConsumerGroupHeartbeatResponse)
+        ):
+            self._happenings.add(self._time.now_us, member, HeartbeatSeen(request, response))
 
     def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
         """A request did not reach the broker, or no answer to it the member."""
-        self._tell("on_loss", member, broker, str(direction), request)
+        lost = Told("on_loss", (member, broker, str(direction), request))
+        self._happenings.add(self._time.now_us, "", lost)

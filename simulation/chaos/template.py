@@ -173,4 +173,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the director decides
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    main(int(sys.argv[1]), importlib.import_module(PROGRAMS[sys.argv[2]]).main)  # type: ignore[index]
+    module = importlib.import_module(PROGRAMS[sys.argv[2]])  # type: ignore[index]
+    module.prepare()
+    main(int(sys.argv[1]), module.main)

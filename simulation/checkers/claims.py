@@ -67,7 +67,7 @@ class Claims:
             del self._claimants[partition]
 
     def drop_topic(self, topic: str) -> None:
-        """The topic was deleted: one of the same name is another topic."""
+        """The topic is not the one that was claimed: one of the same name is another topic."""
         for partition in [p for p in self._claimants if p.topic == topic]:
             self.drop(self._claimants[partition], (partition,))
 
@@ -100,8 +100,8 @@ class OneClaimant(Checker):
             self._member_ids[host] = self.world.members[host].member_id
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """A deleted topic is claimed by nobody."""
-        if what == "deleted":
+        """A deleted topic is claimed by nobody; who takes it up late claims nothing of one with its name."""
+        if what in ("deleted", "created"):
             self._claims().drop_topic(topic)
 
     def on_callback(
