@@ -36,7 +36,7 @@ class CommitKind(enum.Enum):
 class Commit:
     """One commit until it ends."""
 
-    __slots__ = ("commit_id", "deadline_ms", "kind", "offsets", "topic_ids")
+    __slots__ = ("commit_id", "deadline_ms", "is_late", "kind", "let_go", "offsets", "topic_ids")
 
     def __init__(
         self,
@@ -52,6 +52,22 @@ class Commit:
         self.deadline_ms = deadline_ms
         self.topic_ids = topic_ids
         """Ids of the topics that the member owned when it made the commit."""
+        self.let_go: frozenset[TopicPartition] = frozenset()
+        """Of the offsets in flight, those whose partitions were let go since."""
+        self.is_late = False
+        """Something of it was not committed before its partition was let go."""
+
+    def drop(self, gone: Iterable[TopicPartition]) -> None:
+        """Try these no more."""
+        left = {partition: offset for partition, offset in self.offsets.items() if partition not in gone}
+        self.is_late = self.is_late or len(left) < len(self.offsets)
+        self.offsets = left
+
+    @property
+    def lateness(self) -> ErrorCode:
+        """What the application is told of offsets that were too late; the member itself needs not know."""
+        late = self.is_late and self.kind is CommitKind.MANUAL
+        return ErrorCode.STALE_MEMBER_EPOCH if late else ErrorCode.NONE
 
     @property
     def stated_ids(self) -> Mapping[str, TopicId]:
@@ -134,15 +150,20 @@ class Commits:
         self._keep([commit for commit in self._queue if commit.kind is CommitKind.MANUAL])
 
     def forget(self, partitions: Iterable[TopicPartition]) -> list[Commit]:
-        """Take partitions that were let go out of what the member itself wants to commit.
+        """Take partitions that were let go out of all commits, for a member commits only what it owns.
 
-        A commit that waited meanwhile would overwrite what their next owner has committed. Answers the
-        commits that ended because nothing is left of them.
+        A commit that waited meanwhile would overwrite what their next owner has committed; one of the
+        application's would even be accepted, under the epoch of the next join. Answers the commits that
+        ended because nothing is left of them.
         """
         gone = frozenset(partitions)
         for commit in self._queue:
-            if commit.kind is not CommitKind.MANUAL and not gone.isdisjoint(commit.offsets):
-                commit.offsets = {p: offset for p, offset in commit.offsets.items() if p not in gone}
+            if gone.isdisjoint(commit.offsets):
+                continue
+            if commit is self._sent and commit.kind is CommitKind.MANUAL:
+                commit.let_go |= gone
+            else:
+                commit.drop(gone)
         empty = [commit for commit in self._queue if not commit.offsets and commit is not self._sent]
         if empty:
             self._keep([commit for commit in self._queue if commit not in empty])
@@ -220,17 +241,19 @@ class Commits:
                 accepted[partition] = offset
                 continue
             rejected[partition] = offset
-            if _tried_again(commit.kind, code):
+            if _tried_again(commit.kind, code) and partition not in commit.let_go:
                 again = True
                 error = code
             elif error is ErrorCode.NONE:
                 error = code
         if again:
             commit.offsets = rejected
+            commit.drop(commit.let_go)
             self.retry_at_ms = now_ms + self._backoff.next_ms()
         else:
             del self._queue[0]
             self._start_next()
+            error = error or commit.lateness
         return commit, accepted, error, not again
 
     def failed(self, token: int, now_ms: int) -> tuple[Commit, bool] | None:
@@ -238,6 +261,7 @@ class Commits:
         commit = self._ended_flight(token)
         if commit is None:
             return None
+        commit.drop(commit.let_go)
         if commit.kind is CommitKind.AUTO or not commit.offsets:
             del self._queue[0]
             self._start_next()

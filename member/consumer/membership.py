@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -396,12 +396,12 @@ class Membership:
             self._raise(failure)
         if callback.releases:
             self._released()
+            self._forget_commits(partitions, now_ms)
         elif callback.kind is CallbackKind.REVOKED:
             self.positions.remove(partitions)
             if error is None:
                 self.assignment.end_revoked(callback.partitions)
-                for commit in self._commits.forget(partitions):
-                    self._commit_ended(commit, ErrorCode.NONE, now_ms)
+                self._forget_commits(partitions, now_ms)
             else:
                 self.assignment.revoked_raised(callback.partitions)
         elif error is None:
@@ -431,6 +431,10 @@ class Membership:
         commit = Commit(next(self._tokens), kind, offsets, deadline_ms, ids)
         self._commits.add(commit)
         return commit
+
+    def _forget_commits(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        for commit in self._commits.forget(partitions):
+            self._commit_ended(commit, commit.lateness, now_ms)
 
     def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
         """Go on with whoever waited for it. A failed commit stops neither a pass nor a close."""

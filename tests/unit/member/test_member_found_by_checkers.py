@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.member.consumer.actions import (
     CallbackKind,
+    CommitFinished,
     FetchOffsets,
     FindCoordinator,
     ResolveTopicNames,
@@ -164,3 +165,52 @@ def test_a_commit_for_a_topic_that_is_not_owned_has_names_only():
     script(actions)
     request = script.last(SendCommit).request
     assert (request.topic_ids, request.api_version) == ({}, 9)
+
+
+FOO, BAR = TopicPartition("foo", 0), TopicPartition("bar", 0)
+FOO_ID, BAR_ID = "foo-id", "bar-id"
+INTERVAL_MS = 5_000
+
+
+def consumed_two(rig):
+    """A member of the application's commits, which owns foo-0 and bar-0 and was handed records of both."""
+    member = rig()
+    member.stable({FOO_ID: (0,), BAR_ID: (0,)})
+    member.poll_end({FOO: 10, BAR: 20})
+    return member
+
+
+def finished(member):
+    return [action for action in member.log if isinstance(action, CommitFinished)]
+
+
+def test_a_commit_of_the_application_does_not_outlive_the_loss_of_its_partitions(rig):
+    """The next join's epoch would let it overwrite what the partitions' next owner has committed."""
+    member = consumed_two(rig)
+    commit_id, actions = member.member.commit(None, member.now)
+    member.take(actions)
+    member.fail(SendCommit)
+    member.poll_begin()
+    member.advance(INTERVAL_MS)
+    member.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)
+    member.callback()
+    member.fail(SendCommit)
+    assert finished(member) == [CommitFinished(commit_id, ErrorCode.REQUEST_TIMED_OUT)]
+    member.answer(5, {})
+    member.advance(60_000)
+    assert not member.pending(SendCommit)
+
+
+def test_what_a_commit_that_is_tried_again_still_owns_is_committed(rig):
+    member = consumed_two(rig)
+    commit_id, actions = member.member.commit(None, member.now)
+    member.take(actions)
+    member.poll_begin()
+    member.advance(INTERVAL_MS)
+    member.answer(3, {FOO_ID: (0,)})
+    member.callback()
+    assert member.one(SendCommit).request.offsets.keys() == {FOO, BAR}
+    member.committed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    member.advance(5_000)
+    assert member.committed().request.offsets.keys() == {FOO}
+    assert finished(member) == [CommitFinished(commit_id, ErrorCode.STALE_MEMBER_EPOCH)]
