@@ -1,17 +1,18 @@
 """What a member's process does with records: polls, processes, polls again.
 
 An iteration: begin a poll; wait until records are there for partitions that may be fetched; end the poll
-with at most `max_poll_records` of them; spend the time that processing takes. A poll without records
-stays open and costs nothing. Records are ranges of offsets.
+with at most `max_poll_records` of them; spend the time that processing takes; commit, if that is left to the
+application. A poll without records stays open and costs nothing. Records are ranges of offsets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.consumer.errors import CallbackFailed, FatalMemberError, MemberError
+from fencepost.member.consumer.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
 from fencepost.simulation.world.host import HostTimer
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Application:
         self._driver = driver
         self._logs = world.cluster.logs
         self._poll_us = world.scenario.application.poll.us
+        self._commit = world.scenario.application.commit
         self._most = world.scenario.application.max_poll_records
         self._record_times = world.processing_times
         self._delivered = world.hooks["on_records_delivered"]
@@ -76,7 +78,21 @@ class Application:
                 continue
             self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
             await self._process(taken)
+            if taken and self._commit == "sync":
+                await self._commit_processed()
+            elif taken and self._commit == "async":
+                self._host.spawn(self._commit_processed())
         return None
+
+    async def before_release(self) -> None:
+        """Commit what was processed, while that is still allowed; then partitions may go."""
+        if self._commit != "auto":
+            await self._commit_processed()
+
+    async def _commit_processed(self) -> None:
+        """Everything that was handed over is processed by now; a commit that fails is covered by the next."""
+        with contextlib.suppress(CommitFailed):
+            await self._driver.commit()
 
     async def _poll(self) -> Taken:
         """One poll, ended by records, or without any by what comes from outside."""

@@ -97,13 +97,14 @@ class MemberHost(Host):
         )
         self.application = Application(self, self.driver)
         self.resubscribe()
-        self._spawn(self._live(self.driver, self.application))
+        self.spawn(self._live(self.driver, self.application))
 
     def _config(self) -> ConsumerConfig:
         scenario = self.world.scenario
         return ConsumerConfig(
             max_poll_interval_ms=scenario.group.rebalance_timeout.ms,
             request_timeout_ms=scenario.network.request_timeout.ms,
+            enable_auto_commit=scenario.application.commit == "auto",
             auto_commit_interval_ms=scenario.application.auto_commit_interval.ms,
             auto_offset_reset="earliest",
             group_instance_id=self.instance_id,
@@ -216,6 +217,8 @@ class MemberHost(Host):
 
     async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """The application's callback."""
+        if (application := self.application) is not None:
+            await application.before_release()
         await self._callback()
 
     async def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
@@ -243,7 +246,8 @@ class MemberHost(Host):
         if not future.done():
             future.set_result(None)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the process, which ends with it."""
         self._keep(self.loop.create_task(work))
 
     def _keep(self, task: asyncio.Task[None]) -> None:

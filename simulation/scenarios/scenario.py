@@ -7,7 +7,7 @@ draws. Everything has ended when the quiet phase at the end of a run begins.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -86,6 +86,9 @@ class Application(_Table, frozen=True):
     max_poll_records: Count = 500
     processing: Span = Span("constant", 1_000)
     """For one record."""
+    commit: Literal["auto", "sync", "async"] = "auto"
+    """Who commits: the consumer (`auto`), or the application after each batch and when partitions go;
+    it waits for the answer (`sync`) or, after a batch, does not (`async`)."""
     auto_commit_interval: Duration = Duration(5 * SECOND)
     callback: Span = Span("uniform", 0, 50_000)
     """How long a rebalance callback takes."""

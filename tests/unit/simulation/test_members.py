@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from fencepost.simulation.run import run
-from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.scenarios.load import load, loads
 from fencepost.simulation.trace.schema import Row
 
 SECOND = 1_000_000
@@ -159,6 +159,34 @@ def test_every_record_is_processed_and_none_before_its_turn():
         next_offset[partition] = max(end, next_offset.get(partition, 0))
     assert len(next_offset) == 6
     assert min(next_offset.values()) > 200
+
+
+@pytest.mark.parametrize("commit", ["sync", "async"])
+def test_an_application_that_commits_itself_loses_nothing(commit):
+    trace = Trace(
+        fault("member-crash", "5s") + '[[steps]]\nkind = "rolling-restart"\nat = "60s"\nover = "40s"\n',
+        f"application.commit={commit}",
+        "application.auto_commit_interval=1h",
+    )
+    assert len(trace.of("commit")) > 100, "each batch is committed"
+    next_offset: dict[object, int] = {}
+    again = 0
+    for row in trace.of("records"):
+        first, end = map(int, row.detail.split(".."))
+        (partition,) = row.partitions
+        assert first <= next_offset.get(partition, 0)
+        again += next_offset.get(partition, 0) - first
+        next_offset[partition] = max(end, next_offset.get(partition, 0))
+    assert again <= 12, "what the crash left uncommitted, and nothing of what restarts handed over"
+
+
+@pytest.mark.parametrize("name", ["lossy-network", "partitioned-members", "swarm", "manual-commits"])
+@pytest.mark.parametrize("commit", ["sync", "async"])
+def test_its_commits_keep_the_invariants_under_faults(name, commit):
+    for seed in range(4):
+        result = run(load(name, overrides=[f"application.commit={commit}"]), seed)
+        assert result.violations == []
+        assert result.converged
 
 
 @pytest.mark.parametrize("kind", ["lost-request", "lost-response", "connection-loss"])
