@@ -137,8 +137,7 @@ class GroupJournal:
             async with asyncio.timeout(self._connect_s):
                 await self._connections.bootstrap()
                 self._partition = TopicPartition(TOPIC, await self._locate())
-                timestamp = _EARLIEST if self._start == "beginning" else _LATEST
-                self.position = await self._offset(timestamp)
+                self.position = await self._sure(_EARLIEST if self._start == "beginning" else _LATEST)
         except (KafkaError, OSError, TimeoutError) as error:
             await self._client.close()
             raise EnvironmentLacks(f"the journal of {self.group_id} can't be read: {error!r}") from error
@@ -181,11 +180,7 @@ class GroupJournal:
 
     async def end(self) -> int:
         """The log's end as of now: the next offset that becomes visible."""
-        while True:
-            try:
-                return await self._offset(_LATEST)
-            except (KafkaError, OSError):
-                await self._again()
+        return await self._sure(_LATEST)
 
     async def topics(self) -> TopicsImage:
         """The cluster's topics, as the broker knows them that leads the partition: the group's coordinator.
@@ -228,6 +223,13 @@ class GroupJournal:
         self.failures += 1
         self._connections.renew_metadata()
         await asyncio.sleep(_PAUSE_S)
+
+    async def _sure(self, timestamp: int) -> int:
+        while True:
+            try:
+                return await self._offset(timestamp)
+            except (KafkaError, OSError):
+                await self._again()
 
     async def _offset(self, timestamp: int) -> int:
         request = OffsetRequest(-1, 0, [(TOPIC, [(self._partition.partition, timestamp)])])

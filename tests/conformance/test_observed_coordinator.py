@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import sys
 import time
@@ -15,14 +16,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest, DescribedGroup
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member import KIP848Consumer
+from fencepost.simulation.chaos.journal import GroupJournal
 from fencepost.simulation.chaos.merge import Merge, RunClock, mark_before
 from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator, Playable
 from fencepost.simulation.checkers import real_checkers
@@ -118,6 +123,13 @@ class Watch:
             merge=self.merge,
         )
         self.observed = observed
+        play, arrivals = observed.play, self.arrivals
+
+        def played(arrival: Arrival, now_us: int) -> None:
+            arrivals.append(arrival)
+            play(arrival, now_us)
+
+        observed.play = played  # type: ignore[method-assign]
         async with observed:
             pump = asyncio.create_task(self._pump())
             try:
@@ -144,22 +156,27 @@ class Watch:
         name = f"topic-{uuid.uuid4().hex[:8]}"
         self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
         async with asyncio.timeout(30):
-            while name not in (await self.observed.journal.topics()).by_name:
-                pass
+            while name not in self.observed.topics.by_name:
+                await self.observed.journal.topics()
         self.tell("on_topic", name, "created", partitions, self.now_us)
         return name
 
     async def described(self) -> DescribedGroup:
-        host, _, port = self.servers.partition(":")
-        connection = await Connection.open(host, int(port), "judge")
-        try:
-            reply = await connection.ask(
-                ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest(group_ids=(self.group_id,))
-            )
-        finally:
-            await connection.close()
-        (group,) = reply.groups
-        return canonical(group)
+        request = ConsumerGroupDescribeRequest(group_ids=(self.group_id,))
+        deadline = time.monotonic() + 60
+        while True:
+            for server in self.servers.split(","):
+                host, _, port = server.partition(":")
+                with contextlib.suppress(EnvironmentLacks):
+                    connection = await Connection.open(host, int(port), "judge")
+                    try:
+                        reply = await connection.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request)
+                    finally:
+                        await connection.close()
+                    if reply.groups[0].error_code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                        return canonical(reply.groups[0])
+            assert time.monotonic() < deadline, "no broker coordinates the group"
+            await asyncio.sleep(0.1)
 
     def replayed(self) -> DescribedGroup:
         asked = ConsumerGroupDescribeRequest(group_ids=(self.group_id,))
@@ -309,3 +326,144 @@ async def test_what_is_replayed_is_what_the_broker_answers(node: Cluster) -> Non
     assert {"group.state", "group.epoch", "group.target", "member.removed", "member.state"} <= kinds
     assert "session" in {row[-1] for row in rows if row[5] == "member.removed"}
     sys.stderr.write(f"lag ms {statistics.median(lags)} {lags[-1]} {len(lags)}")
+
+
+async def test_a_partition_with_two_owners_is_found_in_a_broker_s_own_records(node: Cluster) -> None:
+    """The last change of a real journal is given another partition, which is somebody else's."""
+    watch = Watch(node)
+    clean, tampered = Watch(node, watch.group_id), Watch(node, watch.group_id)
+    async with watch.watching(), AsyncExitStack() as stack:
+        topic = await watch.topic(4)
+        await stack.enter_async_context(watch.consumer("one", topic))
+        await stack.enter_async_context(watch.consumer("two", topic))
+        await watch.same(2)
+    for other in (clean, tampered):
+        other.observed = ObservedCoordinator(watch.group_id, watch.servers, hooks=other.hooks)
+    arrivals = watch.arrivals
+    granted = next(each for each in reversed(arrivals) if grants(each.records))
+    for arrival in arrivals:
+        clean.observed.play(arrival, arrival.t_us)
+        spoiled = with_everything(arrival, 4) if arrival is granted else arrival
+        tampered.observed.play(spoiled, arrival.t_us)
+    assert clean.findings == []
+    assert {"one-owner", "journal-replay"} & {invariant for invariant, _ in tampered.findings}
+
+
+def grants(records: tuple[r.Record, ...]) -> bool:
+    return any(
+        isinstance(each.value, r.ConsumerGroupCurrentMemberAssignmentValue) and each.value.assigned
+        for each in records
+    )
+
+
+def with_everything(arrival: Arrival, partitions: int) -> Arrival:
+    """All partitions of each topic are the member's."""
+    spoiled = []
+    for each in arrival.records:
+        value = each.value
+        if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
+            every = dict.fromkeys(value.assigned, tuple(range(partitions)))
+            value = msgspec.structs.replace(value, assigned=every, member_epoch=value.member_epoch + 1)
+        spoiled.append(msgspec.structs.replace(each, value=value))
+    return msgspec.structs.replace(arrival, records=tuple(spoiled))
+
+
+async def test_a_group_is_deleted_and_comes_back(node: Cluster) -> None:
+    watch = Watch(node)
+    async with watch.watching():
+        topic = await watch.topic(3)
+        async with watch.consumer("one", topic) as consumer:
+            await watch.same(1)
+            await consumer.commit()
+        await watch.same(0, state="Empty")
+        watch.admin.delete_consumer_groups([watch.group_id])[watch.group_id].result(20)
+        await watch.observed.caught_up()
+        await watch.played()
+        assert watch.group_id not in watch.active.groups
+        assert watch.group_id not in watch.active.offsets
+        async with watch.consumer("one", topic):
+            group = await watch.same(1)
+            assert group.group_epoch == 2
+    assert watch.findings == []
+
+
+async def test_a_group_that_was_there_before_is_loaded(node: Cluster) -> None:
+    early, late = Watch(node), None
+    async with early.watching(), AsyncExitStack() as stack:
+        topic = await early.topic(4)
+        await stack.enter_async_context(early.consumer("one", topic))
+        await stack.enter_async_context(early.consumer("two", topic))
+        await early.same(2)
+        late = Watch(node, early.group_id)
+        async with late.watching():
+            await late.same(2)
+            assert late.active.hard_state() == early.active.hard_state()
+            async with early.consumer("three", topic):
+                await late.same(3)
+            await late.same(2)
+        assert late.findings == []
+
+
+async def test_a_compacted_journal_leads_to_the_same_group(kafka_installation: Installation) -> None:
+    """A broker that compacts at once: most of what happened is gone when the journal is read anew."""
+    properties = {
+        "offsets.topic.segment.bytes": str(1 << 20),
+        "log.cleaner.backoff.ms": "200",
+        "log.cleaner.min.cleanable.ratio": "0.01",
+        "log.cleaner.delete.retention.ms": "100",
+    }
+    async with Cluster(properties=properties) as cluster:
+        watch = Watch(cluster)
+        async with watch.watching(), AsyncExitStack() as stack:
+            topic = await watch.topic(4)
+            first = await stack.enter_async_context(watch.consumer("one", topic))
+            for _ in range(3):
+                async with watch.consumer("two", topic):
+                    await watch.same(2)
+                await watch.same(1)
+            async with asyncio.timeout(90):
+                while True:
+                    # A segment is compacted once it is full, and another one has begun.
+                    await first.commit({TopicPartition(topic, 0): OffsetAndMetadata(0, "x" * 4_000)})
+                    written, left = watch.observed.journal.position, 0
+                    if written % 100 == 0:
+                        left = await count(watch)
+                    if 0 < left < written / 2:
+                        break
+            again = Watch(cluster, watch.group_id)
+            async with again.watching():
+                await again.same(1)
+                assert again.active.hard_state() == watch.active.hard_state()
+            assert again.findings == []
+        assert watch.findings == []
+
+
+async def count(watch: Watch) -> int:
+    """How many records of the group are in the journal."""
+    found = 0
+    async with GroupJournal(watch.group_id, watch.servers) as journal:
+        end = await journal.end()
+        while journal.position < end:
+            found += sum(len(batch.records) for batch in (await journal.read()).batches)
+    return found
+
+
+async def test_it_follows_the_journal_from_broker_to_broker(kafka_installation: Installation) -> None:
+    async with Cluster(nodes=3, properties={"group.consumer.session.timeout.ms": "20000"}) as cluster:
+        watch = Watch(cluster)
+        async with watch.watching(), AsyncExitStack() as stack:
+            topic = await watch.topic(6)
+            await stack.enter_async_context(watch.consumer("one", topic))
+            await watch.same(1)
+            (leader,) = {arrival.leader for arrival in watch.arrivals}
+            await cluster.kill(leader)
+            await stack.enter_async_context(watch.consumer("two", topic))
+            await watch.same(2)
+            await cluster.restart(leader)
+            async with watch.consumer("three", topic):
+                await watch.same(3)
+            await watch.same(2)
+            assert len({arrival.leader for arrival in watch.arrivals}) > 1
+            assert watch.observed.journal.failures > 0
+        assert watch.findings == []
+        assert watch.merge.overdue == 0
