@@ -33,6 +33,9 @@ from fencepost.coordinator.protocol.records import (
     RecordKey,
 )
 
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+EMPTY, ASSIGNING, RECONCILING, STABLE, _ = GroupState
+
 INITIAL_EPOCH = 1
 """Group and assignment epoch of a new group; the first change of its inputs makes 2."""
 NO_REFRESH = -(2**63)
@@ -94,12 +97,12 @@ class ConsumerGroup:
     def state(self) -> GroupState:
         """The group's state, in the order of KIP-848's conditions."""
         if not self._members:
-            return GroupState.EMPTY
+            return EMPTY
         if self.group_epoch > self.assignment_epoch:
-            return GroupState.ASSIGNING
+            return ASSIGNING
         if self._reconciled < len(self._members):
-            return GroupState.RECONCILING
-        return GroupState.STABLE
+            return RECONCILING
+        return STABLE
 
     def member(self, member_id: MemberId) -> ConsumerGroupMember:
         """The member of that id.

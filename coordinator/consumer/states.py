@@ -99,7 +99,7 @@ class MemberState(enum.StrEnum):
     @classmethod
     def of_code(cls, code: int) -> MemberState:
         """The state behind a record's number; UNKNOWN for a number of a newer coordinator."""
-        return _STATES.get(code, MemberState.UNKNOWN)
+        return _STATES.get(code, _UNKNOWN)
 
 
 _CODES = {
@@ -109,6 +109,7 @@ _CODES = {
     MemberState.UNKNOWN: 127,
 }
 _STATES = {code: state for state, code in _CODES.items()}
+_UNKNOWN = MemberState.UNKNOWN
 
 
 class ReconciliationStep(enum.StrEnum):

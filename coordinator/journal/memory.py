@@ -46,18 +46,17 @@ class MemoryJournal:
         Tombstones go too unless they are kept, as Kafka's cleaner keeps them for delete.retention.ms.
         """
         newest: dict[RecordKey, int] = {}
-        for position, record in enumerate(self):
-            newest[record.key] = position
-        position = 0
+        seen = 0
         survivors = []
-        for batch in self._batches:
-            kept = tuple(
+        for batch in reversed(self._batches):
+            kept = [
                 record
-                for at, record in enumerate(batch, position)
-                if newest[record.key] == at and (keep_tombstones or record.value is not None)
-            )
-            position += len(batch)
+                for at, record in enumerate(reversed(batch), seen)
+                if newest.setdefault(record.key, at) == at and (keep_tombstones or record.value is not None)
+            ]
+            seen += len(batch)
             if kept:
-                survivors.append(kept)
+                survivors.append(tuple(reversed(kept)))
+        survivors.reverse()
         self._batches = survivors
         self._length = sum(map(len, survivors))

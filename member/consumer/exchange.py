@@ -7,6 +7,7 @@ import random
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.member.consumer import states
 from fencepost.member.consumer.actions import Action, SendHeartbeat, WakeApplication
 from fencepost.member.consumer.commits import CommitKind
 from fencepost.member.consumer.config import ConsumerConfig
@@ -15,7 +16,6 @@ from fencepost.member.consumer.heartbeats import MemberView
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.states import ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
-from fencepost.member.consumer.states import ConsumerMemberState as S
 
 _REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -32,7 +32,7 @@ def earliest(*moments: int | None) -> int | None:
 class Exchange(Membership):
     """A membership that talks: each step settles what follows from the input, then sends what is due."""
 
-    __slots__ = ("_deadline_ms", "_keepalive", "_other_deadline_ms")
+    __slots__ = ("_deadline_ms", "_idle_until_ms", "_keepalive", "_other_deadline_ms")
 
     def __init__(
         self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
@@ -41,6 +41,8 @@ class Exchange(Membership):
         self._keepalive: tuple[SendHeartbeat] | None = None
         """Set while the member is stable and has nothing to say: the heartbeat to repeat."""
         self._other_deadline_ms: int | None = None
+        """The earliest deadline but for those of the next heartbeat and of the application's poll."""
+        self._idle_until_ms: int | None = None
         """The earliest deadline but for the next heartbeat's."""
         self._deadline_ms: int | None = None
 
@@ -78,16 +80,16 @@ class Exchange(Membership):
             self._begin_release()
             return True
         free = self._callback is None and self._release is None
-        if self.state is S.RECONCILING:
+        if self.state is states.RECONCILING:
             return self._reconcile(now_ms)
         if not free:
             return False
-        if self.state is S.FENCED:
+        if self.state is states.FENCED:
             self._join(E.RELEASED, now_ms)
-        elif self.state is S.PREPARE_LEAVING and self._close_commit is None:
+        elif self.state is states.PREPARE_LEAVING and self._close_commit is None:
             self._left(now_ms)
-        elif self.state in (S.UNSUBSCRIBED, S.STALE) and self.subscription and self.in_poll:
-            self._join(E.SUBSCRIBED if self.state is S.UNSUBSCRIBED else E.POLLED, now_ms)
+        elif self.state in (states.UNSUBSCRIBED, states.STALE) and self.subscription and self.in_poll:
+            self._join(E.SUBSCRIBED if self.state is states.UNSUBSCRIBED else E.POLLED, now_ms)
         else:
             return False
         return True
@@ -97,7 +99,7 @@ class Exchange(Membership):
     @property
     def _keeps_session(self) -> bool:
         """Whether heartbeats go out in this state; a member that never joined does not join to leave."""
-        return self.state in ACTIVE or (self.state is S.PREPARE_LEAVING and self.member_epoch > 0)
+        return self.state in ACTIVE or (self.state is states.PREPARE_LEAVING and self.member_epoch > 0)
 
     def _poll_expired(self, now_ms: int) -> bool:
         """Whether the application has been out of poll for too long: then nothing but a leave goes out."""
@@ -109,22 +111,22 @@ class Exchange(Membership):
         if not self._keeps_session or heartbeats.in_flight is not None or not self._coordinator.known:
             return False
         if self._poll_expired(now_ms) or now_ms < heartbeats.due_ms(
-            now_ms, acknowledges=self.state is S.ACKNOWLEDGING
+            now_ms, acknowledges=self.state is states.ACKNOWLEDGING
         ):
             return False
         self._may_be_member = True
         view = MemberView(
             epoch=self.member_epoch,
-            joining=self.state is S.JOINING,
-            reconciling=self.state in (S.RECONCILING, S.PREPARE_LEAVING),
+            joining=self.state is states.JOINING,
+            reconciling=self.state in (states.RECONCILING, states.PREPARE_LEAVING),
             subscription=self._announced,
             local_epoch=self.assignment.acknowledged_epoch,
             owned=self.assignment.claimed if self.state in ACTIVE else self.assignment.owned,
         )
         self._out.append(heartbeats.build(view))
-        if self.state is not S.ACKNOWLEDGING:
+        if self.state is not states.ACKNOWLEDGING:
             return False
-        self._move(E.ACKNOWLEDGED, S.STABLE if self.assignment.reconciled else S.RECONCILING)
+        self._move(E.ACKNOWLEDGED, states.STABLE if self.assignment.reconciled else states.RECONCILING)
         return True
 
     def _send_others(self, now_ms: int) -> None:
@@ -139,7 +141,7 @@ class Exchange(Membership):
             self._put(self._coordinator.request(now_ms))
         if not self.positions.complete:
             self._put(self.positions.reset_request(now_ms))
-        if self.state is S.RECONCILING:
+        if self.state is states.RECONCILING:
             self._put(self._names.request(self._names.unknown(self.assignment.target or ()), now_ms))
 
     def _put(self, action: Action | None) -> None:
@@ -238,7 +240,7 @@ class Exchange(Membership):
         heartbeats = self._heartbeats
         self._other_deadline_ms = self._other_deadline()
         steady = (
-            self.state is S.STABLE
+            self.state is states.STABLE
             and self._coordinator.known
             and not heartbeats.urgent
             and not heartbeats.has_news(
@@ -252,9 +254,10 @@ class Exchange(Membership):
         due: int | None = None
         sends = self._keeps_session and heartbeats.in_flight is None and self._coordinator.known
         if sends and not self._poll_expired(now_ms):
-            due = heartbeats.due_ms(now_ms, acknowledges=self.state is S.ACKNOWLEDGING)
+            due = heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
         poll = self._poll_deadline_ms if self.state in ACTIVE else None
-        self._deadline_ms = earliest(due, self._other_deadline_ms, poll)
+        self._idle_until_ms = earliest(self._other_deadline_ms, poll)
+        self._deadline_ms = earliest(due, self._idle_until_ms)
 
     def _other_deadline(self) -> int | None:
         coordinator, names, positions = self._coordinator, self._names, self.positions
@@ -267,7 +270,7 @@ class Exchange(Membership):
             found = earliest(found, positions.reset_retry_ms(), positions.fetch_retry_ms() if known else None)
         if not known and coordinator.in_flight is None and self._wants_coordinator:
             found = earliest(found, coordinator.retry_at_ms)
-        waits_for_names = self.state is S.RECONCILING and names.in_flight is None
+        waits_for_names = self.state is states.RECONCILING and names.in_flight is None
         if waits_for_names and names.unknown(self.assignment.target or ()):
             found = earliest(found, names.retry_at_ms)
         return found

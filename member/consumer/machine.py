@@ -138,7 +138,8 @@ class ConsumerMember(Exchange):
             return False
         heartbeats = self._heartbeats
         due = heartbeats.at_ms if heartbeats.in_flight is None else None
-        self._deadline_ms = earliest(due, self._other_deadline_ms, self._poll_deadline_ms)
+        self._idle_until_ms = earliest(self._other_deadline_ms, self._poll_deadline_ms)
+        self._deadline_ms = earliest(due, self._idle_until_ms)
         return True
 
     def commit(
@@ -202,7 +203,7 @@ class ConsumerMember(Exchange):
                 self._keepalive = (heartbeats.keepalive(self.member_epoch),)
             heartbeats.in_flight = None
             due = heartbeats.at_ms = now_ms + heartbeats.interval_ms
-            self._deadline_ms = earliest(due, self._other_deadline_ms, self._poll_deadline_ms)
+            self._deadline_ms = earliest(due, self._idle_until_ms)
             return ()
         if heartbeats.in_flight == token:
             if heartbeats.answered(token) and self._keeps_session:
@@ -293,9 +294,9 @@ class ConsumerMember(Exchange):
             return ()
         keepalive = self._keepalive
         if keepalive is not None and self._heartbeats.in_flight is None:
-            other = earliest(self._other_deadline_ms, self._poll_deadline_ms)
-            if other is None or now_ms < other:
+            idle_until_ms = self._idle_until_ms
+            if idle_until_ms is None or now_ms < idle_until_ms:
                 self._heartbeats.repeat(keepalive[0])
-                self._deadline_ms = other
+                self._deadline_ms = idle_until_ms
                 return keepalive
         return self._step(now_ms)

@@ -29,13 +29,17 @@ class PositionState(enum.Enum):
     KNOWN = "known"
 
 
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+UNKNOWN, RESETTING, UNDECIDED, KNOWN = PositionState
+
+
 class Position:
     """One owned partition."""
 
     __slots__ = ("committed", "delivered", "processed", "state")
 
     def __init__(self) -> None:
-        self.state = PositionState.UNKNOWN
+        self.state = UNKNOWN
         self.delivered = -1
         """Offset of the next record to hand over."""
         self.processed = -1
@@ -44,7 +48,7 @@ class Position:
 
     def start(self, offset: int) -> None:
         """Reading starts here."""
-        self.state = PositionState.KNOWN
+        self.state = KNOWN
         self.delivered = self.processed = offset
 
 
@@ -125,8 +129,7 @@ class Positions:
     def _positions_found(self) -> None:
         self._fetchable = None
         self._incomplete = any(
-            position.state in (PositionState.UNKNOWN, PositionState.RESETTING)
-            for position in self._partitions.values()
+            position.state in (UNKNOWN, RESETTING) for position in self._partitions.values()
         )
 
     def freeze(self) -> None:
@@ -162,7 +165,7 @@ class Positions:
         return self._fetchable
 
     def _may_be_fetched(self, partition: TopicPartition, position: Position) -> bool:
-        known = position.state is PositionState.KNOWN
+        known = position.state is KNOWN
         return known and partition not in self._suspended and not self._frozen
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -170,7 +173,7 @@ class Positions:
         position = self._partitions.get(partition)
         if position is None:
             return self._announced.get(partition)
-        return position.delivered if position.state is PositionState.KNOWN else None
+        return position.delivered if position.state is KNOWN else None
 
     def deliver(self, consumed: Mapping[TopicPartition, int]) -> None:
         """Records before these offsets were handed over. Partitions that are not fetchable are left alone."""
@@ -206,7 +209,7 @@ class Positions:
             return True
         resets = self._config.auto_offset_reset in ("earliest", "latest")
         position = self._partitions[partition]
-        position.state = PositionState.RESETTING if resets else PositionState.UNDECIDED
+        position.state = RESETTING if resets else UNDECIDED
         self._positions_found()
         return resets
 
@@ -215,7 +218,7 @@ class Positions:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, position in self._partitions.items():
             offset = position.delivered if delivered else position.processed
-            if position.state is PositionState.KNOWN and offset != position.committed:
+            if position.state is KNOWN and offset != position.committed:
                 offsets[partition] = OffsetAndMetadata(offset=offset)
         return offsets
 
@@ -241,13 +244,13 @@ class Positions:
 
     def wants_fetch(self) -> bool:
         """Whether a committed offset is still to be asked for."""
-        return self.fetch_in_flight is None and bool(self._in_state(PositionState.UNKNOWN))
+        return self.fetch_in_flight is None and bool(self._in_state(UNKNOWN))
 
     def fetch_request(self, epoch: int, now_ms: int) -> FetchOffsets | None:
         """The OffsetFetch for all partitions that need one, if it is due."""
         if self.fetch_in_flight is not None or now_ms < self.retry_at_ms:
             return None
-        self._asked = self._in_state(PositionState.UNKNOWN)
+        self._asked = self._in_state(UNKNOWN)
         if not self._asked:
             return None
         request = OffsetFetchRequest(
@@ -272,17 +275,17 @@ class Positions:
         self.backoff.reset()
         undecided: list[TopicPartition] = []
         for partition, position in self._asked.items():
-            if self._partitions.get(partition) is not position or position.state is not PositionState.UNKNOWN:
+            if self._partitions.get(partition) is not position or position.state is not UNKNOWN:
                 continue
             found = response.offsets.get(partition)
             if found is not None and found.offset >= 0:
                 position.start(found.offset)
                 position.committed = found.offset
             elif self._config.auto_offset_reset in ("none", "error"):
-                position.state = PositionState.UNDECIDED
+                position.state = UNDECIDED
                 undecided.append(partition)
             else:
-                position.state = PositionState.RESETTING
+                position.state = RESETTING
         self._asked = {}
         self._positions_found()
         return undecided
@@ -291,7 +294,7 @@ class Positions:
         """The question to the logs for all partitions that need it, if it is due."""
         if self.reset_in_flight is not None or now_ms < self.retry_at_ms:
             return None
-        self._reset_asked = self._in_state(PositionState.RESETTING)
+        self._reset_asked = self._in_state(RESETTING)
         if not self._reset_asked:
             return None
         earliest = self._config.auto_offset_reset == "earliest"
@@ -305,10 +308,7 @@ class Positions:
             return False
         self.reset_in_flight = None
         for partition, position in self._reset_asked.items():
-            if (
-                self._partitions.get(partition) is not position
-                or position.state is not PositionState.RESETTING
-            ):
+            if self._partitions.get(partition) is not position or position.state is not RESETTING:
                 continue
             if partition in offsets:
                 position.start(offsets[partition])
@@ -335,5 +335,5 @@ class Positions:
 
     def reset_retry_ms(self) -> int | None:
         """When to ask the logs again."""
-        waits = self.reset_in_flight is None and bool(self._in_state(PositionState.RESETTING))
+        waits = self.reset_in_flight is None and bool(self._in_state(RESETTING))
         return self.retry_at_ms if waits else None

@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.world.observers import StepEvent
 
 if TYPE_CHECKING:
@@ -39,22 +40,22 @@ def expected_commit_error(
 ) -> ErrorCode | None:
     """The error that member and epoch bring on all partitions of a commit; None where other rules decide."""
     if known is None:
-        return ErrorCode.NONE if request.member_epoch < 0 else ErrorCode.GROUP_ID_NOT_FOUND
+        return NONE if request.member_epoch < 0 else ErrorCode.GROUP_ID_NOT_FOUND
     if request.member_epoch < 0 and not known.members:
-        return ErrorCode.NONE
+        return NONE
     member = known.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if request.api_version < 9:
         return None
     if request.member_epoch == member.member_epoch:
-        return ErrorCode.NONE
+        return NONE
     if request.member_epoch > member.member_epoch:
         return ErrorCode.STALE_MEMBER_EPOCH
     for partition in request.offsets:
         if not _held_since(member, request.topic_ids, partition, request.member_epoch, image):
             return ErrorCode.STALE_MEMBER_EPOCH
-    return ErrorCode.NONE
+    return NONE
 
 
 def _held_since(
@@ -136,7 +137,7 @@ class Commits:
                 f"{request.member_id} of {request.group_id} fetched offsets at epoch {request.member_epoch}:"
                 f" {reply.error_code.name} instead of {expected.name}",
             )
-        if reply.error_code != ErrorCode.NONE:
+        if reply.error_code != NONE:
             return
         for partition, value in reply.offsets.items():
             stored = self._offset(partition, image)
@@ -151,13 +152,13 @@ class Commits:
 
 def _expected_fetch_error(request: OffsetFetchRequest, known: Known | None) -> ErrorCode | None:
     if request.member_id is None:
-        return ErrorCode.NONE if request.member_epoch < 0 else None
+        return NONE if request.member_epoch < 0 else None
     if known is None:
-        return ErrorCode.NONE
+        return NONE
     member = known.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE if request.member_epoch == member.member_epoch else ErrorCode.STALE_MEMBER_EPOCH
+    return NONE if request.member_epoch == member.member_epoch else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def _check_commit(
@@ -167,7 +168,7 @@ def _check_commit(
     if expected is None:
         return
     for partition, got in reply.errors.items():
-        wrong = got != expected if expected != ErrorCode.NONE else got in _BY_MEMBER
+        wrong = got != expected if expected != NONE else got in _BY_MEMBER
         if wrong:
             member = None if known is None else known.members.get(request.member_id)
             stored = "unknown" if member is None else f"at epoch {member.member_epoch}"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.checkers.step import Known
 
 NONE = ErrorCode.NONE
+"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:

@@ -31,12 +31,11 @@ class Ownership:
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
-        before = {
-            change.member_id: self._held.get(change.member_id, NO_PARTITIONS) for change in step.members
-        }
-        for change in step.members:
+        moved = [change for change in step.members if not change.holds_the_same]
+        before = {change.member_id: self._held.get(change.member_id, NO_PARTITIONS) for change in moved}
+        for change in moved:
             self.holders.release(change.member_id, before[change.member_id], held(change.after))
-        for change in step.members:
+        for change in moved:
             yield from self._grant(step, change, before[change.member_id])
         if step.group is not None:
             yield from self._compare(step, before)
@@ -64,7 +63,8 @@ class Ownership:
     def _compare(self, step: GroupStep, before: Mapping[MemberId, Partitions]) -> Iterator[Finding]:
         """The coordinator's own map, on what the event gave, took, or moved to another epoch."""
         for change in step.members:
-            old, new = before[change.member_id], held(change.after)
+            new = held(change.after)
+            old = before.get(change.member_id, new)
             if _epoch(change.before) != _epoch(change.after):
                 for topic_id, numbers in new.items():
                     yield from self._compare_topic(step, topic_id, numbers)

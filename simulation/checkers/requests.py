@@ -14,7 +14,6 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -28,7 +27,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCo
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
-from fencepost.simulation.checkers.heartbeats import is_full
+from fencepost.simulation.checkers.heartbeats import NONE, is_full
 
 _ACTIVE = frozenset(map(str, ACTIVE))
 _SENDING = frozenset((*_ACTIVE, str(ConsumerMemberState.PREPARE_LEAVING)))
@@ -214,7 +213,7 @@ class Sender:
         self.last_answer = None
         if self._sent_in != self._joins:
             return
-        if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != ErrorCode.NONE:
+        if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != NONE:
             self.late_us = NEVER
             self._must_be_full = True
             self.checked = None

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.simulation.checkers.step import GroupStep
 
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+SESSION, REBALANCE = TimerKind.SESSION, TimerKind.REBALANCE
+UNREVOKED = MemberState.UNREVOKED_PARTITIONS
+
 
 def check_soft_state(live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
     """Findings of timers-armed and bounded-memory after one event."""
@@ -29,12 +33,8 @@ def check_soft_state(live: GroupCoordinator, step: GroupStep) -> Iterator[Findin
         yield "bounded-memory", f"{len(soft.timers)} timers run, {limit} at most are for members"
     for change in step.members:
         member = change.after
-        revoking = (
-            member is not None
-            and member.state is MemberState.UNREVOKED_PARTITIONS
-            and member.member_epoch >= 0
-        )
-        for kind, wanted in ((TimerKind.SESSION, member is not None), (TimerKind.REBALANCE, revoking)):
+        revoking = member is not None and member.state is UNREVOKED and member.member_epoch >= 0
+        for kind, wanted in ((SESSION, member is not None), (REBALANCE, revoking)):
             if ((kind, group_id, change.member_id) in soft.timers) != wanted:  # equal to a TimerKey
                 yield (
                     "timers-armed",

@@ -44,6 +44,8 @@ from fencepost.simulation.world.observers import (
     WorldView,
 )
 
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+NONE = ErrorCode.NONE
 _HEARTBEAT = Kind.HEARTBEAT.value
 _KEEPALIVE = "keepalive"
 _SETTLED = frozenset({"Stable", "Empty", "Dead"})
@@ -108,7 +110,7 @@ class Chronicle(Observer):
     def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
         self.heartbeats += 1
         reply: Any = outcome.reply
-        error = "" if reply.error_code is ErrorCode.NONE else reply.error_code.name
+        error = "" if reply.error_code is NONE else reply.error_code.name
         self._add(
             now_us,
             self._hosts.get(event.member_id, event.member_id),
@@ -189,7 +191,7 @@ class Chronicle(Observer):
         if isinstance(response, Exception):
             error = type(response).__name__
         else:
-            codes = (code for code in response.errors.values() if code is not ErrorCode.NONE)
+            codes = (code for code in response.errors.values() if code is not NONE)
             error = next((code.name for code in codes), "")
         self._add(
             now_us,
@@ -255,7 +257,7 @@ class Chronicle(Observer):
     ) -> None:
         epoch = self._group_epoch if group_epoch is None else group_epoch
         states = state_from, state_to
-        self._append((now_us, actor, kind.value, *states, member_epoch, epoch, partitions, error, detail))
+        self._append((now_us, actor, kind._value_, *states, member_epoch, epoch, partitions, error, detail))
 
     def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
         if partitions is NO_PARTITIONS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import count, repeat
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -78,7 +79,8 @@ class Recorder:
     def _rows(self, events: list[Event]) -> list[Row]:
         world, group = self._fixed
         first = self.seq - len(events) + 1
-        return [(seq, event[0], world, group, *event[1:]) for seq, event in enumerate(events, first)]  # type: ignore[misc]
+        moments, *others = zip(*events, strict=True)
+        return list(zip(count(first), moments, repeat(world), repeat(group), *others, strict=False))  # type: ignore[arg-type]
 
     def digest(self) -> str:
         """A hash of all rows so far, 32 hexadecimal digits. Ends a batch: ask once, at the end."""

@@ -69,14 +69,12 @@ class HostTimer(Timer):
         loop.schedule(when_us, HostTimer._due, self)
 
     def _due(self) -> None:
-        if self._host.frozen:
-            self._host.run(HostTimer._fire, self)
-        else:
-            self._fire()
-
-    def _fire(self) -> None:
+        host = self._host
+        if host.frozen:
+            host.run(HostTimer._due, self)
+            return
         action = self.action
-        if action is not None and self._generation == self._host.generation:
+        if action is not None and self._generation == host.generation:
             self.action = None
             action(*self.argument)
 

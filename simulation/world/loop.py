@@ -124,6 +124,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     if TYPE_CHECKING:  # asyncio's own, which typeshed does not show
         _ready: Any
         _stopping: bool
+        _closed: bool
 
         def _check_closed(self) -> None: ...
 
@@ -175,7 +176,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         """Run the callback before time moves on."""
-        self._check_closed()
+        if self._closed:
+            self._check_closed()
         handle = events.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
