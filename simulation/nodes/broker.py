@@ -73,6 +73,7 @@ class BrokerHost(Host):
         """Answer one request."""
         if self.frozen:
             self.run(self.receive, call)
+            call.connection.network.wait(call)
             return
         request = call.request
         now = self.loop.now_us

@@ -149,11 +149,15 @@ class Network:
         loop.schedule(arrives, self._arrive, call)
         return future
 
+    def wait(self, call: Call) -> None:
+        """The server does not answer for now: the member's side gives the call up when its time is over."""
+        self.loop.schedule(max(call.deadline_us, self.loop.now_us), self._time_out, call)
+
     def respond(self, call: Call, response: object, ready_us: int) -> None:
         """Send the answer of a call at that time."""
         connection = call.connection
         if connection.pipe is Pipe.STALLED:
-            self.loop.schedule(call.deadline_us, self._time_out, call)
+            self.wait(call)
             return
         if connection.pipe is not Pipe.OPEN:
             return
@@ -168,7 +172,7 @@ class Network:
         arrives = max(arrives, connection.responses_us)
         connection.responses_us = arrives
         if arrives > call.deadline_us:
-            self.loop.schedule(call.deadline_us, self._time_out, call)
+            self.wait(call)
         else:
             self.loop.schedule(arrives, self._deliver, call)
 
@@ -198,7 +202,7 @@ class Network:
         if connection.pipe is Pipe.CUT:
             return
         if connection.pipe is Pipe.STALLED:
-            self.loop.schedule(max(call.deadline_us, self.loop.now_us), self._time_out, call)
+            self.wait(call)
         elif connection.server.up:
             connection.server.receive(call)
         else:
