@@ -31,6 +31,17 @@ class MemberChange(msgspec.Struct, frozen=True, gc=False):
     before: ConsumerGroupMember | None
     after: ConsumerGroupMember | None
 
+    @property
+    def holds_the_same(self) -> bool:
+        """Whether it holds the very same sets as before, as a member whose epoch moved and nothing else."""
+        before, after = self.before, self.after
+        return (
+            before is not None
+            and after is not None
+            and before.assigned is after.assigned
+            and before.pending_revocation is after.pending_revocation
+        )
+
 
 class TargetChange(msgspec.Struct, frozen=True, gc=False):
     """A member whose target was written. None: there was, or is, none."""
@@ -161,15 +172,15 @@ def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
         touched = groups.get(key.group_id)
         if touched is None:
             touched = groups[key.group_id] = Touched()
-        match key:
-            case r.ConsumerGroupCurrentMemberAssignmentKey() | r.ConsumerGroupMemberMetadataKey():
-                touched.members[key.member_id] = None
-            case r.ConsumerGroupTargetAssignmentMemberKey():
-                touched.targets[key.member_id] = None
-            case r.ConsumerGroupTargetAssignmentMetadataKey() if record.value is not None:
-                touched.new_target = True
-            case _:
-                pass
+        if (
+            type(key) is r.ConsumerGroupCurrentMemberAssignmentKey
+            or type(key) is r.ConsumerGroupMemberMetadataKey
+        ):
+            touched.members[key.member_id] = None
+        elif type(key) is r.ConsumerGroupTargetAssignmentMemberKey:
+            touched.targets[key.member_id] = None
+        elif type(key) is r.ConsumerGroupTargetAssignmentMetadataKey and record.value is not None:
+            touched.new_target = True
     return groups
 
 
