@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
+import socket
 import struct
 from typing import NamedTuple
 
@@ -53,18 +56,52 @@ async def ask(host: str, port: int, seconds: float = 2.0) -> BrokerAnswer:
     :raises OSError: if there is no connection, or none within `seconds` (TimeoutError).
     :raises NotKafka: if what comes back is nothing that Kafka would say.
     """
-    async with asyncio.timeout(seconds):
-        reader, writer = await asyncio.open_connection(host, port)
-        try:
-            apis, features = _api_versions(await _exchange(reader, writer, API_VERSIONS, 3, _ASK_VERSIONS))
-            cluster_id, nodes = _metadata(await _exchange(reader, writer, METADATA, 2, _NO_TOPICS))
-        except (struct.error, IndexError, UnicodeDecodeError, asyncio.IncompleteReadError) as error:
-            raise NotKafka(f"its answer makes no sense ({type(error).__name__})") from error
-        finally:
-            writer.transport.abort()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    where = "no answer in time"
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(host, port)
+            where = "it accepts connections, and there was no answer in time"
+            try:
+                return await _ask(reader, writer)
+            finally:
+                writer.transport.abort()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except TimeoutError as error:
+        raise TimeoutError(where) from error
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> BrokerAnswer:
+    try:
+        apis, features = _api_versions(await _exchange(reader, writer, API_VERSIONS, 3, _ASK_VERSIONS))
+        cluster_id, nodes = _metadata(await _exchange(reader, writer, METADATA, 2, _NO_TOPICS))
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise NotKafka(f"its answer makes no sense ({type(error).__name__})") from error
+    except asyncio.IncompleteReadError as error:
+        raise NotKafka(_guess(error.partial) or "it closes the connection at a Kafka request") from error
+    except ConnectionError as error:
+        raise NotKafka("it breaks the connection off at a Kafka request") from error
     return BrokerAnswer(cluster_id, nodes, apis, features)
+
+
+def _guess(start: bytes) -> str | None:
+    """What speaks so, if it is one of the usual mistakes."""
+    if start[:2] in (b"\x15\x03", b"\x16\x03"):
+        return "it speaks TLS"
+    if start[:5] == b"HTTP/" or start[:1] == b"<":
+        return "it speaks HTTP"
+    return None
+
+
+def reason_of(error: OSError) -> str:
+    """Why there is no connection, in the system's words and in one line."""
+    if isinstance(error, TimeoutError):
+        return str(error) or "no answer in time"
+    if isinstance(error, socket.gaierror):
+        return (error.strerror or str(error)).lower()
+    # asyncio's own text has the address in it, and all of them where a name has several.
+    number = error.errno or int(next(iter(re.findall(r"Errno (\d+)", str(error))), 0))
+    return (os.strerror(number) if number else str(error) or type(error).__name__).lower()
 
 
 async def examine(address: str, seconds: float = 5.0) -> BrokerAnswer:
@@ -84,9 +121,8 @@ async def examine(address: str, seconds: float = 5.0) -> BrokerAnswer:
             "name one of the broker's PLAINTEXT listeners"
         ) from error
     except OSError as error:
-        reason = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise EnvironmentLacks(
-            f"no broker answers at {address} ({reason.lower()}): start one, or: fencepost cluster up"
+            f"no broker answers at {address} ({reason_of(error)}): start one, or: fencepost cluster up"
         ) from error
     if not answer.speaks_kip848:
         raise EnvironmentLacks(
@@ -108,7 +144,10 @@ async def _exchange(
     header = struct.pack(">hhih", key, version, key, len(_CLIENT_ID)) + _CLIENT_ID
     writer.write(struct.pack(">i", len(header) + len(body)) + header + body)
     await writer.drain()
-    size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+    head = await reader.readexactly(8)
+    if (guess := _guess(head)) is not None:
+        raise NotKafka(guess)
+    size, correlation_id = struct.unpack(">ii", head)
     if correlation_id != key or not 4 <= size <= _LONGEST_ANSWER:
         raise NotKafka("its answer is no Kafka response")
     return await reader.readexactly(size - 4)

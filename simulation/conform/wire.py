@@ -10,6 +10,7 @@ from typing import Any
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES, MalformedFrame
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.clusters.probe import reason_of
 
 _SIZE = struct.Struct(">i")
 
@@ -48,8 +49,9 @@ class Connection:
             async with asyncio.timeout(self._timeout_s):
                 reader, writer = await asyncio.open_connection(*self._address)
         except (OSError, TimeoutError) as error:
-            reason = (getattr(error, "strerror", None) or str(error) or "no answer").lower()
-            raise EnvironmentLacks(f"no broker answers at {self.peer} any more ({reason})") from error
+            raise EnvironmentLacks(
+                f"no broker answers at {self.peer} any more ({reason_of(error)})"
+            ) from error
         self._stream = reader, writer
         self.host = f"/{writer.get_extra_info('sockname')[0]}"
         return self._stream

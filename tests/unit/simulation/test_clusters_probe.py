@@ -107,17 +107,39 @@ async def test_what_is_not_kafka_is_told(said: bytes) -> None:
             await probe.examine(f"127.0.0.1:{port}", seconds=2)
 
 
-async def test_nobody_there_is_told() -> None:
+@pytest.mark.parametrize(
+    ("said", "guessed"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it speaks HTTP;"),
+        (b"<html>", "it speaks HTTP;"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", "it speaks TLS;"),
+        (b"", "it closes the connection at a Kafka request;"),
+    ],
+)
+async def test_usual_mistakes_are_told_by_their_name(said: bytes, guessed: str) -> None:
+    async with server(said) as port:
+        with pytest.raises(EnvironmentLacks, match=guessed):
+            await probe.examine(f"127.0.0.1:{port}", seconds=20)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_nobody_there_is_told(host: str) -> None:
     (port,) = free_ports(1)
-    with pytest.raises(
-        EnvironmentLacks, match=rf"no broker answers at 127\.0\.0\.1:{port} .*fencepost cluster up"
-    ):
-        await probe.examine(f"127.0.0.1:{port}")
+    with pytest.raises(EnvironmentLacks) as raised:
+        await probe.examine(f"{host}:{port}", seconds=20)
+    assert str(raised.value) == (
+        f"no broker answers at {host}:{port} (connection refused): start one, or: fencepost cluster up"
+    )
+
+
+async def test_a_name_that_nobody_has_is_told() -> None:
+    with pytest.raises(EnvironmentLacks, match=r"no broker answers at nowhere\.invalid:9092 \([\w ]+\): "):
+        await probe.examine("nowhere.invalid:9092", seconds=20)
 
 
 async def test_no_answer_in_time_is_told() -> None:
     async with server(silent=True) as port:
-        with pytest.raises(EnvironmentLacks, match="no answer in time"):
+        with pytest.raises(EnvironmentLacks, match="it accepts connections, and there was no answer in time"):
             await probe.examine(f"127.0.0.1:{port}", seconds=0.1)
 
 
