@@ -391,12 +391,13 @@ async def test_a_group_that_was_there_before_is_loaded(node: Cluster) -> None:
     early, late = Watch(node), None
     async with early.watching(), AsyncExitStack() as stack:
         topic = await early.topic(4)
-        await stack.enter_async_context(early.consumer("one", topic))
-        await stack.enter_async_context(early.consumer("two", topic))
+        await stack.enter_async_context(early.consumer("one", topic, enable_auto_commit=False))
+        await stack.enter_async_context(early.consumer("two", topic, enable_auto_commit=False))
         await early.same(2)
         late = Watch(node, early.group_id)
         async with late.watching():
             await late.same(2)
+            await early.same(2)
             assert late.active.hard_state() == early.active.hard_state()
             async with early.consumer("three", topic):
                 await late.same(3)
@@ -416,7 +417,7 @@ async def test_a_compacted_journal_leads_to_the_same_group(kafka_installation: I
         watch = Watch(cluster)
         async with watch.watching(), AsyncExitStack() as stack:
             topic = await watch.topic(4)
-            first = await stack.enter_async_context(watch.consumer("one", topic))
+            first = await stack.enter_async_context(watch.consumer("one", topic, enable_auto_commit=False))
             for _ in range(3):
                 async with watch.consumer("two", topic):
                     await watch.same(2)
@@ -433,6 +434,7 @@ async def test_a_compacted_journal_leads_to_the_same_group(kafka_installation: I
             again = Watch(cluster, watch.group_id)
             async with again.watching():
                 await again.same(1)
+                await watch.same(1)
                 assert again.active.hard_state() == watch.active.hard_state()
             assert again.findings == []
         assert watch.findings == []
