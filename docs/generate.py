@@ -134,6 +134,8 @@ def kind_of_value(hint: Any) -> str:
         return "tables" if _is_table(inner) else f"list of {kind_of_value(inner)}s"
     if get_origin(hint) is dict:
         return "table of settings"
+    if get_origin(hint) is typing.Literal:
+        return " or ".join(f'`"{each}"`' for each in get_args(hint))
     if _is_table(hint):
         return "table"
     names = {bool: "true or false", int: "number", float: "number", str: "text"}
