@@ -82,7 +82,9 @@ any_record = st.one_of([st.builds(Record, key, st.none() | value) for key, value
 
 
 def test_every_record_type_is_covered() -> None:
-    assert len(pairs) == len(RecordKey.__args__) == len(RecordValue.__args__)
+    """A tag is Kafka's record type; a journal of ours has some beyond those."""
+    tags = [kind.__struct_config__.tag for kind in RecordKey.__args__]
+    assert len(pairs) == len([tag for tag in tags if tag < 100])
 
 
 @settings(deadline=None)  # the first record loads kio
