@@ -6,6 +6,7 @@ records and commits. Offsets are stored for the next commit once their records a
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import time
@@ -76,6 +77,7 @@ class Member:
             "group.instance.id": terms.instance_id,
             "group.remote.assignor": terms.assignor,
             "auto.offset.reset": "earliest",
+            "enable.auto.commit": terms.commit == "auto",
             "auto.commit.interval.ms": terms.auto_commit_interval_ms,
             "enable.auto.offset.store": False,
             "max.poll.interval.ms": terms.max_poll_interval_ms,
@@ -151,9 +153,19 @@ class Member:
             numbers = tuple(record.number for record in run)
             self._telling.say(m.Processed, partition, run[0].offset, end, numbers)
             self._store(partition, end)
+        if handed and self._terms.commit != "auto":
+            self._commit(asynchronous=self._terms.commit == "async")
         if not handed:
             self._sleep(self._stall_until_us - self._telling.now_us())
         return ""
+
+    def _commit(self, *, asynchronous: bool) -> None:
+        """Everything that is stored; a commit that fails is covered by the next."""
+        with contextlib.suppress(KafkaException):
+            if asynchronous:
+                self._consumer.commit(asynchronous=True)
+            else:
+                self._consumer.commit(asynchronous=False)
 
     def _store(self, partition: TopicPartition, end: int) -> None:
         try:
@@ -172,6 +184,8 @@ class Member:
         self._callback("assigned", partitions)
 
     def _revoked(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        if self._terms.commit != "auto":
+            self._commit(asynchronous=False)
         self._callback("revoked", partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:

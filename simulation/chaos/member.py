@@ -7,6 +7,7 @@ order or not at all. Whatever happens it tells at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterable
 from typing import Any
@@ -46,6 +47,7 @@ class Member:
         self._orders = m.Frames(m.Order)
         self._channel = channel
         self._consumer: KIP848Consumer | None = None
+        self._commits: set[asyncio.Future[None]] = set()
         asyncio.get_running_loop().add_reader(channel, self._heed)
 
     # -- orders -------------------------------------------------------------------------------------------
@@ -119,6 +121,7 @@ class Member:
             group_instance_id=terms.instance_id,
             group_remote_assignor=terms.assignor,
             auto_offset_reset="earliest",
+            enable_auto_commit=terms.commit == "auto",
             auto_commit_interval_ms=terms.auto_commit_interval_ms,
             max_poll_interval_ms=terms.max_poll_interval_ms,
             max_poll_records=terms.max_poll_records,
@@ -147,7 +150,17 @@ class Member:
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
             await self._process([(TopicPartition(*each), records) for each, records in taken.items()])
+            if taken and self._terms.commit == "sync":
+                await self._commit(consumer)
+            elif taken and self._terms.commit == "async":
+                self._commits.add(task := asyncio.ensure_future(self._commit(consumer)))
+                task.add_done_callback(self._commits.discard)
         return ""
+
+    async def _commit(self, consumer: KIP848Consumer) -> None:
+        """Everything that was handed over is processed by now; a commit that fails is covered by the next."""
+        with contextlib.suppress(KafkaError):
+            await consumer.commit()
 
     async def _process(self, taken: list[tuple[TopicPartition, list[ConsumerRecord]]]) -> None:
         handed = [(partition, run) for partition, records in taken for run in runs(records)]
@@ -172,7 +185,9 @@ class Member:
         await self._callback()
 
     async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application's callback."""
+        """The application's callback. It commits, if that is left to the application."""
+        if self._terms.commit != "auto" and self._consumer is not None:
+            await self._commit(self._consumer)
         await self._callback()
 
     async def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:

@@ -42,6 +42,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None
     max_poll_interval_ms: int
     request_timeout_ms: int
+    commit: Literal["auto", "sync", "async"]
     auto_commit_interval_ms: int
     gather_ms: int
     """How long records gather before a fetch returns with them."""

@@ -162,6 +162,7 @@ class RealWorld:
             pattern=pattern,
             max_poll_interval_ms=group.rebalance_timeout.ms,
             request_timeout_ms=timeout_ms,
+            commit=application.commit,
             auto_commit_interval_ms=application.auto_commit_interval.ms,
             gather_ms=min(application.poll.ms, timeout_ms // 2),
             max_poll_records=application.max_poll_records,

@@ -1,0 +1,184 @@
+"""Scenarios in real time: members as processes, real records, on our own endpoint and on Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from fencepost.simulation.chaos.run import run_real
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.trace.schema import Row
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+SECOND = 1_000_000
+
+SCENARIO = """
+duration = "40s"
+quiet = "16s"
+[group]
+members = 3
+rebalance_timeout = "20s"
+start = "0s..2s"
+[application]
+poll = "500ms"
+restart = "500ms..1s"
+[[topics]]
+name = "orders"
+partitions = 6
+records_per_second = 40
+[[steps]]
+kind = "rolling-restart"
+at = "4s"
+over = "8s"
+[[faults]]
+kind = "member-crash"
+at = "14s"
+lasts = "1s"
+[[faults]]
+kind = "member-freeze"
+at = "16s"
+lasts = "1s"
+"""
+TOPICS = """
+[[steps]]
+kind = "grow-topic"
+at = "6s"
+name = "orders"
+partitions = 9
+[[steps]]
+kind = "create-topic"
+at = "8s"
+name = "refunds"
+partitions = 2
+records_per_second = 10
+"""
+NETWORK = """
+[[faults]]
+kind = "lost-response"
+every = "3s"
+[[faults]]
+kind = "connection-loss"
+every = "4s"
+[[faults]]
+kind = "loss"
+at = "10s"
+lasts = "3s"
+probability = 0.1
+"""
+BROKER = """
+[[faults]]
+kind = "broker-pause"
+at = "18s"
+lasts = "1s"
+"""
+
+
+class Rows(list[Row]):
+    """Keeps a trace."""
+
+    def write(self, rows, /):
+        self.extend(Row(*row) for row in rows)
+
+    @property
+    def kinds(self) -> Counter[str]:
+        return Counter(row.kind for row in self)
+
+
+def children() -> set[str]:
+    """Processes of this one's that are members or their template."""
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    found = [line.split(None, 2) for line in listing.splitlines()]
+    return {
+        pid for pid, parent, command in found if "chaos.template" in command and parent == str(os.getpid())
+    }
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert children() == set()
+
+
+@pytest.fixture
+def endpoint(ours) -> str:
+    """Our own coordinator behind an address, as another's cluster."""
+    return ours.servers
+
+
+@pytest.mark.parametrize("client", ["fencepost", "confluent"])
+async def test_a_group_survives_on_a_cluster_of_others(endpoint, client):
+    rows = Rows()
+    result = await run_real(
+        loads(SCENARIO + NETWORK + BROKER), 1, endpoint, client=client, duration_us=25 * SECOND, trace=rows
+    )
+    assert result.violations == []
+    assert result.records_lost == 0
+    assert result.converged
+    assert result.records_sent > 300
+    assert result.heartbeats > 100
+    assert {one.kind for one in result.skipped} == {"broker-pause", "coordinator's log"}
+    assert {row.world for row in rows} == {"real"}
+    assert rows.kinds["records"] > 20
+    assert rows.kinds["host"] > 10
+    assert (rows[0].kind, rows[-1].kind) == ("run.start", "run.end")
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    topics = AdminClient({"bootstrap.servers": endpoint, "log_level": 0}).list_topics(timeout=10).topics
+    assert set(topics) == set()
+
+
+async def test_a_record_that_is_skipped_is_missed(endpoint):
+    result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND, flaw="skip")
+    assert result.records_lost > 0
+    assert {violation.invariant for violation in result.violations} == {"at-least-once"}
+
+
+async def test_records_that_are_processed_twice_are_counted(endpoint):
+    result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND, flaw="twice")
+    assert result.records_duplicated >= result.records_sent > 300
+
+
+async def test_a_run_on_kafka_has_the_coordinators_side_as_well(cluster: Cluster):
+    rows = Rows()
+    result = await run_real(
+        loads(SCENARIO + TOPICS + NETWORK + BROKER), 2, cluster, duration_us=30 * SECOND, trace=rows
+    )
+    assert result.violations == []
+    assert result.records_lost == 0
+    assert result.converged
+    assert result.skipped == []
+    assert result.rebalances > 2
+    kinds = rows.kinds
+    assert kinds["group.epoch"] > 3
+    assert kinds["group.target"] > 3
+    assert kinds["member.removed"] > 1
+    assert kinds["group.state"] > 3
+    assert [row.detail for row in rows if row.kind == "topic"] == ["created 6", "grown 9", "created 2"]
+    removed = {row.detail for row in rows if row.kind == "member.removed"}
+    assert removed <= {"left", "session", "rebalance"}
+    assert "left" in removed
+
+
+async def test_a_run_that_is_cancelled_leaves_nothing(endpoint):
+    run = asyncio.ensure_future(run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND))
+    admin = AdminClient({"bootstrap.servers": endpoint, "log_level": 0})
+    async with asyncio.timeout(60):
+        while True:
+            topics = (await asyncio.to_thread(admin.list_topics, timeout=10)).topics
+            if topics and children():
+                break
+            await asyncio.sleep(0.05)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert children() == set()
+    assert (await asyncio.to_thread(admin.list_topics, timeout=10)).topics == {}

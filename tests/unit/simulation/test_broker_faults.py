@@ -1,0 +1,128 @@
+"""Brokers that die and stand still, in simulation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.member.driver.transport import RequestTimedOut
+from fencepost.simulation.faults.plan import Kind
+from fencepost.simulation.nodes.requests import LogOffsets
+from fencepost.simulation.nodes.transport import SimulatedTransport
+from fencepost.simulation.nodes.world import World
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.world.host import Host
+from fencepost.simulation.world.loop import VirtualLoop
+
+SCENARIO = """
+duration = "5m"
+[group]
+start = "1h"
+[[topics]]
+name = "orders"
+partitions = 4
+[cluster]
+failover = "3s"
+load = "1s"
+[network]
+latency = "1ms"
+"""
+
+
+@pytest.fixture
+async def world() -> World:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    world = World(loads(SCENARIO), 1, loop, members=1)
+    world.begin()
+    await asyncio.sleep(2)
+    return world
+
+
+def transport(world: World, timeout_s: float = 5) -> SimulatedTransport:
+    host = Host("tester", world.loop)
+    return SimulatedTransport(
+        host, world.network, world.cluster.brokers, first=0, timeout_us=round(timeout_s * 1_000_000)
+    )
+
+
+async def test_a_paused_broker_answers_when_it_goes_on(world: World) -> None:
+    broker = next(iter(world.cluster.brokers.values()))
+    broker.pause()
+    asked = transport(world)._ask(LogOffsets((), True))
+    await asyncio.sleep(3)
+    assert not asked.done()
+    broker.resume()
+    assert await asked == {}
+
+
+async def test_a_request_to_a_paused_broker_times_out_at_its_time(world: World) -> None:
+    broker = next(iter(world.cluster.brokers.values()))
+    broker.pause()
+    began = world.now_us
+    with pytest.raises(RequestTimedOut):
+        await transport(world)._ask(LogOffsets((), True))
+    assert world.now_us - began == 5_000_000
+    broker.resume()  # the answer comes too late, and goes nowhere
+    await asyncio.sleep(1)
+    assert world.now_us == began + 6_000_000
+
+
+async def test_a_paused_coordinator_is_replaced_after_the_failover_time(world: World) -> None:
+    leader = world.cluster.leader
+    assert leader is not None
+    leader.pause()
+    await asyncio.sleep(2)
+    assert world.cluster.leader is leader
+    await asyncio.sleep(3)
+    assert world.cluster.leader is not leader
+    assert world.cluster.active is not None
+    leader.resume()
+    assert leader.coordinator is None
+
+
+async def test_a_short_pause_costs_nobody_the_lead(world: World) -> None:
+    leader = world.cluster.leader
+    assert leader is not None
+    leader.pause()
+    await asyncio.sleep(1)
+    leader.resume()
+    await asyncio.sleep(10)
+    assert world.cluster.leader is leader
+
+
+async def test_the_last_broker_takes_the_group_over_when_it_goes_on(world: World) -> None:
+    brokers = list(world.cluster.brokers.values())
+    for broker in brokers:
+        broker.pause()
+    await asyncio.sleep(10)
+    with pytest.raises((ProtocolError, RequestTimedOut)) as failed:
+        await transport(world).find_coordinator("orders-service")
+    assert getattr(failed.value, "code", None) in (None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    brokers[1].resume()
+    await asyncio.sleep(2)
+    assert world.cluster.leader is brokers[1]
+
+
+async def test_a_broker_that_dies_while_paused_comes_back_awake(world: World) -> None:
+    broker = next(iter(world.cluster.brokers.values()))
+    broker.pause()
+    broker.kill()
+    broker.resume()
+    assert not broker.running
+    broker.revive()
+    assert broker.running
+
+
+@pytest.mark.parametrize("kind", [Kind.BROKER_CRASH, Kind.BROKER_PAUSE])
+def test_a_group_outlives_any_broker(kind: Kind) -> None:
+    scenario = loads(
+        'duration = "4m"\n[group]\nmembers = 3\n[[topics]]\nname = "orders"\nrecords_per_second = 2\n'
+        f'[[faults]]\nkind = "{kind}"\nevery = "15s"\nlasts = "1s..20s"\n'
+    )
+    result = run(scenario, 5)
+    assert result.violations == []
+    assert result.converged
