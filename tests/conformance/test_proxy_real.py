@@ -404,7 +404,7 @@ async def test_connections_that_break(site, make):
     async with site.consumer(make, topic) as consumer:
         for number in range(3):
             await site.produce(topic, range(number * 20, number * 20 + 20))
-            assert site.proxy.cut_all("m1") > 0
+            await until(lambda: site.proxy.cut_all("m1") > 0)
             await consumer.has(range(number * 20 + 20))
         rule = Matching(cutting, members={"m1"}, direction=Direction.RESPONSE, limit=5)
         site.proxy.rules.append(rule)
