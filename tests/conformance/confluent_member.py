@@ -7,12 +7,14 @@ import sys
 from confluent_kafka import Consumer
 
 
-def main(bootstrap_servers: str, group_id: str, topic: str) -> None:
+def main(bootstrap_servers: str, group_id: str, topic: str, protocol: str = "consumer") -> None:
+    classic = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 200}
     consumer = Consumer(
         {
+            **(classic if protocol == "classic" else {}),
             "bootstrap.servers": bootstrap_servers,
             "group.id": group_id,
-            "group.protocol": "consumer",
+            "group.protocol": protocol,
             "enable.auto.commit": False,
             "log_level": 0,
         }

@@ -25,6 +25,8 @@ FAST = GroupCoordinatorConfig(
     group_consumer_min_heartbeat_interval_ms=50,
     group_consumer_heartbeat_interval_ms=100,
     group_consumer_assignment_interval_ms=0,
+    group_min_session_timeout_ms=100,
+    group_initial_rebalance_delay_ms=100,
 )
 """Kafka's own profile for quick tests, but for the length of sessions."""
 

@@ -185,3 +185,66 @@ def test_a_static_member_keeps_its_place(served, judge):
     again = judge("consume", "g", "orders", "one")
     again.wait_owned(12)
     assert served.look(lambda broker: broker.coordinator.groups["g"].group_epoch) == epoch
+
+
+def kind_of_group(served) -> str:
+    def look(broker) -> str:
+        return "consumer" if "g" in broker.coordinator.groups else "classic"
+
+    return served.look(look)
+
+
+def test_in_a_classic_group_it_shares_cooperates_and_resumes(served, judge):
+    judge("produce", "orders", "500").wait(lambda line: line == "PRODUCED 500")
+    first = judge("consume-classic", "g", "orders")
+    assert first.wait_owned(12) == list(range(12))
+    first.reads(PRODUCED)
+    second = judge("consume-classic", "g", "orders")
+    theirs = second.wait_owned(6)
+    assert sorted(theirs + [n for n in range(12) if n not in theirs]) == list(range(12))
+    first.close()
+    second.wait_owned(12)
+    assert not any(line.startswith("RECORD") for line in second.said), "what was committed is not read again"
+    assert kind_of_group(served) == "classic"
+    second.close()
+
+
+def test_in_a_classic_group_it_comes_back_as_a_static_member(served, judge):
+    first = judge("consume-classic", "g", "orders", "one")
+    first.wait_owned(12)
+    second = judge("consume-classic", "g", "orders", "two")
+    theirs = second.wait_owned(6)
+    first.wait_owned(6)
+    generation = served.look(lambda broker: broker.coordinator.classic.groups["g"].generation)
+    second.close()
+    again = judge("consume-classic", "g", "orders", "two")
+    assert again.wait_owned(6) == theirs
+    assert served.look(lambda broker: broker.coordinator.classic.groups["g"].generation) == generation
+    again.close()
+    first.close()
+
+
+def test_it_rolls_from_the_classic_protocol_to_the_new_one_and_back(served, judge):
+    judge("produce", "orders", "500").wait(lambda line: line == "PRODUCED 500")
+    old = [judge("consume-classic", "g", "orders")]
+    old[0].wait_owned(12)
+    old[0].reads(PRODUCED)
+    old.append(judge("consume-classic", "g", "orders"))
+    old[1].wait_owned(6)
+    assert kind_of_group(served) == "classic"
+    for action in ("consume", "consume-classic"):
+        new = [judge(action, "g", "orders")]
+        new[0].wait_owned(4)
+        assert kind_of_group(served) == "consumer"
+        old[0].close()
+        new[0].wait_owned(6)
+        new.append(judge(action, "g", "orders"))
+        new[1].wait_owned(4)
+        old[1].close()
+        new[1].wait_owned(6)
+        assert not any(line.startswith("RECORD") for each in new for line in each.said)
+        old = new
+    assert kind_of_group(served) == "classic"
+    old[0].close()
+    old[1].wait_owned(12)
+    old[1].close()

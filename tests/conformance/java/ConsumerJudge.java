@@ -26,7 +26,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * The Java producer, admin client, and consumer, by the first argument. The consumer of group.protocol=consumer
+ * The Java producer, admin client, and consumer of either group protocol, by the first argument. The consumer
  * tells its assignment and its records on standard output, commits what it told, and closes when standard input
  * ends; a topic that starts with ^ is a pattern. The admin client deletes the group when standard input ends: a
  * member that it removed comes back until it is closed.
@@ -39,7 +39,8 @@ public class ConsumerJudge {
         } else if (arguments[0].equals("administer")) {
             administer(servers, arguments[2]);
         } else {
-            consume(servers, arguments[2], arguments[3], arguments.length > 4 ? arguments[4] : null);
+            boolean classic = arguments[0].equals("consume-classic");
+            consume(classic, servers, arguments[2], arguments[3], arguments.length > 4 ? arguments[4] : null);
         }
     }
 
@@ -103,11 +104,16 @@ public class ConsumerJudge {
         }
     }
 
-    private static void consume(String servers, String group, String topic, String instance) throws Exception {
+    private static void consume(boolean classic, String servers, String group, String topic, String instance)
+        throws Exception {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", servers);
         settings.put("group.id", group);
-        settings.put("group.protocol", "consumer");
+        settings.put("group.protocol", classic ? "classic" : "consumer");
+        if (classic) {
+            settings.put("session.timeout.ms", "30000");
+            settings.put("heartbeat.interval.ms", "200");
+        }
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
         if (instance != null) {

@@ -1,0 +1,290 @@
+"""Clients of other makes in classic groups of our coordinator, and on their way between the protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiokafka
+import pytest
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+with warnings.catch_warnings():
+    # It reads its schemas through an API that Python 3.11 deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+MEMBER = pathlib.Path(__file__).with_name("confluent_member.py")
+SECONDS = 90
+PARTITIONS = 12
+VALUES = [b"value %d" % number for number in range(120)]
+CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 30_000, "heartbeat.interval.ms": 200}
+
+
+def produce(served: Any) -> None:
+    producer = Producer({"bootstrap.servers": served.bootstrap_servers, "log_level": 0})
+    for number, value in enumerate(VALUES):
+        producer.produce("orders", value, partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+def committed(served: Any) -> int:
+    """How many records the group's commits cover."""
+    topics = served.look(lambda broker: dict(broker.coordinator.offsets.topics("g")))
+    return sum(value.offset for value in topics.get("orders", {}).values())
+
+
+class Crew:
+    """librdkafka's consumers of one group, polled in turn; they commit what they read."""
+
+    def __init__(self, served: Any) -> None:
+        self.served = served
+        self.members: list[Consumer] = []
+        self.read: list[bytes] = []
+        self.revoked = Counter[int]()
+
+    def join(self, **settings: Any) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.served.bootstrap_servers,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "log_level": 0,
+                **settings,
+            }
+        )
+        number = len(self.members)
+
+        def count(_consumer: Consumer, partitions: list[Any]) -> None:
+            self.revoked[number] += len(partitions)
+
+        consumer.subscribe(["orders"], on_revoke=count)
+        self.members.append(consumer)
+        return consumer
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, [self.owned(member) for member in self.members]
+            for member in self.members:
+                message = member.poll(0.02)
+                if message is not None and message.error() is None:
+                    self.read.append(message.value())
+                    with contextlib.suppress(Exception):  # a rebalance came between: it is read again
+                        member.commit(message, asynchronous=False)
+
+    @staticmethod
+    def owned(member: Consumer) -> list[int]:
+        return sorted(one.partition for one in member.assignment())
+
+    def shared(self) -> bool:
+        """Whether all partitions are owned, each by one member, and nobody has much more than another."""
+        owned = [self.owned(member) for member in self.members]
+        sizes = [len(each) for each in owned]
+        return sorted(n for each in owned for n in each) == list(range(PARTITIONS)) and (
+            max(sizes) - min(sizes) <= 1
+        )
+
+    def leave(self, number: int) -> None:
+        self.members.pop(number).close()
+
+    def kind(self) -> str:
+        """The group's type and its state, as an administrator sees them."""
+        admin = AdminClient({"bootstrap.servers": self.served.bootstrap_servers, "log_level": 0})
+        (group,) = admin.list_consumer_groups().result(20).valid
+        return str(group.type.name)
+
+
+@pytest.fixture
+def crew(served: Any) -> Iterator[Crew]:
+    made = Crew(served)
+    yield made
+    for member in made.members:
+        member.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_librdkafka_shares_rebalances_and_resumes(served: Any, crew: Crew, strategy: str) -> None:
+    produce(served)
+    settings = {**CLASSIC, "partition.assignment.strategy": strategy}
+    crew.join(**settings)
+    crew.join(**settings)
+    crew.until(lambda: crew.shared() and set(crew.read) == set(VALUES))
+    crew.join(**settings)
+    crew.until(crew.shared)
+    crew.leave(0)
+    crew.until(lambda: crew.shared() and committed(served) == len(VALUES))
+    for _ in range(2):
+        crew.leave(0)
+    read = len(crew.read)
+    produce(served)
+    crew.join(**settings)
+    crew.until(lambda: committed(served) == 2 * len(VALUES))
+    again = Counter(crew.read[read:])
+    assert again == Counter(VALUES), "what was committed is not read again, and nothing is left out"
+
+
+def test_who_dies_without_a_word_is_replaced_when_its_session_ends(served: Any, crew: Crew) -> None:
+    command = [sys.executable, str(MEMBER), served.bootstrap_servers, "g", "orders", "classic"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            while process.stdout.readline().strip() != str(PARTITIONS):
+                assert process.poll() is None
+            crew.join(**CLASSIC, **{"partition.assignment.strategy": "range"})
+            crew.until(lambda: len(crew.owned(crew.members[0])) == PARTITIONS // 2)
+        finally:
+            process.kill()
+    crew.until(crew.shared)
+
+
+def test_a_static_member_restarts_without_a_rebalance(served: Any, crew: Crew) -> None:
+    settings = {**CLASSIC, "partition.assignment.strategy": "range"}
+    crew.join(**settings, **{"group.instance.id": "one"})
+    crew.join(**settings, **{"group.instance.id": "two"})
+    crew.until(crew.shared)
+    generation = served.look(lambda broker: broker.coordinator.classic.groups["g"].generation)
+    before = [crew.owned(member) for member in crew.members]
+    revoked = crew.revoked[0]
+    crew.leave(1)  # a static member says nothing when it goes
+    crew.join(**settings, **{"group.instance.id": "two"})
+    crew.until(crew.shared)
+    assert [crew.owned(member) for member in crew.members] == before
+    assert crew.revoked[0] == revoked
+    assert served.look(lambda broker: broker.coordinator.classic.groups["g"].generation) == generation
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_rolls_to_the_consumer_protocol_and_back(served: Any, crew: Crew, strategy: str) -> None:
+    produce(served)
+    classic = {**CLASSIC, "partition.assignment.strategy": strategy}
+    modern = {"group.protocol": "consumer"}
+    for _ in range(3):
+        crew.join(**classic)
+    crew.until(lambda: crew.shared() and committed(served) == len(VALUES))
+    assert set(crew.read) == set(VALUES)
+    read = len(crew.read)
+    assert crew.kind() == "CLASSIC"
+    for settings, during in ((modern, "CONSUMER"), (classic, "CONSUMER")):
+        for number in range(3):
+            crew.leave(0)
+            crew.join(**settings)
+            crew.until(crew.shared)
+            if number < 2:
+                assert crew.kind() == during
+    assert crew.kind() == "CLASSIC"
+    assert len(crew.read) == read, "commits outlive the changes of the protocol"
+
+
+@pytest.mark.parametrize(
+    "assignor", [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor]
+)
+async def test_aiokafka_shares_rebalances_and_resumes(served: Any, assignor: Any) -> None:
+    produce(served)
+
+    def make() -> aiokafka.AIOKafkaConsumer:
+        return aiokafka.AIOKafkaConsumer(
+            "orders",
+            bootstrap_servers=served.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=30_000,
+            heartbeat_interval_ms=200,
+            partition_assignment_strategy=(assignor,),
+        )
+
+    consumers: list[aiokafka.AIOKafkaConsumer] = []
+    read: list[bytes] = []
+
+    async def until(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, [sorted(each.assignment()) for each in consumers]
+            for consumer in consumers:
+                batches = await consumer.getmany(timeout_ms=20)
+                if batches:
+                    read.extend(message.value for batch in batches.values() for message in batch)
+                    with contextlib.suppress(aiokafka.errors.CommitFailedError):
+                        await consumer.commit()
+            await asyncio.sleep(0)
+
+    def shared() -> bool:
+        owned = [one.partition for each in consumers for one in each.assignment()]
+        return sorted(owned) == list(range(PARTITIONS))
+
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            consumer = make()
+            await consumer.start()
+            stack.push_async_callback(consumer.stop)
+            consumers.append(consumer)
+        await until(lambda: shared() and committed(served) == len(VALUES))
+        assert set(read) == set(VALUES)
+        assert {len(each.assignment()) for each in consumers} == {4}
+        await consumers.pop(0).stop()
+        await until(shared)
+    count = len(read)
+    consumers[:] = [make()]
+    await consumers[0].start()
+    try:
+        await until(shared)
+        assert len(read) == count, "what was committed is not read again"
+    finally:
+        await consumers[0].stop()
+
+
+def test_kafka_python_shares_and_resumes(served: Any) -> None:
+    produce(served)
+
+    def make() -> Any:
+        return kafka.KafkaConsumer(
+            "orders",
+            bootstrap_servers=served.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=30_000,
+            heartbeat_interval_ms=200,
+        )
+
+    consumers = [make(), make()]
+    read: list[bytes] = []
+    deadline = time.monotonic() + SECONDS
+    while not (
+        committed(served) == len(VALUES)
+        and [len(each.assignment()) for each in consumers] == [PARTITIONS // 2] * 2
+    ):
+        assert time.monotonic() < deadline, [each.assignment() for each in consumers]
+        for consumer in consumers:
+            batches = consumer.poll(timeout_ms=50)
+            if batches:
+                read.extend(message.value for batch in batches.values() for message in batch)
+                with contextlib.suppress(kafka.errors.CommitFailedError):
+                    consumer.commit()
+    assert set(read) == set(VALUES)
+    for consumer in consumers:
+        consumer.close()
+    again = make()
+    try:
+        deadline = time.monotonic() + SECONDS
+        while len(again.assignment()) < PARTITIONS:
+            assert time.monotonic() < deadline
+            assert not again.poll(timeout_ms=50), "what was committed is not read again"
+    finally:
+        again.close()
