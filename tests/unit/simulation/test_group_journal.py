@@ -1,0 +1,101 @@
+"""What a fetch of `__consumer_offsets` brings, batch by batch."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from fencepost.coordinator.codec.batches import whole_batches
+from fencepost.coordinator.codec.group_record_encoder import encode_record
+from fencepost.coordinator.protocol.errors import ProtocolError
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    Record,
+)
+from fencepost.simulation.chaos.journal import GroupJournal, LogBatch
+
+COMMIT, ABORT = 1, 0
+ATTRIBUTES_AT, LEADER_EPOCH_AT = 21, 12
+
+
+def batch(
+    offset: int, *records: Record, producer_id: int = -1, control: int | None = None, leader_epoch: int = 0
+) -> bytes:
+    transactional = producer_id >= 0
+    builder = DefaultRecordBatchBuilder(
+        2, 0, int(transactional), producer_id, 0 if transactional else -1, 0 if transactional else -1, 1 << 20
+    )
+    if control is None:
+        for at, record in enumerate(records):
+            builder.append(at, 1_000 + at, *encode_record(record), [])
+    else:
+        builder.append(0, 1_000, struct.pack(">hh", 0, control), struct.pack(">hi", 0, 0), [])
+    data = bytearray(builder.build())
+    struct.pack_into(">q", data, 0, offset)
+    struct.pack_into(">i", data, LEADER_EPOCH_AT, leader_epoch)
+    if control is not None:
+        data[ATTRIBUTES_AT + 1] |= 0x20
+    return bytes(data)
+
+
+def epoch(number: int, group_id: str = "g") -> Record:
+    return Record(ConsumerGroupMetadataKey(group_id), ConsumerGroupMetadataValue(number))
+
+
+def commit(number: int, group_id: str = "g") -> Record:
+    return Record(OffsetCommitKey(group_id, "t", 0), OffsetCommitValue(number, -1, "", 5))
+
+
+async def read(*data: bytes, position: int = 0) -> tuple[GroupJournal, list[LogBatch]]:
+    journal = GroupJournal("g", "nowhere:1")
+    journal.position = position
+    return journal, list(journal._batches(b"".join(data), 3))
+
+
+async def test_batches_stay_apart_and_have_their_leader() -> None:
+    journal, found = await read(
+        batch(5, epoch(1), epoch(2, "other"), epoch(3)), batch(8, epoch(4), leader_epoch=7)
+    )
+    assert [[each.record for each in one.records] for one in found] == [[epoch(1), epoch(3)], [epoch(4)]]
+    assert [each.offset for each in found[0].records] == [5, 7]
+    assert [(one.leader, one.leader_epoch) for one in found] == [(3, 0), (3, 7)]
+    assert journal.position == 9
+
+
+async def test_what_was_read_already_is_left_out() -> None:
+    journal, found = await read(
+        batch(0, epoch(1)), batch(1, epoch(2), epoch(3)), batch(3, epoch(4, "other")), position=2
+    )
+    assert [each.record for one in found for each in one.records] == [epoch(3)]
+    assert journal.position == 4
+
+
+async def test_offsets_of_a_transaction_come_with_its_end() -> None:
+    _, found = await read(
+        batch(0, commit(1), producer_id=7),
+        batch(1, commit(2), producer_id=8),
+        batch(2, epoch(9)),
+        batch(3, producer_id=8, control=ABORT),
+        batch(4, producer_id=7, control=COMMIT),
+    )
+    assert [[each.record for each in one.records] for one in found] == [[epoch(9)], [commit(1)]]
+    assert [one.base_offset for one in found] == [2, 4]
+
+
+async def test_a_batch_that_is_cut_off_is_read_next_time() -> None:
+    whole, more = batch(0, epoch(1)), batch(1, epoch(2))
+    journal, found = await read(whole, more[:-1])
+    assert len(found) == 1
+    assert journal.position == 1
+
+
+def test_another_format_is_refused() -> None:
+    old = bytearray(batch(0, epoch(1)))
+    old[16] = 1
+    with pytest.raises(ProtocolError, match="format 1"):
+        list(whole_batches(bytes(old)))
