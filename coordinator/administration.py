@@ -13,6 +13,7 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.offsets import expiry
 from fencepost.coordinator.offsets.store import OffsetStore, tombstones
+from fencepost.coordinator.offsets.transactions import pending_tombstones
 from fencepost.coordinator.protocol.classic import (
     DescribedClassicGroup,
     DescribeGroupsRequest,
@@ -113,7 +114,8 @@ def delete_group(
         end = end_of_empty(other)
     if end is None:
         return _not_deleted(group_id, ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
-    return Outcome(records=tombstones(offsets, group_id) + end, reply=DeleteGroupsResponse(group_id=group_id))
+    records = tombstones(offsets, group_id) + pending_tombstones(offsets, group_id) + end
+    return Outcome(records=records, reply=DeleteGroupsResponse(group_id=group_id))
 
 
 def end_of_empty(group: ClassicGroup) -> tuple[Record, ...] | None:

@@ -24,7 +24,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.soft import SoftState, TimerKey, TimerKind
 from fencepost.coordinator.consumer.validation import check_request
 from fencepost.coordinator.migration.requests import ClassicProtocol
-from fencepost.coordinator.offsets import expiry
+from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol.classic import (
     DescribeGroupsRequest,
@@ -63,8 +63,14 @@ from fencepost.coordinator.protocol.outcome import (
     SessionEnded,
     TopicsChanged,
 )
-from fencepost.coordinator.protocol.records import GroupMetadataKey, OffsetCommitKey, Record
+from fencepost.coordinator.protocol.records import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    PendingOffsetCommitKey,
+    Record,
+)
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.coordinator.replay import apply_to_groups
 
 _CONSUMER_PROTOCOL = "consumer"
@@ -132,6 +138,7 @@ class GroupCoordinator:
             TopicsChanged: self._topics_changed,
             RegularExpressionsResolved: self._regular_expressions_resolved,
             DeadlineReached: self._deadline_reached,
+            TransactionEnded: self._transaction_ended,
             MemberHeard: self._member_heard,
             SessionEnded: self._session_ended,
             RebalanceRequested: self._rebalance_requested,
@@ -168,6 +175,9 @@ class GroupCoordinator:
             self.classic.apply(key, record.value, self.soft.now_ms)  # type: ignore[arg-type]
             self.soft.arm_sweep()
             return
+        if type(key) is PendingOffsetCommitKey:
+            self.offsets.apply_pending(key, record.value)  # type: ignore[arg-type]
+            return
         apply_to_groups(self._groups, record)
         self.soft.follow(record, self._groups.get(key.group_id))
 
@@ -183,6 +193,8 @@ class GroupCoordinator:
                 offsets.apply(key, record.value)  # type: ignore[arg-type]
             elif type(key) is GroupMetadataKey:
                 self.classic.replay(key, record.value)  # type: ignore[arg-type]
+            elif type(key) is PendingOffsetCommitKey:
+                offsets.apply_pending(key, record.value)  # type: ignore[arg-type]
             else:
                 apply_to_groups(groups, record)
         self.soft.rebuild(self._groups, now_ms)
@@ -225,6 +237,13 @@ class GroupCoordinator:
             "classic_groups": dict(self.classic.stored),
             "offsets": {
                 group_id: list(self.offsets.committed(group_id)) for group_id in self.offsets.group_ids
+            },
+            "pending_offsets": {
+                group_id: {
+                    producer_id: dict(sorted(offsets.items()))
+                    for producer_id, offsets in self.offsets.pending(group_id).items()
+                }
+                for group_id in self.offsets.group_ids
             },
         }
 
@@ -319,6 +338,10 @@ class GroupCoordinator:
     def _fetch(self, request: OffsetFetchRequest, now_ms: int) -> Outcome:
         group = self._groups.get(request.group_id)
         return group_offsets.fetch_offsets(request, group, self.offsets, self._image)
+
+    def _transaction_ended(self, event: TransactionEnded, now_ms: int) -> Outcome:
+        records = transactions.ended(self.offsets, event.group_id, event.producer_id, commit=event.commit)
+        return Outcome(records=records)
 
     def _delete_offsets(self, request: OffsetDeleteRequest, now_ms: int) -> Outcome:
         group = self._groups.get(request.group_id)

@@ -19,10 +19,10 @@ def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ClassicGr
         REBALANCE_IN_PROGRESS while the generation has no assignment yet.
     """
     generation = request.member_epoch
-    if generation < 0 and group.is_in(_State.EMPTY):
+    if (generation < 0 and group.is_in(_State.EMPTY)) or request.is_anonymous_transaction:
         return None
     member = sessions.check_generation(group, request.member_id, request.instance_id, generation)
-    if group.is_in(_State.COMPLETING_REBALANCE):
+    if group.is_in(_State.COMPLETING_REBALANCE) and not request.is_transactional:
         raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, "the generation has no assignment yet")
     return member
 

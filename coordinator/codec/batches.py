@@ -16,8 +16,17 @@ _BATCH_OVERHEAD = 12
 """Bytes of a batch before the part that its length counts."""
 _LENGTH_TO_RECORDS = HEADER_BYTES - _BATCH_OVERHEAD
 _PLACE = struct.Struct(">qii")
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_COMPRESSION, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
+_LAST_COMPRESSION = 4
+"""zstd (KIP-110)."""
 NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+_COORDINATOR_EPOCH = 0
+"""In markers: here a coordinator is lost to no other."""
+_MARKER = struct.Struct(">BbbbbhhbhiB")
+"""The one record of a marker: length, attributes, deltas, its key and its value with lengths, no headers."""
+_MARKER_TYPE = struct.Struct(">h")
+_MARKER_TYPE_AT = HEADER_BYTES + 7
 
 
 class BatchHeader(NamedTuple):
@@ -88,8 +97,13 @@ def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHe
 def _check_content(header: BatchHeader) -> None:
     if header.is_control:
         raise ProtocolError(ErrorCode.INVALID_RECORD, "clients may not write control records")
-    if header.is_transactional:
-        raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered here")
+    if header.attributes & _COMPRESSION > _LAST_COMPRESSION:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression {header.attributes & _COMPRESSION}, known are 0 to {_LAST_COMPRESSION}",
+        )
+    if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
+        raise ProtocolError(ErrorCode.INVALID_RECORD, "a transactional batch without a producer id")
     if header.records <= 0 or header.records != header.last_offset_delta + 1:
         raise ProtocolError(
             ErrorCode.INVALID_RECORD,
@@ -125,6 +139,38 @@ def whole_batches(records: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
             return
         yield header, memoryview(records)[at:end]
         at = end
+
+
+def stored_batch(batch: bytes) -> BatchHeader:
+    """The header of a batch that was in a log before, markers among them.
+
+    :raises ProtocolError: CORRUPT_MESSAGE if it is not as it was.
+    """
+    header = BatchHeader._make(_HEADER.unpack_from(batch)) if len(batch) >= HEADER_BYTES else None
+    if header is None or _crc32c()(memoryview(batch)[_CRC_FROM:]) != header.crc:
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "the batch fails its checksum")
+    return header
+
+
+def end_marker(*, producer_id: int, producer_epoch: int, commit: bool, timestamp_ms: int) -> bytes:
+    """The control batch that ends a transaction (KIP-98, Control Messages); its place is still to be set."""
+    record = _MARKER.pack(
+        # Lengths are zigzag varints: twice the number of bytes.
+        *(2 * (_MARKER.size - 1), 0, 0, 0, 2 * 4, 0, int(commit), 2 * 6, 0, _COORDINATOR_EPOCH, 0)
+    )
+    header = _HEADER.pack(
+        *(0, _LENGTH_TO_RECORDS + len(record), 0, 2, 0, _TRANSACTIONAL | _CONTROL, 0),
+        *(timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, 1),
+    )
+    batch = bytearray(header + record)
+    struct.pack_into(">I", batch, _CRC_FROM - 4, _crc32c()(bytes(batch[_CRC_FROM:])))
+    return bytes(batch)
+
+
+def is_commit(marker: bytes) -> bool:
+    """Whether a marker commits its transaction."""
+    (kind,) = _MARKER_TYPE.unpack_from(marker, _MARKER_TYPE_AT)
+    return bool(kind == 1)
 
 
 def timestamps(batch: bytes) -> list[tuple[int, int]]:

@@ -60,6 +60,8 @@ def _written_key(key: r.RecordKey) -> tuple[int, Any]:
             return 7, s.MemberKey(group=key.group_id, member=key.member_id)
         case r.ConsumerGroupCurrentMemberAssignmentKey():
             return 8, s.MemberKey(group=key.group_id, member=key.member_id)
+        case r.PendingOffsetCommitKey():
+            raise MalformedRecord(f"{key}: Kafka writes it as an offset, in a batch of its transaction")
 
 
 def _versioned(version: int, form: Any) -> bytes:

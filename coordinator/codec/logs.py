@@ -1,4 +1,4 @@
-"""Produce (0), Fetch (1), ListOffsets (2), InitProducerId (22), OffsetForLeaderEpoch (23).
+"""Produce (0), Fetch (1), ListOffsets (2), DeleteRecords (21), OffsetForLeaderEpoch (23).
 
 Produce 13 and Fetch 13 bring topic ids in place of names; Fetch 7 sessions, 12 leader epochs checked by the
 log, 15 moves the replica id into a tagged field. ListOffsets 7 to 11 add timestamps with a meaning only.
@@ -14,6 +14,8 @@ from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
 
+_READ_COMMITTED = 1
+
 
 def decode_produce(values: dict[str, Any], context: RequestContext) -> logs.ProduceRequest:
     """Produce, versions 3 to 13."""
@@ -21,6 +23,7 @@ def decode_produce(values: dict[str, Any], context: RequestContext) -> logs.Prod
         transactional_id=values["transactional_id"],
         acks=values["acks"],
         timeout_ms=values["timeout"],
+        api_version=context.api_version,
         topics=tuple(
             OfTopic(
                 name=topic.get("name"),
@@ -67,6 +70,15 @@ def decode_fetch(values: dict[str, Any], context: RequestContext) -> logs.FetchR
         max_bytes=values["max_bytes"],
         session_id=values.get("session_id", 0),
         session_epoch=values.get("session_epoch", -1),
+        committed=values["isolation_level"] == _READ_COMMITTED,
+        forgotten=tuple(
+            OfTopic(
+                name=topic.get("topic"),
+                topic_id=topic.get("topic_id"),
+                partitions=tuple(topic["partitions"]),
+            )
+            for topic in values.get("forgotten_topics_data", ())
+        ),
         topics=tuple(
             OfTopic(
                 name=topic.get("topic"),
@@ -87,7 +99,7 @@ def decode_fetch(values: dict[str, Any], context: RequestContext) -> logs.FetchR
 
 
 def encode_fetch(reply: logs.FetchResponse, shape: Shape) -> Any:
-    """Nothing is transactional here: the last stable offset is the high watermark."""
+    """Fetch, versions 4 to 18."""
     return shape.FetchResponse(
         throttle_time=ZERO,
         error_code=shape.error(reply.error_code),
@@ -101,9 +113,9 @@ def encode_fetch(reply: logs.FetchResponse, shape: Shape) -> Any:
                         partition_index=one.partition,
                         error_code=shape.error(one.error_code),
                         high_watermark=one.high_watermark,
-                        last_stable_offset=one.high_watermark,
+                        last_stable_offset=one.last_stable_offset,
                         log_start_offset=one.log_start_offset,
-                        aborted_transactions=None,
+                        aborted_transactions=_aborted(one, shape),
                         records=Batches(one.batches),
                     )
                     for one in topic.partitions
@@ -114,9 +126,19 @@ def encode_fetch(reply: logs.FetchResponse, shape: Shape) -> Any:
     )
 
 
+def _aborted(partition: logs.FetchedPartition, shape: Shape) -> Any:
+    if partition.aborted is None:
+        return None
+    return tuple(
+        shape.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+        for one in partition.aborted
+    )
+
+
 def decode_list_offsets(values: dict[str, Any], context: RequestContext) -> logs.ListOffsetsRequest:
     """ListOffsets, versions 1 to 11."""
     return logs.ListOffsetsRequest(
+        committed=values.get("isolation_level") == _READ_COMMITTED,
         topics=tuple(
             OfTopic(
                 name=topic["name"],
@@ -130,7 +152,7 @@ def decode_list_offsets(values: dict[str, Any], context: RequestContext) -> logs
                 ),
             )
             for topic in values["topics"]
-        )
+        ),
     )
 
 
@@ -201,16 +223,38 @@ def encode_offset_for_leader_epoch(reply: logs.OffsetForLeaderEpochResponse, sha
     )
 
 
-def decode_init_producer_id(values: dict[str, Any], context: RequestContext) -> logs.InitProducerIdRequest:
-    """InitProducerId, versions 0 to 6."""
-    return logs.InitProducerIdRequest(transactional_id=values["transactional_id"])
+def decode_delete_records(values: dict[str, Any], context: RequestContext) -> logs.DeleteRecordsRequest:
+    """DeleteRecords, versions 0 to 2."""
+    return logs.DeleteRecordsRequest(
+        topics=tuple(
+            OfTopic(
+                name=topic["name"],
+                partitions=tuple(
+                    logs.DeleteRecordsPartition(one["partition_index"], one["offset"])
+                    for one in topic["partitions"]
+                ),
+            )
+            for topic in values["topics"]
+        )
+    )
 
 
-def encode_init_producer_id(reply: logs.InitProducerIdResponse, shape: Shape) -> Any:
-    """InitProducerId, versions 0 to 6."""
-    return shape.InitProducerIdResponse(
+def encode_delete_records(reply: logs.DeleteRecordsResponse, shape: Shape) -> Any:
+    """DeleteRecords, versions 0 to 2."""
+    return shape.DeleteRecordsResponse(
         throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
-        producer_id=reply.producer_id,
-        producer_epoch=reply.producer_epoch,
+        topics=tuple(
+            shape.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=tuple(
+                    shape.DeleteRecordsPartitionResult(
+                        partition_index=one.partition,
+                        low_watermark=one.low_watermark,
+                        error_code=shape.error(one.error_code),
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in reply.topics
+        ),
     )

@@ -16,6 +16,7 @@ from fencepost.coordinator.codec import (
     logs,
     offsets,
     schema,
+    transactions,
 )
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, RequestHeader, response_header
@@ -43,8 +44,13 @@ class ApiKey(enum.IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -97,7 +103,15 @@ _APIS: tuple[Api, ...] = (
         administration.decode_delete_topics,
         administration.encode_delete_topics,
     ),
-    Api(ApiKey.INIT_PRODUCER_ID, 0, 6, 2, logs.decode_init_producer_id, logs.encode_init_producer_id),
+    Api(ApiKey.DELETE_RECORDS, 0, 2, 2, logs.decode_delete_records, logs.encode_delete_records),
+    Api(
+        ApiKey.INIT_PRODUCER_ID,
+        0,
+        6,
+        2,
+        transactions.decode_init_producer_id,
+        transactions.encode_init_producer_id,
+    ),
     Api(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         2,
@@ -105,6 +119,24 @@ _APIS: tuple[Api, ...] = (
         4,
         logs.decode_offset_for_leader_epoch,
         logs.encode_offset_for_leader_epoch,
+    ),
+    Api(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        0,
+        5,
+        3,
+        transactions.decode_add_partitions,
+        transactions.encode_add_partitions,
+    ),
+    Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3, transactions.decode_add_offsets, transactions.encode_add_offsets),
+    Api(ApiKey.END_TXN, 0, 5, 3, transactions.decode_end, transactions.encode_end),
+    Api(
+        ApiKey.TXN_OFFSET_COMMIT,
+        0,
+        5,
+        3,
+        transactions.decode_offset_commit,
+        transactions.encode_offset_commit,
     ),
     Api(
         ApiKey.DESCRIBE_CONFIGS,

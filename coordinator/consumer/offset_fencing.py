@@ -31,8 +31,10 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Partitio
     epoch = request.member_epoch
     if epoch < 0 and not group.members:
         return None
+    if request.is_anonymous_transaction:
+        return None
     member = group.member(request.member_id)
-    if request.api_version < MEMBER_EPOCH_VERSION and member.classic is None:
+    if not request.is_transactional and request.api_version < MEMBER_EPOCH_VERSION and member.classic is None:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"OffsetCommit version {MEMBER_EPOCH_VERSION} or above must be used by members using the "

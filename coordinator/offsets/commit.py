@@ -18,7 +18,13 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
 )
 from fencepost.coordinator.protocol.outcome import Outcome
-from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue, Record
+from fencepost.coordinator.protocol.records import (
+    OffsetCommitKey,
+    OffsetCommitValue,
+    PendingOffsetCommitKey,
+    PendingOffsetCommitValue,
+    Record,
+)
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 PartitionFence: TypeAlias = Callable[[TopicId, int], None]
@@ -106,6 +112,19 @@ def _record(
     topic_id: TopicId,
     now_ms: int,
 ) -> Record:
+    if request.is_transactional:
+        return Record(
+            PendingOffsetCommitKey(
+                request.group_id, partition.topic, partition.partition, request.producer_id
+            ),
+            PendingOffsetCommitValue(
+                offset=position.offset,
+                leader_epoch=position.leader_epoch,
+                metadata=position.metadata,
+                commit_timestamp_ms=now_ms,
+                topic_id=topic_id,
+            ),
+        )
     retention_ms = request.retention_time_ms
     value = OffsetCommitValue(
         offset=position.offset,

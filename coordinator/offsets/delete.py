@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from fencepost.coordinator.offsets.store import OffsetStore, tombstone
+from fencepost.coordinator.offsets.transactions import pending_tombstone
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest, OffsetDeleteResponse
 from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 IsSubscribed: TypeAlias = Callable[[str], bool]
@@ -37,4 +40,18 @@ def delete(
             errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         elif store.get(request.group_id, partition) is not None:
             records.append(tombstone(request.group_id, partition))
+        records += _pending_tombstones(store, request.group_id, partition, errors[partition])
     return Outcome(records=tuple(records), reply=OffsetDeleteResponse(errors=errors))
+
+
+def _pending_tombstones(
+    store: OffsetStore, group_id: str, partition: TopicPartition, error: ErrorCode
+) -> list[Record]:
+    """What open transactions hold of the partition goes too."""
+    if error is not ErrorCode.NONE:
+        return []
+    return [
+        pending_tombstone(group_id, producer_id, partition)
+        for producer_id, partitions in sorted(store.pending(group_id).items())
+        if partition in partitions
+    ]

@@ -30,6 +30,7 @@ def expired(
         for topic, partitions in sorted(store.topics(group_id).items())
         if not is_subscribed(topic)
         for partition, value in sorted(partitions.items())
+        if not store.is_pending(group_id, TopicPartition(topic, partition))
         if _due(value, since_ms, retention_ms, now_ms)
     )
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol.errors import ProtocolError
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
     NO_OFFSET,
     OffsetAndMetadata,
@@ -27,7 +28,7 @@ def fetch(
     """The reply with the group's offsets; `fence` is None for a group that is missing or never had members.
 
     A partition that has none gets offset -1, as has one whose topic was deleted and created again since.
-    `require_stable` makes no difference: without transactions every committed offset is stable.
+    With `require_stable` those are named whose offset may change with the end of a transaction (KIP-447).
     """
     if fence is not None:
         try:
@@ -46,7 +47,10 @@ def fetch(
             value = store.get(request.group_id, partition)
             found = value is not None and _current(value, partition.topic, image)
             offsets[partition] = _position(value) if value is not None and found else NO_OFFSET
-    return Outcome(reply=OffsetFetchResponse(group_id=request.group_id, offsets=offsets))
+    unstable: frozenset[TopicPartition] = frozenset()
+    if request.require_stable and store.pending(request.group_id):
+        unstable = frozenset(one for one in offsets if store.is_pending(request.group_id, one))
+    return Outcome(reply=OffsetFetchResponse(group_id=request.group_id, offsets=offsets, unstable=unstable))
 
 
 def _current(value: OffsetCommitValue, topic: str, image: TopicsImage) -> bool:

@@ -1,4 +1,4 @@
-"""The committed offsets. `apply` is the only thing that writes them; everything else here reads."""
+"""The committed offsets, and those of open transactions. Only `apply` and `apply_pending` write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue, Record
+from fencepost.coordinator.protocol.records import (
+    OffsetCommitKey,
+    OffsetCommitValue,
+    PendingOffsetCommitKey,
+    PendingOffsetCommitValue,
+    Record,
+)
 
 _NONE: Mapping[str, Mapping[int, OffsetCommitValue]] = MappingProxyType({})
 
@@ -14,13 +20,19 @@ _NONE: Mapping[str, Mapping[int, OffsetCommitValue]] = MappingProxyType({})
 class OffsetStore:
     """Committed offsets by group, topic and partition. Nothing is kept for a group without any."""
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "_overtaken", "_pending")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+        self._pending: dict[str, dict[int, dict[TopicPartition, PendingOffsetCommitValue]]] = {}
+        """By group and producer."""
+        self._overtaken: dict[tuple[str, int, TopicPartition], None] = {}
+        """Those of them that something else was committed behind."""
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Replays one record. A tombstone of what is not there is accepted: compaction leaves such."""
+        if key.group_id in self._pending:
+            self._overtake(key.group_id, TopicPartition(key.topic, key.partition), value is not None)
         if value is not None:
             topics = self._groups.setdefault(key.group_id, {})
             topics.setdefault(key.topic, {})[key.partition] = value
@@ -33,19 +45,48 @@ class OffsetStore:
         if not topics:
             self._groups.pop(key.group_id, None)
 
+    def apply_pending(self, key: PendingOffsetCommitKey, value: PendingOffsetCommitValue | None) -> None:
+        """Replays one record of a transaction; its tombstone too may be of what is not there."""
+        partition = TopicPartition(key.topic, key.partition)
+        self._overtaken.pop((key.group_id, key.producer_id, partition), None)
+        if value is not None:
+            producers = self._pending.setdefault(key.group_id, {})
+            producers.setdefault(key.producer_id, {})[partition] = value
+            return
+        producers = self._pending.get(key.group_id, {})
+        partitions = producers.get(key.producer_id, {})
+        partitions.pop(partition, None)
+        if not partitions:
+            producers.pop(key.producer_id, None)
+        if not producers:
+            self._pending.pop(key.group_id, None)
+
+    def _overtake(self, group_id: str, partition: TopicPartition, there: bool) -> None:
+        for producer_id, partitions in self._pending[group_id].items():
+            if partition in partitions:
+                if there:
+                    self._overtaken[group_id, producer_id, partition] = None
+                else:
+                    self._overtaken.pop((group_id, producer_id, partition), None)
+
     def __contains__(self, group_id: object) -> bool:
-        """Whether the group has any committed offset."""
-        return group_id in self._groups
+        """Whether the group has any offset, or will have one if a transaction is committed."""
+        return group_id in self._groups or group_id in self._pending
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OffsetStore) and self._groups == other._groups
+        return (
+            isinstance(other, OffsetStore)
+            and self._groups == other._groups
+            and self._pending == other._pending
+            and self._overtaken == other._overtaken
+        )
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     @property
     def group_ids(self) -> tuple[str, ...]:
-        """The groups with committed offsets, sorted."""
-        return tuple(sorted(self._groups))
+        """The groups with offsets, sorted; those in open transactions count."""
+        return tuple(sorted({*self._groups, *self._pending} if self._pending else self._groups))
 
     def topics(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
         """A group's offsets by topic and partition, in the order of their first commits."""
@@ -60,6 +101,18 @@ class OffsetStore:
         for topic, partitions in sorted(self.topics(group_id).items()):
             for partition, value in sorted(partitions.items()):
                 yield TopicPartition(topic, partition), value
+
+    def pending(self, group_id: str) -> Mapping[int, Mapping[TopicPartition, PendingOffsetCommitValue]]:
+        """A group's offsets in open transactions, by producer and partition."""
+        return self._pending.get(group_id, {})
+
+    def is_overtaken(self, group_id: str, producer_id: int, partition: TopicPartition) -> bool:
+        """Whether an offset was committed behind the one in the producer's transaction."""
+        return (group_id, producer_id, partition) in self._overtaken
+
+    def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether any open transaction has an offset of the partition."""
+        return any(partition in offsets for offsets in self._pending.get(group_id, {}).values())
 
 
 def tombstone(group_id: str, partition: TopicPartition) -> Record:

@@ -1,4 +1,4 @@
-"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and InitProducerId without their wire form.
+"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords without their wire form.
 
 Records stay record batches in bytes: nothing between a producer and a consumer looks into them twice.
 """
@@ -37,6 +37,7 @@ class ProduceRequest(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id: str | None = None
     acks: int
     timeout_ms: int = 0
+    api_version: int = 13
     topics: tuple[OfTopic[ProducedPartition], ...]
 
 
@@ -73,7 +74,18 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int
     session_id: int = 0
     session_epoch: int = -1
+    committed: bool = False
+    """Whether records of open transactions are held back, and those of aborted ones are told (KIP-98)."""
     topics: tuple[OfTopic[FetchPartition], ...]
+    forgotten: tuple[OfTopic[int], ...] = ()
+    """Partitions that a session shall no longer hold."""
+
+
+class AbortedTransaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The producer's records from that offset up to its next marker do not count."""
+
+    producer_id: int
+    first_offset: int
 
 
 class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -82,8 +94,11 @@ class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
     high_watermark: int = -1
+    last_stable_offset: int = -1
     log_start_offset: int = -1
     batches: tuple[bytes, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    """None unless only committed records were asked for."""
 
 
 class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,8 +129,9 @@ class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks where records are."""
+    """Asks where records are; with `committed` nothing beyond the last stable offset counts."""
 
+    committed: bool = False
     topics: tuple[OfTopic[ListOffsetsPartition], ...]
 
 
@@ -164,15 +180,28 @@ class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[OfTopic[EpochEndOffset], ...]
 
 
-class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for a producer id, so that retried batches are recognised (KIP-98)."""
+class DeleteRecordsPartition(msgspec.Struct, frozen=True):
+    """Deletes the records of one partition before `offset`; -1 means all."""
 
-    transactional_id: str | None = None
+    partition: int
+    offset: int
 
 
-class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A producer id that nobody else has."""
+class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Lets logs start later."""
 
+    topics: tuple[OfTopic[DeleteRecordsPartition], ...]
+
+
+class DeletedRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one log starts now; -1 with an error."""
+
+    partition: int
+    low_watermark: int = -1
     error_code: ErrorCode = ErrorCode.NONE
-    producer_id: int = -1
-    producer_epoch: int = -1
+
+
+class DeleteRecordsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for each partition of the request, in its order."""
+
+    topics: tuple[OfTopic[DeletedRecords], ...]

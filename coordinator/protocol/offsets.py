@@ -34,6 +34,23 @@ class OffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     retention_time_ms: int = -1
     """Versions 2 to 4 only; -1 is the coordinator's default."""
     api_version: int = 9
+    producer_id: int = -1
+    """The producer in whose transaction the positions are; -1 outside of any."""
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the positions count only once a transaction is committed."""
+        return self.producer_id >= 0
+
+    @property
+    def is_anonymous_transaction(self) -> bool:
+        """Whether a producer does not say for which member it commits: it is not fenced by the group then."""
+        return (
+            self.is_transactional
+            and not self.member_id
+            and self.member_epoch == NO_EPOCH
+            and self.instance_id is None
+        )
 
 
 class OffsetCommitResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +76,8 @@ class OffsetFetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     error_code: ErrorCode = ErrorCode.NONE
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = {}
+    unstable: frozenset[TopicPartition] = frozenset()
+    """Partitions with a position in an open transaction, where stable ones were asked for."""
 
 
 class OffsetDeleteRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol import classic, consumer, offsets
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.transactions import TransactionEnded
 
 Request: TypeAlias = (
     classic.JoinGroupRequest
@@ -92,6 +93,7 @@ Event: TypeAlias = (
     | TopicsChanged
     | RegularExpressionsResolved
     | DeadlineReached
+    | TransactionEnded
     | MemberHeard
     | SessionEnded
     | RebalanceRequested

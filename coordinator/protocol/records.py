@@ -170,6 +170,25 @@ class ConsumerGroupRegularExpressionValue(msgspec.Struct, frozen=True, tag=16, a
     timestamp_ms: int
 
 
+class PendingOffsetCommitKey(msgspec.Struct, frozen=True, tag=120, array_like=True, gc=False):
+    """A position of one partition in an open transaction. Kafka writes type 1 in a transactional batch."""
+
+    group_id: str
+    topic: str
+    partition: int
+    producer_id: int
+
+
+class PendingOffsetCommitValue(msgspec.Struct, frozen=True, tag=120, array_like=True, gc=False):
+    """The position that counts once the transaction is committed."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    topic_id: TopicId | None = None
+
+
 RecordKey: TypeAlias = (
     OffsetCommitKey
     | GroupMetadataKey
@@ -179,6 +198,7 @@ RecordKey: TypeAlias = (
     | ConsumerGroupTargetAssignmentMemberKey
     | ConsumerGroupCurrentMemberAssignmentKey
     | ConsumerGroupRegularExpressionKey
+    | PendingOffsetCommitKey
 )
 RecordValue: TypeAlias = (
     OffsetCommitValue
@@ -189,6 +209,7 @@ RecordValue: TypeAlias = (
     | ConsumerGroupTargetAssignmentMemberValue
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
+    | PendingOffsetCommitValue
 )
 
 

@@ -20,6 +20,7 @@ from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, 
 from fencepost.coordinator.server.listener import Listener
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Storage
+from fencepost.coordinator.server.transactions import TransactionCoordinators
 
 Self = TypeVar("Self", bound="Brokers")
 
@@ -63,6 +64,7 @@ class Brokers:
             make_runtime=make_runtime,
             on_state=on_state,
         )
+        self.transactions = TransactionCoordinators(self.cluster, self.groups, storage)
         self.clock: LoopClock | None = None
         self.services: tuple[Services, ...] = ()
         """What answers on each broker, once started."""
@@ -91,11 +93,13 @@ class Brokers:
         if self.storage is not None:
             self.storage.on_failure = self._storage_failed
         self.groups.start(self.clock, self.cluster.image)
+        self.transactions.start(self.clock)
         self.cluster.on_change = self.groups.topics_changed
         self.services = tuple(
             Services(
                 cluster=self.cluster,
                 groups=self.groups,
+                transactions=self.transactions,
                 config=self.config,
                 node_id=node_id,
                 loop=loop,
@@ -122,13 +126,16 @@ class Brokers:
         :raises InconsistentRecord: if the journal is broken.
         """
         assert self.clock is not None
+        self.transactions.close()
         self.groups.close()
         for listener in self._listeners:
             listener.drop()
         self.groups.start(self.clock, self.cluster.image)
+        self.transactions.start(self.clock)
 
     async def close(self) -> None:
         """Stop listening and close all connections. Clients are told nothing, as when brokers die."""
+        self.transactions.close()
         self.groups.close()
         self._gate.open()
         for listener in self._listeners:

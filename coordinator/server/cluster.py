@@ -191,6 +191,19 @@ class Cluster:
         for log in logs.values():
             log.close()
 
+    def delete_records(self, topic: Topic, partition: int, offset: int) -> int:
+        """Let a log start at an offset, -1 for its end; where it starts now.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION or OFFSET_OUT_OF_RANGE.
+        """
+        log = self.log(topic, partition)
+        first_kept = log.delete_records(offset)
+        start = log.log_start_offset
+        self._write(ClusterRecord(LogStartKey(topic.topic_id, partition), LogStartValue(start)))
+        if self._storage is not None:
+            self._storage.drop_batches(topic.topic_id, partition, first_kept)
+        return start
+
     def check_growth(self, topic: Topic, partitions: int) -> None:
         """Refuse what is no growth.
 

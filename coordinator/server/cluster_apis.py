@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 
-_GROUPS_ONLY = "Only groups are coordinated here: no transactions, no share groups."
+_NO_SHARE_GROUPS = "Groups and transactions are coordinated here, share groups are not."
 _SPOKEN = cluster.ApiVersionsResponse(api_versions=SPOKEN)
 
 
@@ -86,19 +86,20 @@ def _described(services: Services, topic: Topic) -> TopicMetadata:
 def find_coordinator(
     services: Services, request: cluster.FindCoordinatorRequest, asked: Asked
 ) -> cluster.FindCoordinatorResponse:
-    """Groups have a coordinator here; transactions and share groups have none."""
-    if request.key_type == KeyType.GROUP:
+    """Groups and transactions have a coordinator here; share groups have none."""
+    leaders = {
+        KeyType.GROUP: services.groups.leader_id,
+        KeyType.TRANSACTION: services.transactions.leader_id,
+    }
+    leader_id = leaders.get(request.key_type)  # type: ignore[call-overload]
+    if leader_id is not None:
         by_id = {node.node_id: node for node in services.cluster.nodes_seen_from(asked.local_host)}
-        found = tuple(
-            cluster.FoundCoordinator(key=key, node=by_id[services.groups.leader_id(key)])
-            for key in request.keys
-        )
+        found = tuple(cluster.FoundCoordinator(key=key, node=by_id[leader_id(key)]) for key in request.keys)
     else:
-        # A producer gives up at once on this code only; on others it asks until its time is over.
-        transaction = request.key_type == KeyType.TRANSACTION
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if transaction else ErrorCode.INVALID_REQUEST
         found = tuple(
-            cluster.FoundCoordinator(key=key, error_code=code, error_message=_GROUPS_ONLY)
+            cluster.FoundCoordinator(
+                key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=_NO_SHARE_GROUPS
+            )
             for key in request.keys
         )
     return cluster.FindCoordinatorResponse(coordinators=found)

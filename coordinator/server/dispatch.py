@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.server import admin_apis, cluster_apis, fetch, group_apis, log_apis, offset_apis
+from fencepost.coordinator.server import (
+    admin_apis,
+    cluster_apis,
+    fetch,
+    group_apis,
+    log_apis,
+    offset_apis,
+    transaction_apis,
+)
 from fencepost.coordinator.server.services import Handler
 
 
@@ -17,10 +25,15 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.FIND_COORDINATOR: cluster_apis.find_coordinator,
         ApiKey.DESCRIBE_CLUSTER: cluster_apis.describe_cluster,
         ApiKey.PRODUCE: log_apis.produce,
-        ApiKey.FETCH: fetch.fetch,
+        ApiKey.FETCH: fetch.FetchApi(),
         ApiKey.LIST_OFFSETS: log_apis.list_offsets,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: log_apis.offset_for_leader_epoch,
-        ApiKey.INIT_PRODUCER_ID: log_apis.init_producer_id,
+        ApiKey.DELETE_RECORDS: log_apis.delete_records,
+        ApiKey.INIT_PRODUCER_ID: transaction_apis.init_producer_id,
+        ApiKey.ADD_PARTITIONS_TO_TXN: transaction_apis.add_partitions,
+        ApiKey.ADD_OFFSETS_TO_TXN: transaction_apis.add_offsets,
+        ApiKey.END_TXN: transaction_apis.end,
+        ApiKey.TXN_OFFSET_COMMIT: transaction_apis.offset_commit,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: group_apis.consumer_group_heartbeat,
         ApiKey.CONSUMER_GROUP_DESCRIBE: group_apis.consumer_group_describe,
         ApiKey.LIST_GROUPS: group_apis.list_groups,

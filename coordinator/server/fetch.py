@@ -1,42 +1,54 @@
-"""Fetch: reads what is there, or waits until there is enough or the time is over.
-
-There are no fetch sessions: session id 0 in the answer tells the client to name all partitions each time,
-which every client must be able to do (KIP-227).
-"""
+"""Fetch: reads what is there, or waits until there is enough or the time is over."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.logs import (
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    OfTopic,
+from fencepost.coordinator.protocol.errors import ProtocolError
+from fencepost.coordinator.protocol.logs import FetchedPartition, FetchRequest, FetchResponse
+from fencepost.coordinator.server.fetch_sessions import (
+    NO_SESSION,
+    Fetched,
+    FetchSession,
+    FetchSessions,
+    Wanted,
+    by_topic,
+    wanted_by,
 )
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import Asked, Services
 
-FINAL_SESSION_EPOCH = -1
-"""Session epoch of a request that ends its session, or wants none."""
+
+class FetchApi:
+    """The handler of Fetch, with the fetch sessions of its broker."""
+
+    def __init__(self) -> None:
+        self.sessions = FetchSessions()
+
+    def __call__(
+        self, services: Services, request: FetchRequest, asked: Asked
+    ) -> FetchResponse | asyncio.Future[FetchResponse]:
+        """The records that are asked for, now or later."""
+        try:
+            session = self.sessions.session_of(request)
+        except ProtocolError as error:
+            return FetchResponse(error_code=error.code)
+        fetch = _Fetch(services, request, session)
+        found = fetch.read()
+        if found.has_error or found.size >= request.min_bytes or request.max_wait_ms <= 0:
+            return fetch.reply(found)
+        positions = fetch.positions()
+        if not positions:
+            return fetch.reply(found)
+        return _Waiting(fetch, positions).future
 
 
-def fetch(
-    services: Services, request: FetchRequest, asked: Asked
-) -> FetchResponse | asyncio.Future[FetchResponse]:
-    """The records that are asked for, now or later."""
-    if request.session_id != 0 and request.session_epoch != FINAL_SESSION_EPOCH:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    reply, found, wrong = _read(services, request)
-    if wrong or found >= request.min_bytes or request.max_wait_ms <= 0:
-        return reply
-    positions = _positions(services, request)
-    if not positions:
-        return reply
-    return _Waiting(services, request, positions).future
+class _Found(NamedTuple):
+    fetched: list[Fetched]
+    size: int
+    has_error: bool
 
 
 class _Position(NamedTuple):
@@ -44,39 +56,87 @@ class _Position(NamedTuple):
     offset: int
 
 
-def _positions(services: Services, request: FetchRequest) -> list[_Position]:
-    return [
-        _Position(
-            services.log(services.cluster.topic_of(topic), partition.partition),
-            partition.fetch_offset,
+class _Fetch:
+    """One request."""
+
+    __slots__ = ("request", "services", "session", "wanted")
+
+    def __init__(self, services: Services, request: FetchRequest, session: FetchSession | None) -> None:
+        self.services = services
+        self.request = request
+        self.session = session
+        self.wanted: Sequence[Wanted] = list(wanted_by(request)) if session is None else session.wanted
+
+    def read(self) -> _Found:
+        """What is there now, within the limits of the request."""
+        left, size, has_error = self.request.max_bytes, 0, False
+        fetched = []
+        for wanted in self.wanted:
+            try:
+                one = self._read_partition(wanted, left, first=size == 0)
+            except ProtocolError as error:
+                has_error = True
+                one = FetchedPartition(partition=wanted.partition.partition, error_code=error.code)
+            found = sum(map(len, one.batches))
+            size += found
+            left -= found
+            fetched.append(Fetched(wanted, one))
+        return _Found(fetched, size, has_error)
+
+    def _read_partition(self, wanted: Wanted, left: int, *, first: bool) -> FetchedPartition:
+        log, partition, committed = self._log(wanted), wanted.partition, self.request.committed
+        log.check_leader_epoch(partition.current_leader_epoch)
+        limit = max(0, min(left, partition.partition_max_bytes))
+        records = log.read(partition.fetch_offset, limit, at_least_one=first, committed=committed)
+        return FetchedPartition(
+            partition=partition.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            batches=records.batches,
+            aborted=records.aborted if committed else None,
         )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+
+    def _log(self, wanted: Wanted) -> PartitionLog:
+        topic = self.services.cluster.find(wanted.name, wanted.topic_id)
+        return self.services.log(topic, wanted.partition.partition)
+
+    def positions(self) -> list[_Position]:
+        """Where it reads; none of them had an error."""
+        return [_Position(self._log(wanted), wanted.partition.fetch_offset) for wanted in self.wanted]
+
+    def reply(self, found: _Found) -> FetchResponse:
+        """The answer. The client hears of a new session with all it asked for, later of news only."""
+        if self.session is None:
+            return FetchResponse(session_id=NO_SESSION, topics=by_topic(found.fetched))
+        news = self.session.news(found.fetched)
+        return FetchResponse(session_id=self.session.session_id, topics=by_topic(news))
 
 
 class _Waiting:
     """A fetch that waits. It costs one callback per append to its partitions, and one timer."""
 
-    def __init__(self, services: Services, request: FetchRequest, positions: list[_Position]) -> None:
-        self.future: asyncio.Future[FetchResponse] = services.loop.create_future()
-        self._services = services
-        self._request = request
+    def __init__(self, fetch: _Fetch, positions: list[_Position]) -> None:
+        loop = fetch.services.loop
+        self.future: asyncio.Future[FetchResponse] = loop.create_future()
+        self._fetch = fetch
         self._positions = positions
-        self._timer = services.loop.call_later(request.max_wait_ms / 1000, self._finish)
+        self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._finish)
         for position in positions:
             position.log.watch(self._appended)
         self.future.add_done_callback(self._stop)
 
     def _appended(self) -> None:
-        log_closed = any(position.log.is_closed for position in self._positions)
-        ready = sum(position.log.available(position.offset) for position in self._positions)
-        if log_closed or ready >= self._request.min_bytes:
-            self._finish()
+        ready, needed, committed = 0, self._fetch.request.min_bytes, self._fetch.request.committed
+        for position in self._positions:
+            ready += position.log.available(position.offset, committed=committed)
+            if ready >= needed or position.log.is_closed:
+                self._finish()
+                return
 
     def _finish(self) -> None:
         if not self.future.done():
-            self.future.set_result(_read(self._services, self._request)[0])
+            self.future.set_result(self._fetch.reply(self._fetch.read()))
             self._unwatch()
 
     def _stop(self, future: asyncio.Future[FetchResponse]) -> None:
@@ -86,37 +146,3 @@ class _Waiting:
         self._timer.cancel()
         for position in self._positions:
             position.log.unwatch(self._appended)
-
-
-def _read(services: Services, request: FetchRequest) -> tuple[FetchResponse, int, bool]:
-    """The answer as of now, its bytes of records, and whether a partition has an error."""
-    left, found, wrong = request.max_bytes, 0, False
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for wanted in topic.partitions:
-            try:
-                one = _read_partition(services, topic, wanted, left, first=found == 0)
-            except ProtocolError as error:
-                wrong = True
-                one = FetchedPartition(partition=wanted.partition, error_code=error.code)
-            size = sum(map(len, one.batches))
-            found += size
-            left -= size
-            partitions.append(one)
-        topics.append(OfTopic(name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions)))
-    return FetchResponse(topics=tuple(topics)), found, wrong
-
-
-def _read_partition(
-    services: Services, topic: OfTopic[FetchPartition], wanted: FetchPartition, left: int, *, first: bool
-) -> FetchedPartition:
-    log = services.log(services.cluster.topic_of(topic), wanted.partition)
-    log.check_leader_epoch(wanted.current_leader_epoch)
-    limit = max(0, min(left, wanted.partition_max_bytes))
-    return FetchedPartition(
-        partition=wanted.partition,
-        high_watermark=log.high_watermark,
-        log_start_offset=log.log_start_offset,
-        batches=log.read(wanted.fetch_offset, limit, at_least_one=first),
-    )

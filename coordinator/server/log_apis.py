@@ -1,15 +1,18 @@
-"""Answers to Produce, ListOffsets, OffsetForLeaderEpoch and InitProducerId."""
+"""Answers to Produce, ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
+from fencepost.coordinator.codec.batches import BatchHeader
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import NO_EPOCH
+from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicPartition
 from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
 from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Services, Unanswered
 
 P = TypeVar("P")
@@ -38,7 +41,15 @@ def _each(
 
 
 def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> logs.ProduceResponse | NoReply:
-    """Batches go to the log as they are."""
+    """Batches go to the log as they are; those of a transaction only if it is open."""
+
+    def verify(topic: Topic, partition: int, header: BatchHeader) -> None:
+        services.transactions.check_batch(
+            request.transactional_id,
+            header,
+            TopicPartition(topic.name, partition),
+            api_version=request.api_version,
+        )
 
     def append(topic: Topic, data: logs.ProducedPartition) -> logs.AppendedPartition:
         if request.acks not in {-1, 0, 1}:
@@ -46,7 +57,7 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
         log = services.log(topic, data.partition)
         return logs.AppendedPartition(
             partition=data.partition,
-            base_offset=log.append(data.records),
+            base_offset=log.append(data.records, partial(verify, topic, data.partition)),
             log_start_offset=log.log_start_offset,
         )
 
@@ -69,7 +80,10 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
 def list_offsets(
     services: Services, request: logs.ListOffsetsRequest, asked: Asked
 ) -> logs.ListOffsetsResponse:
-    """Positions by time, or the ends of the log (KIP-79, KIP-734)."""
+    """Positions by time, or the ends of the log; of committed records only if asked so (KIP-79, KIP-734)."""
+
+    def end(log: PartitionLog) -> int:
+        return log.last_stable_offset if request.committed else log.high_watermark
 
     def look(topic: Topic, wanted: logs.ListOffsetsPartition) -> logs.ListedOffset:
         log = services.log(topic, wanted.partition)
@@ -77,7 +91,7 @@ def list_offsets(
         timestamp_ms, offset = -1, -1
         match wanted.timestamp_ms:
             case OffsetSpec.LATEST:
-                offset = log.high_watermark
+                offset = end(log)
             case OffsetSpec.EARLIEST | OffsetSpec.EARLIEST_LOCAL:
                 offset = log.log_start_offset
             case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
@@ -86,6 +100,8 @@ def list_offsets(
                 offset, timestamp_ms = log.offset_of_max_timestamp() or (-1, -1)
             case time_ms:
                 offset, timestamp_ms = log.offset_for_time(time_ms) or (-1, -1)
+        if offset > end(log) or (timestamp_ms >= 0 and offset == end(log)):
+            timestamp_ms, offset = -1, -1
         return logs.ListedOffset(
             partition=wanted.partition,
             offset=offset,
@@ -119,10 +135,17 @@ def offset_for_leader_epoch(
     return logs.OffsetForLeaderEpochResponse(topics=_each(services, request.topics, look, refuse))
 
 
-def init_producer_id(
-    services: Services, request: logs.InitProducerIdRequest, asked: Asked
-) -> logs.InitProducerIdResponse:
-    """Ids for idempotent producers; a transactional one is refused for good."""
-    if request.transactional_id is not None:
-        return logs.InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    return logs.InitProducerIdResponse(producer_id=services.cluster.next_producer_id(), producer_epoch=0)
+def delete_records(
+    services: Services, request: logs.DeleteRecordsRequest, asked: Asked
+) -> logs.DeleteRecordsResponse:
+    """Each log by itself (KIP-107)."""
+
+    def delete(topic: Topic, wanted: logs.DeleteRecordsPartition) -> logs.DeletedRecords:
+        services.log(topic, wanted.partition)
+        start = services.cluster.delete_records(topic, wanted.partition, wanted.offset)
+        return logs.DeletedRecords(partition=wanted.partition, low_watermark=start)
+
+    def refuse(wanted: logs.DeleteRecordsPartition, error: ProtocolError) -> logs.DeletedRecords:
+        return logs.DeletedRecords(partition=wanted.partition, error_code=error.code)
+
+    return logs.DeleteRecordsResponse(topics=_each(services, request.topics, delete, refuse))

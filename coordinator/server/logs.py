@@ -2,109 +2,193 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from typing import NamedTuple
 
-from fencepost.coordinator.codec.batches import NO_PRODUCER_ID, BatchHeader, checked_batch, placed, timestamps
+from fencepost.coordinator.codec.batches import (
+    BatchHeader,
+    checked_batch,
+    end_marker,
+    is_commit,
+    placed,
+    stored_batch,
+    timestamps,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.logs import AbortedTransaction
+from fencepost.coordinator.server.producers import Producers
 
 MAX_BATCH_BYTES = 1_048_588
-"""Kafka's default of message.max.bytes."""
-_REMEMBERED_BATCHES = 5
-"""How many batches of a producer are recognised when they come again: as many as it may have in flight."""
-_SEQUENCES = 2**31
+"""Kafka's default of max.message.bytes."""
+LOG_END = -1
+"""Deletes all records there are, where an offset is asked for."""
+
+
+class ReadRecords(NamedTuple):
+    """Batches of a log. `aborted` says which transactional records in them do not count."""
+
+    batches: tuple[bytes, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class PartitionLog:
-    """Appends, reads and searches batches. Offsets start at 0 and nothing is ever removed.
-
-    There is one replica, so the log's end is its high watermark and its last stable offset.
-    """
+    """Appends, reads and searches batches. There is one replica, so the log's end is its high watermark."""
 
     __slots__ = (
         "_base_offsets",
         "_batches",
+        "_before",
         "_ends",
         "_max_timestamps",
-        "_producers",
         "_watchers",
         "high_watermark",
         "is_closed",
         "leader_epoch",
         "log_start_offset",
+        "max_batch_bytes",
         "on_append",
+        "producers",
     )
 
     def __init__(self, leader_epoch: int = 0, *, start: int = 0) -> None:
         self.leader_epoch = leader_epoch
+        self.max_batch_bytes = MAX_BATCH_BYTES
         self.on_append: Callable[[bytes], None] | None = None
         """Called with each batch at its place, before anybody can read it."""
         self.is_closed = False
         """Whether the topic is gone."""
         self.log_start_offset = start
         self.high_watermark = start
+        self.producers = Producers()
         self._base_offsets: list[int] = []
         self._batches: list[bytes] = []
+        self._before = 0
+        """Bytes of the log that were deleted from its start."""
         self._ends: list[int] = []
-        """Bytes of the log up to and with each batch."""
+        """Bytes of the log up to and with each batch, deleted ones too."""
         self._max_timestamps: list[int] = []
-        self._producers: dict[int, _Producer] = {}
         self._watchers: dict[Callable[[], None], None] = {}
 
-    def append(self, records: bytes | memoryview | None) -> int:
+    def append(
+        self, records: bytes | memoryview | None, verify: Callable[[BatchHeader], None] | None = None
+    ) -> int:
         """Append one batch; the offset of its first record.
 
-        A batch that an idempotent producer sends again is not appended again.
+        A batch that an idempotent producer sends again is not appended again. `verify` is asked about the
+        first batch of a transaction, and raises if the transaction is not open.
         :raises ProtocolError: with the code that Kafka answers for such a batch.
         """
-        header = checked_batch(records, MAX_BATCH_BYTES)
+        header = checked_batch(records, self.max_batch_bytes)
         assert records is not None
-        if header.producer_id != NO_PRODUCER_ID:
-            duplicate = self._check_sequence(header)
-            if duplicate is not None:
-                return duplicate
+        if header.is_transactional and not self.producers.is_open(header.producer_id, header.producer_epoch):
+            if verify is None:
+                raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "a transactional batch outside of one")
+            verify(header)
+        duplicate = self.producers.check(header)
+        if duplicate is not None:
+            return duplicate
         base_offset = self.high_watermark
-        batch = placed(records, base_offset, self.leader_epoch)
-        self._add(batch, header, base_offset)
-        if self.on_append is not None:
-            self.on_append(batch)
-        for watcher in tuple(self._watchers):
-            watcher()
+        self._add(placed(records, base_offset, self.leader_epoch), header, base_offset)
+        self.producers.appended(header, base_offset)
+        self._appended()
         return base_offset
 
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, *, commit: bool, timestamp_ms: int
+    ) -> None:
+        """Append the marker that ends a producer's transaction.
+
+        :raises ProtocolError: INVALID_PRODUCER_EPOCH for one of a producer that was fenced since.
+        """
+        self.producers.check_marker(producer_id, producer_epoch)
+        marker = end_marker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            commit=commit,
+            timestamp_ms=timestamp_ms,
+        )
+        offset = self.high_watermark
+        batch = placed(marker, offset, self.leader_epoch)
+        self._add(batch, stored_batch(batch), offset)
+        self.producers.ended(producer_id, producer_epoch, commit=commit, offset=offset)
+        self._appended()
+
     def restore(self, batch: bytes) -> None:
-        """Take a batch that was in this log before, at its place."""
-        header = checked_batch(batch, len(batch))
-        if header.producer_id not in self._producers:
-            self._producers[header.producer_id] = _Producer(header.producer_epoch)
-        self._add(batch, header, header.base_offset)
+        """Take a batch that was in this log before, at its place.
+
+        :raises ProtocolError: CORRUPT_MESSAGE if it is not as it was.
+        """
+        header = stored_batch(batch)
+        offset = header.base_offset
+        self._add(batch, header, offset)
+        if header.is_control:
+            self.producers.ended(
+                header.producer_id, header.producer_epoch, commit=is_commit(batch), offset=offset
+            )
+        else:
+            self.producers.appended(header, offset)
 
     def _add(self, batch: bytes, header: BatchHeader, base_offset: int) -> None:
         self._base_offsets.append(base_offset)
+        self._ends.append(self._end + len(batch))
         self._batches.append(batch)
-        self._ends.append(self.size + len(batch))
         self._max_timestamps.append(header.max_timestamp)
-        self.high_watermark = base_offset + header.records
-        if header.producer_id != NO_PRODUCER_ID:
-            self._producers[header.producer_id].appended(header, base_offset)
+        self.high_watermark = base_offset + header.last_offset_delta + 1
 
-    def _check_sequence(self, header: BatchHeader) -> int | None:
-        producer = self._producers.get(header.producer_id)
-        if producer is None:
-            self._producers[header.producer_id] = _Producer(header.producer_epoch)
-            return None
-        return producer.check(header)
+    def _appended(self) -> None:
+        if self.on_append is not None:
+            self.on_append(self._batches[-1])
+        for watcher in tuple(self._watchers):
+            watcher()
+
+    def delete_records(self, offset: int) -> int:
+        """Let the log start at `offset`; the offset of the first batch that is still kept, at most that.
+
+        :raises ProtocolError: OFFSET_OUT_OF_RANGE beyond the end.
+        """
+        wanted = self.high_watermark if offset == LOG_END else offset
+        if not 0 <= wanted <= self.high_watermark:
+            raise ProtocolError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {wanted} is not within 0 to {self.high_watermark}"
+            )
+        self.log_start_offset = max(self.log_start_offset, wanted)
+        gone = max(0, self._batch_at(self.log_start_offset))
+        if gone:
+            self._before = self._ends[gone - 1]
+            for each in (self._base_offsets, self._batches, self._ends, self._max_timestamps):
+                del each[:gone]
+            self.producers.forget_before(self.log_start_offset)
+        return self._base_offsets[0] if self._base_offsets else self.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where those who read committed records have to stop: the start of the first open transaction."""
+        unstable = self.producers.first_unstable_offset
+        return self.high_watermark if unstable is None else unstable
+
+    @property
+    def _end(self) -> int:
+        return self._ends[-1] if self._ends else self._before
 
     @property
     def size(self) -> int:
-        """All bytes of the log."""
-        return self._ends[-1] if self._ends else 0
+        """Bytes of all batches that are kept."""
+        return self._end - self._before
 
-    def available(self, offset: int) -> int:
-        """Bytes of the batches from the one that holds `offset` on."""
-        at = self._batch_at(offset)
-        return self.size - (self._ends[at - 1] if at > 0 else 0)
+    def available(self, offset: int, *, committed: bool = False) -> int:
+        """Bytes of the batches from the one that holds `offset` on, as far as they may be read."""
+        first, last = self._batch_at(offset), self._limit(committed)
+        return max(0, self._bytes_before(last) - self._bytes_before(first))
+
+    def _bytes_before(self, index: int) -> int:
+        return self._ends[index - 1] if index > 0 else self._before
+
+    def _limit(self, committed: bool) -> int:
+        """The index behind the last batch that may be read."""
+        if not committed or self.producers.first_unstable_offset is None:
+            return len(self._batches)
+        return bisect_left(self._base_offsets, self.last_stable_offset)
 
     def _batch_at(self, offset: int) -> int:
         """The index of the batch that holds the offset; behind the last one for the log's end."""
@@ -112,10 +196,13 @@ class PartitionLog:
             return len(self._batches)
         return bisect_right(self._base_offsets, offset) - 1
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[bytes, ...]:
+    def read(
+        self, offset: int, max_bytes: int, *, at_least_one: bool, committed: bool = False
+    ) -> ReadRecords:
         """Whole batches from the one that holds `offset` on, `max_bytes` at most.
 
-        With `at_least_one` the first batch comes even if it is larger (KIP-74).
+        With `at_least_one` the first batch comes even if it is larger (KIP-74). With `committed` nothing
+        comes from an open transaction on, and what aborted ones left is told (KIP-98).
         :raises ProtocolError: OFFSET_OUT_OF_RANGE.
         """
         if not self.log_start_offset <= offset <= self.high_watermark:
@@ -123,21 +210,26 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not within {self.log_start_offset} to {self.high_watermark}",
             )
-        first = self._batch_at(offset)
-        if first == len(self._batches):
-            return ()
-        before = self._ends[first - 1] if first > 0 else 0
-        last = bisect_right(self._ends, before + max_bytes)
+        first, limit = self._batch_at(offset), self._limit(committed)
+        if first >= limit:
+            return ReadRecords()
+        last = min(limit, bisect_right(self._ends, self._bytes_before(first) + max_bytes))
         if last <= first:
-            return (self._batches[first],) if at_least_one else ()
-        return tuple(self._batches[first:last])
+            if not at_least_one:
+                return ReadRecords()
+            last = first + 1
+        batches = tuple(self._batches[first:last])
+        if not committed:
+            return ReadRecords(batches)
+        end = self._base_offsets[last] if last < len(self._batches) else self.high_watermark
+        return ReadRecords(batches, tuple(self.producers.aborted(offset, end)))
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after that time."""
         for index, latest in enumerate(self._max_timestamps):
             if latest >= timestamp_ms:
                 for offset, timestamp in timestamps(self._batches[index]):
-                    if timestamp >= timestamp_ms:
+                    if timestamp >= timestamp_ms and offset >= self.log_start_offset:
                         return offset, timestamp
         return None
 
@@ -173,42 +265,3 @@ class PartitionLog:
         self.is_closed = True
         for watcher in tuple(self._watchers):
             watcher()
-
-
-class _Producer:
-    """What the log remembers of one idempotent producer."""
-
-    __slots__ = ("batches", "epoch")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.batches: deque[tuple[int, int, int]] = deque(maxlen=_REMEMBERED_BATCHES)
-        """(first sequence, last sequence, base offset) of its newest batches."""
-
-    def check(self, header: BatchHeader) -> int | None:
-        """The base offset of the same batch when it is here already, None when the batch is the next one."""
-        if header.producer_epoch < self.epoch:
-            raise ProtocolError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer epoch {header.producer_epoch} is older than {self.epoch}",
-            )
-        first, last = header.base_sequence, (header.base_sequence + header.records - 1) % _SEQUENCES
-        if header.producer_epoch > self.epoch:
-            expected = 0
-        else:
-            for known_first, known_last, base_offset in self.batches:
-                if (first, last) == (known_first, known_last):
-                    return base_offset
-            expected = (self.batches[-1][1] + 1) % _SEQUENCES if self.batches else first
-        if first != expected:
-            raise ProtocolError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {first}, expected {expected}"
-            )
-        return None
-
-    def appended(self, header: BatchHeader, base_offset: int) -> None:
-        if header.producer_epoch != self.epoch:
-            self.epoch = header.producer_epoch
-            self.batches.clear()
-        last = (header.base_sequence + header.records - 1) % _SEQUENCES
-        self.batches.append((header.base_sequence, last, base_offset))

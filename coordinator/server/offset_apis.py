@@ -150,7 +150,10 @@ def _name_of(services: Services, reference: OfTopic[int], with_ids: bool) -> str
 def _fetched(reply: OffsetFetchResponse, name: str | None, number: int) -> FetchedOffset:
     if name is None:
         return FetchedOffset(partition=number, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
-    return FetchedOffset(partition=number, offset=reply.offsets.get(TopicPartition(name, number), NO_OFFSET))
+    partition = TopicPartition(name, number)
+    if partition in reply.unstable:
+        return FetchedOffset(partition=number, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    return FetchedOffset(partition=number, offset=reply.offsets.get(partition, NO_OFFSET))
 
 
 def _all_topics(
@@ -158,8 +161,8 @@ def _all_topics(
 ) -> tuple[OfTopic[FetchedOffset], ...]:
     """By name; with ids only those topics that still exist."""
     by_name: dict[str, list[FetchedOffset]] = {}
-    for (name, number), offset in sorted(reply.offsets.items()):
-        by_name.setdefault(name, []).append(FetchedOffset(partition=number, offset=offset))
+    for name, number in sorted(reply.offsets):
+        by_name.setdefault(name, []).append(_fetched(reply, name, number))
     image = services.cluster.image
     return tuple(
         OfTopic(

@@ -15,6 +15,7 @@ from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.logs import PartitionLog
+from fencepost.coordinator.server.transactions import TransactionCoordinators
 
 
 class NoReply:
@@ -33,6 +34,7 @@ class Services(NamedTuple):
 
     cluster: Cluster
     groups: GroupCoordinators
+    transactions: TransactionCoordinators
     config: GroupCoordinatorConfig
     node_id: int
     loop: asyncio.AbstractEventLoop

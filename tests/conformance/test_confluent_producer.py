@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 pytestmark = pytest.mark.real
 
@@ -80,9 +80,3 @@ def test_an_offset_beyond_the_end_is_reset(served):
     producer = Producer(settings(served))
     assert produce(producer, "single", [b"a", b"b"]) == []
     assert read(served, 2, offset=50, **{"auto.offset.reset": "earliest"}) == [b"a", b"b"]
-
-
-def test_transactions_are_refused_for_good(served):
-    producer = Producer(settings(served, **{"transactional.id": "t"}))
-    with pytest.raises(KafkaException, match="Transactional Id authorization failed"):
-        producer.init_transactions(60)

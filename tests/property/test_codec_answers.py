@@ -13,10 +13,11 @@ from fencepost.coordinator.classic.describe import missing
 from fencepost.coordinator.codec import groups, offsets
 from fencepost.coordinator.codec.consumer import pack_heartbeat
 from fencepost.coordinator.codec.registry import REGISTRY, SPOKEN, ApiKey, codec_of
-from fencepost.coordinator.protocol import administration, classic, cluster, logs
+from fencepost.coordinator.codec.transactions import AddPartitionsReply, TxnOffsetCommitReply
+from fencepost.coordinator.protocol import administration, classic, cluster, logs, transactions
 from fencepost.coordinator.protocol import consumer as ours
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import uuid_from_topic_id
+from fencepost.coordinator.protocol.ids import TopicPartition, uuid_from_topic_id
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 
@@ -112,7 +113,12 @@ REPLIES = {
             topics=(
                 of_topic(
                     logs.FetchedPartition(
-                        partition=0, high_watermark=9, log_start_offset=0, batches=(b"x" * 300, b"y" * 20_000)
+                        partition=0,
+                        high_watermark=9,
+                        last_stable_offset=7,
+                        log_start_offset=0,
+                        batches=(b"x" * 300, b"y" * 20_000),
+                        aborted=(logs.AbortedTransaction(producer_id=4000, first_offset=3),),
                     ),
                     logs.FetchedPartition(partition=1, error_code=ErrorCode.OFFSET_OUT_OF_RANGE),
                 ),
@@ -133,7 +139,39 @@ REPLIES = {
     ),
     ApiKey.INIT_PRODUCER_ID: (
         producer.InitProducerIdResponse,
-        logs.InitProducerIdResponse(producer_id=4000, producer_epoch=0),
+        transactions.InitProducerIdResponse(producer_id=4000, producer_epoch=0),
+    ),
+    ApiKey.DELETE_RECORDS: (
+        admin.DeleteRecordsResponse,
+        logs.DeleteRecordsResponse(topics=(of_topic(logs.DeletedRecords(partition=0, low_watermark=5)),)),
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        producer.AddPartitionsToTxnResponse,
+        AddPartitionsReply(
+            transactions=(
+                (
+                    "t",
+                    transactions.AddPartitionsToTxnResponse(
+                        errors={
+                            TopicPartition("orders", 0): ErrorCode.NONE,
+                            TopicPartition("no", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        }
+                    ),
+                ),
+            )
+        ),
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: (
+        producer.AddOffsetsToTxnResponse,
+        transactions.AddOffsetsToTxnResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS),
+    ),
+    ApiKey.END_TXN: (
+        producer.EndTxnResponse,
+        transactions.EndTxnResponse(producer_id=4000, producer_epoch=3),
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        producer.TxnOffsetCommitResponse,
+        TxnOffsetCommitReply(topics=(errors_of_offsets(),)),
     ),
     ApiKey.OFFSET_COMMIT: (
         consumer.OffsetCommitResponse,

@@ -74,6 +74,10 @@ pairs: list[tuple[st.SearchStrategy[RecordKey], st.SearchStrategy[RecordValue]]]
             records.ConsumerGroupRegularExpressionValue, st.lists(short, max_size=3).map(tuple), int32, int64
         ),
     ),
+    (
+        st.builds(records.PendingOffsetCommitKey, short, short, st.integers(0, 99), int64),
+        st.builds(records.PendingOffsetCommitValue, int64, int32, short, int64, maybe),
+    ),
 ]
 any_record = st.one_of([st.builds(Record, key, st.none() | value) for key, value in pairs])
 few_keys = st.builds(

@@ -17,7 +17,6 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, Pro
 from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest, OffsetFetchRequest
 from fencepost.coordinator.runtime import refusal
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.services import Services
 
 pytestmark = pytest.mark.real
 
@@ -115,7 +114,7 @@ async def test_a_partition_is_served_by_its_leader_alone(brokers):
     leaders = [brokers.cluster.leader_id(topic, number) for number in range(6)]
     assert {*leaders} == {1, 2, 3}
     for node in (1, 2, 3):
-        services = Services(brokers.cluster, brokers.groups, brokers.config, node, None)
+        services = brokers.services[node - 1]
         for number, leader in enumerate(leaders):
             if leader == node:
                 assert services.log(topic, number).high_watermark == 0

@@ -5,6 +5,7 @@ import struct
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import calc_crc32c
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.server.logs import PartitionLog
@@ -31,7 +32,7 @@ def batch(
 def read(
     log: PartitionLog, offset: int, max_bytes: int = 1 << 20, *, at_least_one: bool = True
 ) -> list[tuple[int, bytes]]:
-    records = MemoryRecords(b"".join(log.read(offset, max_bytes, at_least_one=at_least_one)))
+    records = MemoryRecords(b"".join(log.read(offset, max_bytes, at_least_one=at_least_one).batches))
     found = []
     while records.has_next():
         found += [(record.offset, record.value) for record in records.next_batch()]
@@ -81,6 +82,11 @@ def patched(data: bytes, at: int, layout: str, value: int) -> bytes:
     return bytes(mutable)
 
 
+def sealed(data: bytes) -> bytes:
+    """The same with the checksum that it should have."""
+    return patched(data, 17, ">I", calc_crc32c(data[21:]))
+
+
 GOOD = batch(b"a", b"b")
 
 
@@ -95,6 +101,10 @@ GOOD = batch(b"a", b"b")
         (GOOD + GOOD, ErrorCode.INVALID_RECORD),
         (patched(GOOD, 16, ">b", 1), ErrorCode.INVALID_RECORD),
         (patched(GOOD, 8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
+        (sealed(patched(GOOD, 21, ">h", 5)), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (sealed(patched(GOOD, 21, ">h", 0x20)), ErrorCode.INVALID_RECORD),
+        (sealed(patched(GOOD, 21, ">h", 0x10)), ErrorCode.INVALID_RECORD),
+        (sealed(patched(GOOD, 57, ">i", 3)), ErrorCode.INVALID_RECORD),
         (batch(b"x" * 1_048_577), ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )
@@ -155,7 +165,7 @@ def test_leader_epochs():
     with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
         log.check_leader_epoch(3)
     log.append(batch(b"a"))
-    assert log.read(0, 100, at_least_one=True)[0][12:16] == b"\0\0\0\x02"
+    assert log.read(0, 100, at_least_one=True).batches[0][12:16] == b"\0\0\0\x02"
 
 
 def test_watchers_hear_of_appends_and_of_the_end():
@@ -169,3 +179,39 @@ def test_watchers_hear_of_appends_and_of_the_end():
     log.append(batch(b"b"))
     assert heard == [1, 1]
     assert log.is_closed
+
+
+def test_records_are_deleted_from_the_start_and_offsets_go_on():
+    log = PartitionLog()
+    for value in (b"a", b"b", b"c"):
+        log.append(batch(value, value, at=1000))
+    assert log.delete_records(3) == 2, "a batch that is needed in part is kept"
+    assert (log.log_start_offset, log.high_watermark) == (3, 6)
+    assert [offset for offset, _ in read(log, 3)] == [2, 3, 4, 5]
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        log.read(2, 100, at_least_one=True)
+    assert log.offset_for_time(0) == (3, 1001)
+    assert log.available(3) == log.size == 2 * len(batch(b"b", b"b"))
+    assert log.delete_records(1) == 2, "a log does not start earlier again"
+    assert log.delete_records(-1) == 6
+    assert (log.log_start_offset, log.size, log.available(6)) == (6, 0, 0)
+    for wrong in (7, -2):
+        with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+            log.delete_records(wrong)
+    assert log.append(batch(b"d")) == 6
+    assert read(log, 6) == [(6, b"d")]
+
+
+def test_a_log_is_restored_from_its_batches():
+    log, kept = PartitionLog(), []
+    log.on_append = kept.append
+    log.append(batch(b"a", b"b", producer=(7, 0, 0)))
+    log.append(batch(b"c"))
+    again = PartitionLog()
+    for each in kept:
+        again.restore(each)
+    assert read(again, 0) == read(log, 0)
+    assert again.append(batch(b"a", b"b", producer=(7, 0, 0))) == 0, "the producer is known"
+    assert again.append(batch(b"d", producer=(7, 0, 2))) == 3
+    with refused(ErrorCode.CORRUPT_MESSAGE):
+        again.restore(kept[0][:-1] + b"!")

@@ -1,0 +1,174 @@
+"""Fetch sessions: a client names its partitions once, and hears of those only that changed (KIP-227)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.coordinator.protocol.logs import FetchedPartition, FetchPartition, FetchRequest, OfTopic
+
+NO_SESSION = 0
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+"""Session epochs of requests that name all partitions: the first begins a session, the other wants none."""
+MAX_SESSIONS = 1_000
+"""Kafka's default of max.incremental.fetch.session.cache.slots; the one used longest ago makes room."""
+_EPOCHS = 2**31
+
+
+class Wanted(NamedTuple):
+    """One partition to read, under the name or the id that the client used."""
+
+    name: str | None
+    topic_id: TopicId | None
+    partition: FetchPartition
+
+
+class Fetched(NamedTuple):
+    """What was read of it."""
+
+    wanted: Wanted
+    found: FetchedPartition
+
+
+_Key = tuple[str | TopicId | None, int]
+
+
+class _Held(NamedTuple):
+    wanted: Wanted
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    """Both as the client was told last."""
+
+
+class FetchSession:
+    """The partitions of one client, in the order in which they are read."""
+
+    def __init__(self, session_id: int) -> None:
+        self.session_id = session_id
+        self.epoch = 1
+        """What the next request must say."""
+        self._held: dict[_Key, _Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        """All partitions."""
+        return [held.wanted for held in self._held.values()]
+
+    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[OfTopic[int]]) -> None:
+        """Take more partitions, and new positions of those that are held; forget others."""
+        for one in wanted:
+            key = _key(one)
+            held = self._held.get(key)
+            self._held[key] = _Held(one) if held is None else held._replace(wanted=one)
+        for topic in forgotten:
+            for number in topic.partitions:
+                self._held.pop((topic.topic_id or topic.name, number), None)
+
+    def news(self, fetched: Iterable[Fetched]) -> list[Fetched]:
+        """What the client does not know yet. Partitions with records are read last the next time."""
+        news = []
+        for one in fetched:
+            key = _key(one.wanted)
+            held = self._held.get(key)
+            found = one.found
+            if held is None:
+                continue
+            if (
+                found.batches
+                or found.error_code is not ErrorCode.NONE
+                or found.high_watermark != held.high_watermark
+                or found.log_start_offset != held.log_start_offset
+            ):
+                news.append(one)
+                told = held._replace(
+                    high_watermark=found.high_watermark, log_start_offset=found.log_start_offset
+                )
+                if found.batches:
+                    del self._held[key]
+                self._held[key] = told
+        return news
+
+
+class FetchSessions:
+    """The sessions of one broker."""
+
+    def __init__(self, limit: int = MAX_SESSIONS) -> None:
+        self._limit = limit
+        self._sessions: dict[int, FetchSession] = {}
+        self._random = random.Random()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def session_of(self, request: FetchRequest) -> FetchSession | None:
+        """The session in which a request is answered, up to date with it; None for one outside of any.
+
+        :raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH: the client has to
+            name all its partitions again.
+        """
+        if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
+            self._sessions.pop(request.session_id, None)
+            wanted = list(wanted_by(request))
+            if request.session_epoch == FINAL_EPOCH or not wanted:
+                return None
+            return self._begin(wanted)
+        session = self._sessions.pop(request.session_id, None)
+        if session is None:
+            raise ProtocolError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {request.session_id}"
+            )
+        self._sessions[session.session_id] = session
+        if request.session_epoch != session.epoch:
+            raise ProtocolError(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"session epoch {request.session_epoch}, expected {session.epoch}",
+            )
+        session.epoch = (session.epoch + 1) % _EPOCHS or 1
+        session.update(wanted_by(request), request.forgotten)
+        if not session:
+            del self._sessions[session.session_id]
+            return None
+        return session
+
+    def _begin(self, wanted: list[Wanted]) -> FetchSession:
+        if len(self._sessions) >= self._limit:
+            del self._sessions[next(iter(self._sessions))]
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._random.randrange(1, _EPOCHS)
+        session = self._sessions[session_id] = FetchSession(session_id)
+        session.update(wanted, ())
+        return session
+
+
+def wanted_by(request: FetchRequest) -> Iterable[Wanted]:
+    """The partitions that a request names itself."""
+    return (
+        Wanted(topic.name, topic.topic_id, partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+
+
+def _key(wanted: Wanted) -> _Key:
+    return wanted.topic_id or wanted.name, wanted.partition.partition
+
+
+def by_topic(fetched: Iterable[Fetched]) -> tuple[OfTopic[FetchedPartition], ...]:
+    """Results that follow each other and are of one topic go together."""
+    topics: list[tuple[Wanted, list[FetchedPartition]]] = []
+    for wanted, found in fetched:
+        if topics and topics[-1][0][:2] == wanted[:2]:
+            topics[-1][1].append(found)
+        else:
+            topics.append((wanted, [found]))
+    return tuple(
+        OfTopic(name=wanted.name, topic_id=wanted.topic_id, partitions=tuple(found))
+        for wanted, found in topics
+    )

@@ -1,0 +1,143 @@
+"""What one log remembers of its producers: sequences, and transactions that are open or aborted.
+
+The rules are those of Kafka's ProducerStateManager (KIP-98; KIP-890 for markers with a higher epoch).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fencepost.coordinator.codec.batches import NO_PRODUCER_ID, BatchHeader
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.logs import AbortedTransaction
+
+_REMEMBERED_BATCHES = 5
+"""How many batches of a producer are recognised when they come again: as many as it may have in flight."""
+_SEQUENCES = 2**31
+
+
+class _Batch(NamedTuple):
+    first: int
+    last: int
+    base_offset: int
+
+
+class _Producer:
+    """One producer in one log."""
+
+    __slots__ = ("batches", "epoch", "transaction_start")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[_Batch] = deque(maxlen=_REMEMBERED_BATCHES)
+        self.transaction_start: int | None = None
+        """Offset of the first record of its open transaction."""
+
+
+class Producers:
+    """The producers of one log."""
+
+    __slots__ = ("_aborted", "_open", "_producers")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._open: dict[int, int] = {}
+        """Producers with an open transaction, and its first offset; ascending, for logs only grow."""
+        self._aborted: list[tuple[int, AbortedTransaction]] = []
+        """Aborted transactions by the offset of their markers, ascending."""
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset that belongs to an open transaction."""
+        return next(iter(self._open.values()), None)
+
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction open here, at this epoch."""
+        return producer_id in self._open and self._producers[producer_id].epoch == epoch
+
+    def check(self, header: BatchHeader) -> int | None:
+        """The base offset of the same batch when it is here already, None when it may be appended.
+
+        :raises ProtocolError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, or INVALID_TXN_STATE for
+            a batch outside of the transaction that the producer has open.
+        """
+        if header.producer_id == NO_PRODUCER_ID:
+            return None
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            # Nothing is known of it: it is new, or its records were deleted. Any sequence will do.
+            return None
+        first, last = header.base_sequence, _last_sequence(header)
+        if header.producer_epoch == producer.epoch:
+            for batch in producer.batches:
+                if (first, last) == (batch.first, batch.last):
+                    return batch.base_offset
+        if header.producer_epoch < producer.epoch:
+            raise ProtocolError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer epoch {header.producer_epoch} is older than {producer.epoch}",
+            )
+        same = header.producer_epoch == producer.epoch and producer.batches
+        expected = (producer.batches[-1].last + 1) % _SEQUENCES if same else 0
+        if first != expected:
+            raise ProtocolError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {first}, expected {expected}"
+            )
+        if producer.transaction_start is not None and not header.is_transactional:
+            raise ProtocolError(
+                ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has a transaction open"
+            )
+        return None
+
+    def appended(self, header: BatchHeader, base_offset: int) -> None:
+        """A batch is in the log."""
+        if header.producer_id == NO_PRODUCER_ID:
+            return
+        producer = self._at_epoch(header.producer_id, header.producer_epoch)
+        producer.batches.append(_Batch(header.base_sequence, _last_sequence(header), base_offset))
+        if header.is_transactional and producer.transaction_start is None:
+            producer.transaction_start = self._open[header.producer_id] = base_offset
+
+    def check_marker(self, producer_id: int, epoch: int) -> None:
+        """Whether a marker may end the producer's transaction.
+
+        :raises ProtocolError: INVALID_PRODUCER_EPOCH for one of a producer that was fenced since.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise ProtocolError(
+                ErrorCode.INVALID_PRODUCER_EPOCH, f"a marker of epoch {epoch}, {producer.epoch} is known"
+            )
+
+    def ended(self, producer_id: int, epoch: int, *, commit: bool, offset: int) -> None:
+        """A marker is in the log, at `offset`."""
+        producer = self._at_epoch(producer_id, epoch)
+        start, producer.transaction_start = producer.transaction_start, None
+        self._open.pop(producer_id, None)
+        if start is not None and not commit:
+            self._aborted.append((offset, AbortedTransaction(producer_id=producer_id, first_offset=start)))
+
+    def _at_epoch(self, producer_id: int, epoch: int) -> _Producer:
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer(epoch)
+        elif epoch != producer.epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        return producer
+
+    def aborted(self, start: int, end: int) -> Iterator[AbortedTransaction]:
+        """The aborted transactions with records from `start` up to but not with `end`."""
+        first = bisect_left(self._aborted, start, key=lambda entry: entry[0])
+        return (entry for _, entry in self._aborted[first:] if entry.first_offset < end)
+
+    def forget_before(self, offset: int) -> None:
+        """The log starts at `offset` now: transactions that were aborted before it hide nothing."""
+        del self._aborted[: bisect_left(self._aborted, offset, key=lambda entry: entry[0])]
+
+
+def _last_sequence(header: BatchHeader) -> int:
+    return (header.base_sequence + header.records - 1) % _SEQUENCES

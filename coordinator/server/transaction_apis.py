@@ -1,0 +1,141 @@
+"""Answers to InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencepost.coordinator.codec.offsets import CommittedPartition, PartitionError
+from fencepost.coordinator.codec.transactions import (
+    AddPartitionsCall,
+    AddPartitionsReply,
+    TxnOffsetCommitCall,
+    TxnOffsetCommitReply,
+)
+from fencepost.coordinator.protocol import transactions
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from fencepost.coordinator.server.services import Asked, Services
+
+_AS_OLDER_CLIENTS_KNOW_IT = {
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
+}
+
+
+def init_producer_id(
+    services: Services, request: transactions.InitProducerIdRequest, asked: Asked
+) -> transactions.InitProducerIdResponse:
+    """An id that nobody has, or the next epoch under a transactional id."""
+    if request.transactional_id is None:
+        producer_id = services.transactions.new_producer()
+        return transactions.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    reply: transactions.InitProducerIdResponse = services.transactions.ask(request, services.node_id)
+    return reply
+
+
+def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) -> AddPartitionsReply:
+    """All partitions of a transaction, or none; what does not exist stops the others."""
+    return AddPartitionsReply(
+        transactions=tuple((one.transactional_id, _added(services, one)) for one in call.transactions)
+    )
+
+
+def _added(
+    services: Services, request: transactions.AddPartitionsToTxnRequest
+) -> transactions.AddPartitionsToTxnResponse:
+    unknown = {one for one in request.partitions if not _exists(services, one)}
+    if unknown:
+        return transactions.AddPartitionsToTxnResponse(
+            errors={
+                one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if one in unknown
+                else ErrorCode.OPERATION_NOT_ATTEMPTED
+                for one in request.partitions
+            }
+        )
+    reply: transactions.AddPartitionsToTxnResponse = services.transactions.ask(request, services.node_id)
+    return reply
+
+
+def _exists(services: Services, partition: TopicPartition) -> bool:
+    topic = services.cluster.image.by_name.get(partition.topic)
+    return topic is not None and 0 <= partition.partition < topic.partitions
+
+
+def add_offsets(
+    services: Services, request: transactions.AddOffsetsToTxnRequest, asked: Asked
+) -> transactions.AddOffsetsToTxnResponse:
+    """The group's offsets become a part of the transaction."""
+    reply: transactions.AddOffsetsToTxnResponse = services.transactions.ask(request, services.node_id)
+    return reply
+
+
+def end(services: Services, request: transactions.EndTxnRequest, asked: Asked) -> transactions.EndTxnResponse:
+    """The markers are written when this is answered."""
+    reply: transactions.EndTxnResponse = services.transactions.ask(request, services.node_id)
+    return reply
+
+
+def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -> TxnOffsetCommitReply:
+    """Positions that count with the transaction; first the transaction is checked, then the member."""
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    for topic in call.topics:
+        for one in topic.partitions:
+            partition = TopicPartition(topic.name or "", one.partition)
+            if _exists(services, partition):
+                offsets[partition] = one.offset
+    errors: Mapping[TopicPartition, ErrorCode] = {}
+    if offsets:
+        code = _transaction_code(services, call)
+        if code is ErrorCode.NONE:
+            reply: OffsetCommitResponse = services.ask(
+                OffsetCommitRequest(
+                    group_id=call.group_id,
+                    member_id=call.member_id,
+                    member_epoch=call.member_epoch,
+                    instance_id=call.instance_id,
+                    offsets=offsets,
+                    producer_id=call.producer_id,
+                )
+            )
+            errors = reply.errors
+        else:
+            errors = dict.fromkeys(offsets, code)
+    return TxnOffsetCommitReply(topics=tuple(_codes(topic, errors) for topic in call.topics))
+
+
+def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
+    """What of the transaction stands in the way; the offsets of newer clients' groups are added to it."""
+    added = call.client_version > 0
+    code = services.transactions.check_offsets(
+        transactions.AddOffsetsToTxnRequest(
+            transactional_id=call.transactional_id,
+            producer_id=call.producer_id,
+            producer_epoch=call.producer_epoch,
+            group_id=call.group_id,
+            verify_only=not added,
+            client_version=call.client_version,
+        )
+    )
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and not added:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _codes(
+    topic: OfTopic[CommittedPartition], errors: Mapping[TopicPartition, ErrorCode]
+) -> OfTopic[PartitionError]:
+    partitions = []
+    for one in topic.partitions:
+        partition = TopicPartition(topic.name or "", one.partition)
+        code = errors.get(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partitions.append(PartitionError(one.partition, _AS_OLDER_CLIENTS_KNOW_IT.get(code, code)))
+    return OfTopic(name=topic.name, partitions=tuple(partitions))

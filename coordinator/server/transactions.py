@@ -1,0 +1,220 @@
+"""Who coordinates which transactional id, and what carries out a transaction's end in logs and groups."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import structlog
+
+from fencepost.coordinator.codec.batches import BatchHeader
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.transaction_records import TransactionKey, TransactionRecord
+from fencepost.coordinator.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    MarkersWritten,
+    TransactionDeadline,
+    TransactionEnded,
+    WriteMarkers,
+)
+from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.groups import GroupCoordinators
+from fencepost.coordinator.server.storage import Storage
+from fencepost.coordinator.transactions.coordinator import (
+    TransactionCoordinator,
+    TransactionRequest,
+    refusal,
+)
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 0.02
+"""How soon groups that are being loaded are told again of a transaction's end."""
+_ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 11, 12
+"""Versions of Produce: the first that knows TRANSACTION_ABORTABLE, the first whose partitions are added."""
+_LAST_EPOCHS = 32_760
+"""From here on a producer id may run out of epochs with the next few transactions."""
+_RETRIABLE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR})
+
+
+class TransactionCoordinators:
+    """The coordinator of all transactional ids of a cluster; each id is led by one of the brokers."""
+
+    def __init__(self, cluster: Cluster, groups: GroupCoordinators, storage: Storage | None = None) -> None:
+        self.coordinator = TransactionCoordinator()
+        self._cluster = cluster
+        self._groups = groups
+        self._storage = storage
+        self._clock: LoopClock | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._retries: dict[asyncio.TimerHandle, None] = {}
+
+    def start(self, clock: LoopClock) -> None:
+        """Load what is on record, and carry out ends that were decided before."""
+        self._clock = clock
+        known = self.coordinator.transactions
+        records: Iterable[TransactionRecord] = (
+            [TransactionRecord(TransactionKey(name), value) for name, value in known.items()]
+            if self._storage is None
+            else self._storage.transaction_records()
+        )
+        self.coordinator = TransactionCoordinator(self.coordinator.config)
+        for effect in self.coordinator.replay(records):
+            self._end(effect, effect.groups)
+        self._arm()
+
+    def close(self) -> None:
+        """Nothing happens by itself any more."""
+        self._clock = None
+        for handle in (self._timer, *self._retries):
+            if handle is not None:
+                handle.cancel()
+        self._timer = None
+        self._retries.clear()
+
+    def leader_id(self, transactional_id: str) -> int:
+        """The broker that coordinates a transactional id."""
+        nodes = self._groups.node_ids
+        return nodes[zlib.crc32(transactional_id.encode()) % len(nodes)]
+
+    def ask(self, request: TransactionRequest, node_id: int) -> Any:
+        """What the broker `node_id` answers; NOT_COORDINATOR for ids that another one leads."""
+        if request.transactional_id is not None and self.leader_id(request.transactional_id) != node_id:
+            return refusal(request, ErrorCode.NOT_COORDINATOR)
+        return self._process(request)
+
+    def check_batch(
+        self,
+        transactional_id: str | None,
+        header: BatchHeader,
+        partition: TopicPartition,
+        *,
+        api_version: int,
+    ) -> None:
+        """Whether a batch may begin a transaction in a partition; newer clients' partitions are added.
+
+        :raises ProtocolError: if the producer has no such transaction, with a code that its version of
+            Produce knows (KIP-890).
+        """
+        if transactional_id is None:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "a transactional batch, and no transactional id")
+        added = api_version >= _ADDED_BY_BROKER_FROM
+        reply = self._process(
+            AddPartitionsToTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                partitions=(partition,),
+                verify_only=not added,
+                client_version=2 if added else 0,
+            )
+        )
+        code = reply.errors[partition]
+        if code is ErrorCode.NONE:
+            return
+        if code is ErrorCode.PRODUCER_FENCED:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        elif code is ErrorCode.TRANSACTION_ABORTABLE and api_version < _ABORTABLE_FROM:
+            code = ErrorCode.INVALID_TXN_STATE
+        elif code in _RETRIABLE:
+            code = ErrorCode.NOT_ENOUGH_REPLICAS
+        raise ProtocolError(code, f"{partition.topic}-{partition.partition} is part of no open transaction")
+
+    def check_offsets(self, request: AddOffsetsToTxnRequest) -> ErrorCode:
+        """Whether a producer may commit offsets of a group in its transaction; newer clients' are added."""
+        code: ErrorCode = self._process(request).error_code
+        return code
+
+    def new_producer(self) -> int:
+        """A producer id that nobody had before."""
+        return self._cluster.next_producer_id()
+
+    def _process(self, event: TransactionRequest | MarkersWritten | TransactionDeadline) -> Any:
+        assert self._clock is not None
+        if self._needs_id(event):
+            event = msgspec.structs.replace(event, next_producer_id=self._cluster.next_producer_id())
+        outcome = self.coordinator.handle(event, self._clock.now_ms())
+        if outcome.records:
+            if self._storage is not None:
+                self._storage.append(outcome.records)
+            for record in outcome.records:
+                self.coordinator.apply(record)
+            for effect in outcome.effects:
+                self._end(effect, effect.groups)
+            self._arm()
+        return outcome.reply
+
+    def _needs_id(self, event: object) -> bool:
+        """Ids are drawn where one may be used: for a new transactional id, or when epochs run out."""
+        if not isinstance(event, InitProducerIdRequest | EndTxnRequest):
+            return False
+        known = self.coordinator.transactions.get(event.transactional_id or "")
+        return known is None or known.producer_epoch >= _LAST_EPOCHS
+
+    def _end(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
+        """Write the markers, tell the groups, and say so; groups that are being loaded are told later."""
+        assert self._clock is not None
+        if groups is effect.groups:
+            self._write_markers(effect, self._clock.now_ms())
+        left = []
+        for group_id in groups:
+            runner = self._groups.shard_of(group_id).runner
+            if runner is None:
+                left.append(group_id)
+            else:
+                runner.process(
+                    TransactionEnded(group_id=group_id, producer_id=effect.producer_id, commit=effect.commit)
+                )
+        if left:
+            self._end_later(effect, tuple(left))
+            return
+        self._process(
+            MarkersWritten(
+                transactional_id=effect.transactional_id,
+                producer_id=effect.producer_id,
+                producer_epoch=effect.producer_epoch,
+            )
+        )
+
+    def _write_markers(self, effect: WriteMarkers, now_ms: int) -> None:
+        for name, number in effect.partitions:
+            topic = self._cluster.image.by_name.get(name)
+            if topic is None:
+                continue
+            try:
+                self._cluster.log(topic, number).end_transaction(
+                    effect.producer_id, effect.producer_epoch, commit=effect.commit, timestamp_ms=now_ms
+                )
+            except ProtocolError as error:
+                log.warning("marker_refused", topic=name, partition=number, reason=error.message)
+
+    def _end_later(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
+        def again() -> None:
+            self._retries.pop(handle, None)
+            self._end(effect, groups)
+
+        handle = asyncio.get_running_loop().call_later(_RETRY_S, again)
+        self._retries[handle] = None
+
+    def _arm(self) -> None:
+        deadline = self.coordinator.next_deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None and self._clock is not None:
+            self._timer = self._clock.call_at(deadline, self.run_due)
+
+    def run_due(self) -> None:
+        """Abort transactions that take too long by now, and forget ids that nobody uses."""
+        assert self._clock is not None
+        while (due := self.coordinator.next_deadline()) is not None and due <= self._clock.now_ms():
+            self._process(TransactionDeadline())
+        self._arm()

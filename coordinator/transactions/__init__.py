@@ -1,0 +1,1 @@
+"""The transaction coordinator: who may write under a transactional id, and whether it counts."""

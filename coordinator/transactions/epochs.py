@@ -1,0 +1,150 @@
+"""Who may write under a transactional id: producer ids and epochs, and how they go on (KIP-360, KIP-890)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.transaction_records import TransactionValue
+from fencepost.coordinator.protocol.transactions import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
+from fencepost.coordinator.transactions.states import TransactionState
+
+LAST_EPOCH = 32_767
+EXHAUSTED_EPOCH = LAST_EPOCH - 1
+"""No producer gets a higher epoch: the last one is left for fencing it."""
+
+EPOCH_PER_TRANSACTION = 2
+"""The client version from which each transaction has an epoch of its own (KIP-890, TV2)."""
+
+
+def initialized(
+    now: TransactionValue, request: InitProducerIdRequest, next_producer_id: int
+) -> TransactionValue:
+    """The next epoch for a producer that begins, or goes on after an error; a retry changes nothing.
+
+    :raises ProtocolError: PRODUCER_FENCED if the producer that asks has been replaced.
+    """
+    told = request.producer_id != NO_PRODUCER_ID
+    if now.producer_epoch >= EXHAUSTED_EPOCH and (not told or request.producer_epoch == now.producer_epoch):
+        return msgspec.structs.replace(
+            now,
+            producer_id=next_producer_id,
+            producer_epoch=0,
+            last_producer_id=now.producer_id,
+            last_producer_epoch=now.producer_epoch if told else NO_PRODUCER_EPOCH,
+        )
+    if not told:
+        last = NO_PRODUCER_EPOCH
+    elif now.producer_epoch in {NO_PRODUCER_EPOCH, request.producer_epoch}:
+        last = now.producer_epoch
+    elif request.producer_epoch == now.last_producer_epoch:
+        return now
+    else:
+        raise fenced(now, request.producer_id, request.producer_epoch)
+    return msgspec.structs.replace(now, producer_epoch=now.producer_epoch + 1, last_producer_epoch=last)
+
+
+def check_successor(now: TransactionValue, request: InitProducerIdRequest) -> None:
+    """Whether a producer that says who it was is this one, is new here, or missed that its epochs ran out.
+
+    :raises ProtocolError: PRODUCER_FENCED if not.
+    """
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    if producer_id not in {NO_PRODUCER_ID, now.producer_id} and not (
+        now.producer_epoch == NO_PRODUCER_EPOCH
+        or (producer_id == now.last_producer_id and epoch >= EXHAUSTED_EPOCH)
+    ):
+        raise fenced(now, producer_id, epoch)
+
+
+def check_producer(now: TransactionValue, producer_id: int, epoch: int) -> None:
+    """Whether the one that asks is the producer.
+
+    :raises ProtocolError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
+    """
+    if producer_id != now.producer_id:
+        raise ProtocolError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"producer id {producer_id}, {now.producer_id} is known"
+        )
+    if epoch != now.producer_epoch:
+        raise fenced(now, producer_id, epoch)
+
+
+def is_retry(now: TransactionValue, request: EndTxnRequest) -> bool:
+    """Whether the answer to the same request got lost: the epoch, or even the id, has gone on since.
+
+    :raises ProtocolError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
+    """
+    if request.client_version < EPOCH_PER_TRANSACTION:
+        check_producer(now, request.producer_id, request.producer_epoch)
+        return False
+    state = TransactionState.of_code(now.status)
+    overflown = (
+        request.producer_id == now.last_producer_id
+        and request.producer_epoch == EXHAUSTED_EPOCH
+        and now.producer_epoch == 0
+    )
+    bumped = request.producer_epoch + 1 == now.producer_epoch
+    current = request.producer_epoch == now.producer_epoch
+    if request.producer_id != now.producer_id and not overflown:
+        raise ProtocolError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"producer id {request.producer_id}, {now.producer_id} is known",
+        )
+    if state in {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}:
+        allowed = bumped
+    elif state in {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}:
+        allowed = bumped or overflown or current
+    else:
+        allowed = current
+    if not allowed:
+        raise fenced(now, request.producer_id, request.producer_epoch)
+    return bumped or overflown
+
+
+def after_end(now: TransactionValue, client_version: int, next_producer_id: int) -> TransactionValue:
+    """The epoch of the markers: the next one, if each transaction has its own. It may be the id's last."""
+    if client_version < EPOCH_PER_TRANSACTION:
+        return now
+    exhausted = now.producer_epoch >= EXHAUSTED_EPOCH
+    return msgspec.structs.replace(
+        now,
+        producer_epoch=min(now.producer_epoch + 1, LAST_EPOCH),
+        last_producer_epoch=now.producer_epoch,
+        next_producer_id=next_producer_id if exhausted else NO_PRODUCER_ID,
+    )
+
+
+def after_fence(now: TransactionValue) -> TransactionValue:
+    """The epoch at which what a producer left open is aborted: it may not write any more."""
+    return msgspec.structs.replace(
+        now,
+        producer_epoch=min(now.producer_epoch + 2, LAST_EPOCH),
+        last_producer_epoch=min(now.producer_epoch + 1, LAST_EPOCH),
+    )
+
+
+def after_markers(now: TransactionValue) -> TransactionValue:
+    """The producer of the next transaction: another id if the epochs of this one ran out."""
+    if now.next_producer_id == NO_PRODUCER_ID:
+        return now
+    return msgspec.structs.replace(
+        now,
+        producer_id=now.next_producer_id,
+        producer_epoch=0,
+        last_producer_id=now.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+    )
+
+
+def fenced(now: TransactionValue, producer_id: int, epoch: int) -> ProtocolError:
+    """The refusal of a producer that was replaced."""
+    return ProtocolError(
+        ErrorCode.PRODUCER_FENCED,
+        f"producer {producer_id} at epoch {epoch}, it is {now.producer_id} at {now.producer_epoch} by now",
+    )

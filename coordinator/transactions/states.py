@@ -1,0 +1,97 @@
+"""The states of a transactional id, and the arrows between them.
+
+::
+
+    Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
+                    \\-> PrepareAbort  -> CompleteAbort  -> Ongoing ...
+
+Kafka also names PrepareEpochFence, which it never writes: a producer is fenced and its transaction aborted in
+one step, here too.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from fencepost.coordinator.protocol.machine import StateTable
+
+
+class TransactionState(enum.StrEnum):
+    """Where a transactional id stands, under the name that DescribeTransactions shows."""
+
+    EMPTY = "Empty"
+    """No transaction since the producer was initialized."""
+    ONGOING = "Ongoing"
+    """Partitions or offsets are part of a transaction."""
+    PREPARE_COMMIT = "PrepareCommit"
+    """The commit is decided; markers are on their way."""
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    """All markers of the last transaction are written."""
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    """The transactional id was not used for long, and is forgotten."""
+
+    @property
+    def code(self) -> int:
+        """The state's number in records."""
+        return _CODES[self]
+
+    @classmethod
+    def of_code(cls, code: int) -> TransactionState:
+        """The state behind a record's number.
+
+        :raises KeyError: if there is none.
+        """
+        return _STATES[code]
+
+
+_CODES = {state: code for code, state in enumerate(TransactionState)}
+_STATES = {code: state for state, code in _CODES.items()}
+
+
+class TransactionEvent(enum.StrEnum):
+    """What happens to a transactional id."""
+
+    PRODUCER_INITIALIZED = "producer initialized"
+    PARTITIONS_ADDED = "partitions added"
+    """Or the offsets of a group."""
+    COMMIT_REQUESTED = "commit requested"
+    ABORT_REQUESTED = "abort requested"
+    PRODUCER_FENCED = "producer fenced"
+    """Another producer was initialized, and what the first one left open is aborted."""
+    TIMED_OUT = "timed out"
+    MARKERS_WRITTEN = "markers written"
+    EXPIRED = "expired"
+
+
+_S, _E = TransactionState, TransactionEvent
+
+TRANSACTION_TABLE: StateTable[TransactionState, TransactionEvent] = StateTable(
+    "transaction",
+    source="KIP-98, Transaction Coordinator; KIP-890; TransactionState in Kafka 4.3",
+    states=TransactionState,
+    initial=_S.EMPTY,
+    terminal=(_S.DEAD,),
+    transitions=(
+        (_S.EMPTY, _E.PRODUCER_INITIALIZED, _S.EMPTY),
+        (_S.EMPTY, _E.PARTITIONS_ADDED, _S.ONGOING),
+        (_S.EMPTY, _E.ABORT_REQUESTED, _S.PREPARE_ABORT),
+        (_S.EMPTY, _E.EXPIRED, _S.DEAD),
+        (_S.ONGOING, _E.PARTITIONS_ADDED, _S.ONGOING),
+        (_S.ONGOING, _E.COMMIT_REQUESTED, _S.PREPARE_COMMIT),
+        (_S.ONGOING, _E.ABORT_REQUESTED, _S.PREPARE_ABORT),
+        (_S.ONGOING, _E.PRODUCER_FENCED, _S.PREPARE_ABORT),
+        (_S.ONGOING, _E.TIMED_OUT, _S.PREPARE_ABORT),
+        (_S.PREPARE_COMMIT, _E.MARKERS_WRITTEN, _S.COMPLETE_COMMIT),
+        (_S.PREPARE_ABORT, _E.MARKERS_WRITTEN, _S.COMPLETE_ABORT),
+        (_S.COMPLETE_COMMIT, _E.PRODUCER_INITIALIZED, _S.EMPTY),
+        (_S.COMPLETE_COMMIT, _E.PARTITIONS_ADDED, _S.ONGOING),
+        (_S.COMPLETE_COMMIT, _E.ABORT_REQUESTED, _S.PREPARE_ABORT),
+        (_S.COMPLETE_COMMIT, _E.EXPIRED, _S.DEAD),
+        (_S.COMPLETE_ABORT, _E.PRODUCER_INITIALIZED, _S.EMPTY),
+        (_S.COMPLETE_ABORT, _E.PARTITIONS_ADDED, _S.ONGOING),
+        (_S.COMPLETE_ABORT, _E.ABORT_REQUESTED, _S.PREPARE_ABORT),
+        (_S.COMPLETE_ABORT, _E.EXPIRED, _S.DEAD),
+    ),
+)
