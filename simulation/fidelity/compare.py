@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from fencepost.simulation.chaos.run import WORLD, run_real
 from fencepost.simulation.chaos.tempo import Tempo, tempo
 from fencepost.simulation.checkers import all_checkers, real_checkers
 from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.clusters.probe import examine
 from fencepost.simulation.fidelity.fit import Fit, fit
 from fencepost.simulation.fidelity.latencies import Latencies
 from fencepost.simulation.pipeline.analyze import Tables, analyze
@@ -152,7 +154,7 @@ def compare(
     :raises FencepostError: if there is too little to fit a model to.
     :raises EnvironmentLacks: as `analyze` does.
     """
-    model = fit(played.latencies) if fitted else None
+    model = fit(played.latencies, partial(_simulated_once, played)) if fitted else None
     latencies = Latencies()
     violations = 0
     runs = len(played.plays) * SIMULATIONS
@@ -193,9 +195,19 @@ def compare(
     )
 
 
+def _simulated_once(played: Played, model: Fit) -> Latencies:
+    """How long heartbeats take under a model, in one run of each plan."""
+    latencies = Latencies()
+    for seed, tempo_ in played.plays.items():
+        scenario = _simulable(tempo_.scenario, played.config, model)
+        run(scenario, seed, plan=tempo_.plan, checkers=[latencies])
+    return latencies
+
+
 async def _configuration(cluster: Cluster | str) -> GroupCoordinatorConfig:
-    servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else cluster
-    admin = Admin(servers)
+    if isinstance(cluster, str):
+        await examine(cluster.partition(",")[0].strip())
+    admin = Admin(cluster if isinstance(cluster, str) else cluster.bootstrap_servers)
     try:
         return await admin.configuration()
     finally:

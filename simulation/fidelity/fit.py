@@ -1,10 +1,14 @@
-"""The latency model that a real run suggests, in the simulator's own terms."""
+"""The latency model that a real run suggests, in the simulator's own terms.
+
+A heartbeat's round trip is two messages, what it waits for behind others, and the log if it changed
+something. Real and simulated ones have all that in common, so the model is found by simulating: change it
+until simulated heartbeats take as long as the real ones did.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,13 +16,12 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.fidelity.latencies import Latencies
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.values import Span
-from fencepost.simulation.world import rng
 
 LEAST_ROUND_TRIPS: Final = 100
-"""Below that a 99th percentile is one heartbeat's luck."""
-_LEAST_WRITTEN: Final = 10
+"""Below that the slow ones among them are one heartbeat's luck."""
+LEAST_WRITTEN: Final = 10
 _SHORTEST_US: Final = 20
-_ROUNDS: Final = 12
+_ROUNDS: Final = 8
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,46 +46,56 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         return {"network.latency": _toml(self.latency), "cluster.replication": _toml(self.replication)}
 
 
-def fit(latencies: Latencies) -> Fit:
-    """The model under which simulated heartbeats take as long as these, at the median and in the tail.
+class _Times(NamedTuple):
+    """The median and the 90th percentile of round trips, in microseconds."""
+
+    steady: tuple[float, float]
+    written: tuple[float, float]
+
+
+def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
+    """The model under which simulated heartbeats take as long as these: the median, and one in ten.
 
     :raises FencepostError: if there are too few to tell.
     """
-    steady, written = sorted(latencies.steady), sorted(latencies.written)
-    if len(steady) < LEAST_ROUND_TRIPS or len(written) < _LEAST_WRITTEN:
+    if len(measured.steady) < LEAST_ROUND_TRIPS or len(measured.written) < LEAST_WRITTEN:
         raise FencepostError(
-            f"--fit: {len(steady)} steady heartbeats and {len(written)} that moved an epoch are too few:"
-            f" {LEAST_ROUND_TRIPS} and {_LEAST_WRITTEN} are needed; try a longer --duration or more --seeds"
+            f"--fit: {len(measured.steady)} steady heartbeats and {len(measured.written)} that moved an epoch"
+            f" are too few: {LEAST_ROUND_TRIPS} and {LEAST_WRITTEN} are needed; try a longer --duration or"
+            " more --seeds"
         )
-    usual = _at(steady, 0.5)
+    wanted = _times(measured)
+    log = tuple(
+        max(written - steady, 1) for written, steady in zip(wanted.written, wanted.steady, strict=True)
+    )
+    model = Fit(latency=_lognormal(*(each / 2 for each in wanted.steady)), replication=_lognormal(*log))
+    for _ in range(_ROUNDS):
+        model = _better(model, wanted, _times(simulate(model)))
+    return model
+
+
+def _better(model: Fit, wanted: _Times, found: _Times) -> Fit:
+    """Each end of each distribution moved by as much as what it decides was off."""
+    steady = [one / max(other, 1) for one, other in zip(wanted.steady, found.steady, strict=True)]
+    written = [one / max(other, 1) for one, other in zip(wanted.written, found.written, strict=True)]
     return Fit(
-        latency=_one_way(usual, _at(steady, 0.99)),
-        replication=_lognormal(_at(written, 0.5) - usual, _at(written, 0.99) - usual),
+        latency=_lognormal(model.latency.low * steady[0], model.latency.high * steady[1]),
+        replication=_lognormal(model.replication.low * written[0], model.replication.high * written[1]),
     )
 
 
-def _one_way(median: int, p99: int) -> Span:
-    """The distribution of which two draws together have that median and that 99th percentile."""
-    half, tail = median / 2, max(p99 - median / 2, median / 2)
-    for _ in range(_ROUNDS):
-        together = _sum_of_two(_lognormal(half, tail).quantiles)
-        half *= median / max(_at(together, 0.5), 1)
-        tail = max(half, tail * p99 / max(_at(together, 0.99), 1))
-    return _lognormal(half, tail)
+def _times(latencies: Latencies) -> _Times:
+    return _Times(_at(latencies.steady), _at(latencies.written))
 
 
-def _sum_of_two(quantiles: rng.Quantiles) -> list[int]:
-    chance = random.Random(0)
-    return sorted(sum(chance.choices(quantiles, k=2)) for _ in range(20_000))
+def _at(values: Sequence[int]) -> tuple[float, float]:
+    ordered = sorted(values) or [0]
+    return ordered[len(ordered) // 2], ordered[len(ordered) * 9 // 10]
 
 
 def _lognormal(median: float, p99: float) -> Span:
     low = max(_SHORTEST_US, round(median))
     return Span("lognormal", low, max(low, round(p99)))
-
-
-def _at(ordered: Sequence[int], share: float) -> int:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def _toml(span: Span) -> str:

@@ -1,0 +1,83 @@
+"""`fencepost compare`: what it refuses before anything starts, and what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fencepost.simulation.cli import main
+from fencepost.simulation.cli.compare import _print
+from fencepost.simulation.fidelity.compare import Comparison, Distribution, Ratio, Side
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nothing-like-it"], "nothing-like-it"),
+        (["steady", "--duration", "soon"], "--duration"),
+        (["steady", "--duration", "10ms"], "at least a second"),
+        (["steady", "--set", "group.colour=red"], "colour"),
+        (["steady", "--seeds", "0"], "seeds"),
+    ],
+)
+def test_wrong_words_are_refused(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words, "--cluster", "127.0.0.1:1", "--out", str(tmp_path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_no_broker_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "steady", "--cluster", "127.0.0.1:1", "--out", str(tmp_path)]) == 3
+    error = capsys.readouterr().err
+    assert "127.0.0.1:1" in error
+    assert "Traceback" not in error
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
+    side = Side(
+        runs=2,
+        rebalances=Distribution(count=21, median=0.42, p90=1.5, p99=3.0, max=150.0),
+        downtime=Distribution(),
+        heartbeat=Distribution(count=2_000, median=0.002, p90=0.004, p99=0.01, max=0.2),
+        violations=0,
+    )
+    comparison = Comparison(
+        scenario="steady",
+        members=3,
+        partitions=18,
+        seeds=[1, 2],
+        cluster="jvm",
+        nodes=1,
+        fitted={"network.latency": '{median = "1ms", p99 = "2ms"}'},
+        simulated=side,
+        real=side,
+        ratio=Ratio(
+            rebalance_median=1.0, rebalance_p90=1, downtime_median=None, downtime_p90=None, heartbeat_median=1
+        ),
+        records_lost=3,
+        skipped=[],
+        out="out/compare",
+    )
+    _print(comparison, None)
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines]
+    assert [
+        "rebalances",
+        "simulated",
+        "10.5",
+        "420",
+        "ms",
+        "1.50",
+        "s",
+        "3.00",
+        "s",
+        "2",
+        "min",
+        "30",
+        "s",
+    ] in rows
+    assert "3 acknowledged records were lost" in lines
+    assert '  --set \'network.latency={median = "1ms", p99 = "2ms"}\'' in lines

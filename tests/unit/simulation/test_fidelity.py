@@ -1,0 +1,141 @@
+"""A model that was fitted gives back what was measured, and equal worlds compare as equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.chaos.result import ChaosResult
+from fencepost.simulation.chaos.tempo import tempo
+from fencepost.simulation.fidelity import compare as fidelity
+from fencepost.simulation.fidelity.compare import Played, compare
+from fencepost.simulation.fidelity.fit import LEAST_ROUND_TRIPS, Fit, fit
+from fencepost.simulation.fidelity.latencies import Latencies
+from fencepost.simulation.pipeline.traces import TRACES
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.scenarios.values import Span
+from fencepost.simulation.trace.parquet import ParquetTrace
+from fencepost.simulation.trace.schema import Row
+
+
+def measured(*settings: str, scenario: str = "scale-up-and-down") -> Latencies:
+    latencies = Latencies()
+    run(load(scenario, overrides=list(settings), duration="10m"), 3, checkers=[latencies])
+    return latencies
+
+
+def simulated(model: Fit) -> Latencies:
+    return measured(*(f"{key}={value}" for key, value in model.settings.items()))
+
+
+@pytest.mark.parametrize(("median", "p99"), [("1ms", "3ms"), ("2ms", "80ms"), ("30ms", "200ms")])
+def test_a_fitted_model_takes_as_long_as_what_it_was_fitted_to(median: str, p99: str) -> None:
+    latency = f'network.latency={{median = "{median}", p99 = "{p99}"}}'
+    before = measured(latency, "cluster.replication=20ms")
+    after = simulated(fit(before, simulated))
+    for share, tolerance in ((0.5, 0.1), (0.9, 0.25)):
+        for one, other in ((before.steady, after.steady), (before.written, after.written)):
+            assert at(other, share) == pytest.approx(at(one, share), rel=tolerance)
+
+
+def at(values: list[int], share: float) -> int:
+    return sorted(values)[int(share * len(values))]
+
+
+def test_only_answered_heartbeats_count() -> None:
+    lossy = measured(scenario="lossy-network")
+    assert all(us > 0 for us in lossy.steady + lossy.written)
+    assert min(len(lossy.steady), len(lossy.written)) > 10
+
+
+def test_too_few_round_trips_fit_nothing() -> None:
+    few = Latencies()
+    few.steady = [1_000] * (LEAST_ROUND_TRIPS - 1)
+    few.written = [9_000] * 10
+    with pytest.raises(FencepostError, match="99 steady heartbeats and 10 that moved an epoch are too few"):
+        fit(few, simulated)
+
+
+def test_settings_of_a_model_are_those_of_a_scenario() -> None:
+    model = Fit(latency=Span("lognormal", 700, 9_000), replication=Span("lognormal", 5_000, 5_000))
+    given = load("steady", overrides=[f"{key}={value}" for key, value in model.settings.items()])
+    assert given == model.applied(load("steady"))
+
+
+def test_a_configuration_survives_as_properties() -> None:
+    config = GroupCoordinatorConfig(
+        group_consumer_heartbeat_interval_ms=5_500,
+        group_consumer_assignors=("range",),
+        group_consumer_assignor_offload_enable=False,
+    )
+    assert GroupCoordinatorConfig.from_properties(config.properties()) == config
+
+
+class ToldAsReal:
+    """Writes the trace of a simulated run as if it were real."""
+
+    def __init__(self, onward: ParquetTrace) -> None:
+        self._onward = onward
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        self._onward.write([Row(*row)._replace(world="real") for row in rows])
+
+
+@pytest.mark.real
+@pytest.mark.timeout(240)
+def test_equal_worlds_compare_as_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fidelity, "SIMULATIONS", 1)
+    scenario, config = load("scale-up-and-down"), GroupCoordinatorConfig()
+    plays = {seed: tempo(scenario, seed, config, 500_000_000) for seed in range(12)}
+    latencies = Latencies()
+    (tmp_path / TRACES).mkdir()
+    results = []
+    for seed, played in plays.items():
+        with ParquetTrace(tmp_path / TRACES / f"real-{seed}.parquet", f"real-{seed}") as trace:
+            result = run(
+                played.scenario, seed, plan=played.plan, checkers=[latencies], trace=ToldAsReal(trace)
+            )
+        results.append(told_as_real(result.members))
+    done = Played(
+        scenario=scenario, config=config, plays=plays, results=results, latencies=latencies, out=tmp_path
+    )
+
+    result = compare(done, report=tmp_path / "report.html")
+
+    assert (result.real.runs, result.simulated.runs) == (12, 12)
+    assert result.simulated.violations == 0
+    assert result.real.rebalances.count > 60
+    assert result.simulated.rebalances.count == pytest.approx(result.real.rebalances.count, rel=0.2)
+    assert result.ratio.rebalance_median == pytest.approx(1, abs=0.25)
+    assert result.ratio.heartbeat_median == pytest.approx(1, abs=0.1)
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+def told_as_real(members: int) -> ChaosResult:
+    return ChaosResult(
+        scenario="scale-up-and-down",
+        seed=1,
+        members=members,
+        partitions=18,
+        virtual_seconds=1,
+        wall_seconds=1,
+        events=1,
+        heartbeats=1,
+        rebalances=1,
+        converged=True,
+        violations=[],
+        digest="",
+        records_sent=0,
+        records_lost=0,
+        records_duplicated=0,
+        client="fencepost",
+        cluster="jvm",
+        nodes=1,
+        speed=1,
+        skipped=[],
+    )
