@@ -9,11 +9,18 @@ import msgspec
 from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE
 from fencepost.coordinator.consumer.states import GROUP_TABLE, MEMBER_TABLE
 from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.coordinator.transactions.states import TRANSACTION_TABLE
 from fencepost.member.machines import MACHINES
 
 Table: TypeAlias = StateTable[Any, Any]
 
-TABLES: tuple[Table, ...] = (*MACHINES.values(), GROUP_TABLE, MEMBER_TABLE, CLASSIC_GROUP_TABLE)
+TABLES: tuple[Table, ...] = (
+    *MACHINES.values(),
+    GROUP_TABLE,
+    MEMBER_TABLE,
+    CLASSIC_GROUP_TABLE,
+    TRANSACTION_TABLE,
+)
 """Every machine there is, members first."""
 
 
