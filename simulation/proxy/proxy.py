@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TypeAlias
 
+from fencepost.coordinator.codec.endpoints import is_readable
+from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.proxy.connection import Connection, Surroundings
 from fencepost.simulation.proxy.observer import ProxyObserver
@@ -69,6 +71,9 @@ class Proxy:
         :raises EnvironmentLacks: if the host is no address of this machine.
         """
         loop = asyncio.get_running_loop()
+        is_readable(
+            ApiKey.METADATA, 0
+        )  # loads the schemas' library now, and not while somebody's heartbeat waits
         try:
             found = await loop.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)
             family, address = found[0][0], str(found[0][4][0])
