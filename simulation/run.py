@@ -93,7 +93,7 @@ def run(
     )
     with _without_logs(), _without_collections():
         try:
-            recorder.add(0, "", Kind.RUN_START.value, detail=f"{scenario.name} {seed}")
+            recorder.add(0, "", Kind.RUN_START.value, detail=f"{scenario.name} {seed} {scenario.group.members}")
             world.begin()
             Nemesis(world, chosen).begin()
             for until_us in _slices(chosen.end_us):

@@ -28,7 +28,7 @@ Tables: TypeAlias = dict[str, list[dict[str, Any]]]
 CURVE_POINTS = 101
 """A distribution is drawn from its percentiles 0, 1, … 100, however many values it has."""
 
-_VIEWS = ("rebalance", "ownership", "handover")
+_VIEWS = ("rebalance", "formation", "ownership", "handover")
 _CACHED = frozenset({"rebalance", "handover"})
 _TABLES = (
     "rebalances",

@@ -85,9 +85,9 @@ _FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "p90": ("90 %", duration),
     "p99": ("99 %", duration),
     "max": ("longest", duration),
-    "formation_median": ("first one, median", duration),
+    "formed_median": ("first members stable", duration),
     "epochs_mean": ("epochs each", _one_decimal),
-    "run_seconds_mean": ("all partitions, a run", duration),
+    "run_seconds_mean": ("all partitions, per run", duration),
     "begin_s": ("began at", duration),
     "seconds": ("time", duration),
     "epochs": ("epochs", whole),
@@ -132,12 +132,12 @@ def scenario_grid(data: ReportInput) -> Grid:
         "failed",
         "violations",
         "rebalances",
-        "one takes, median",
-        "99 %",
+        "rebalance, median",
+        "rebalance, 99 %",
         "partition down, median",
-        "99 %",
-        "summed up, a run",
-        "heartbeats a rebalance",
+        "partition down, 99 %",
+        "all partitions down, per run",
+        "heartbeats per rebalance",
     )
     lines = []
     for row in data.tables["runs"]:
@@ -202,9 +202,10 @@ def detail_grids(data: ReportInput) -> list[Grid]:
     grids = [
         grid(
             "Rebalances",
-            "From the first raise of the group epoch until the group is stable. The first forms the group.",
+            "From the first raise of the group epoch until the group is stable. First members stable: since"
+            " the run's start, until all members of the start were STABLE at the group's epoch; median.",
             tables["rebalances"],
-            (*quantiles, "formation_median", "epochs_mean", "unfinished"),
+            (*quantiles, "formed_median", "epochs_mean", "unfinished"),
         ),
         grid(
             "Longest rebalances",

@@ -15,7 +15,7 @@ class Kind(enum.StrEnum):
     """What a row tells."""
 
     RUN_START = "run.start"
-    """`detail` is the scenario's name and the seed."""
+    """`detail` is the scenario's name, the seed, and how many members the group has at the start."""
     FAULTS_END = "run.faults_end"
     """From here on nothing disturbs the group; the liveness bound starts."""
     RUN_END = "run.end"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(400),
     pytest.mark.xdist_group("spark"),
     # Libraries of Spark's own warn of each other's; our code runs in the tests beside this one.
     pytest.mark.filterwarnings("default"),
@@ -45,13 +45,23 @@ def spark() -> Iterator[SparkSession]:
 class Story:
     """The trace of one run, told event by event; times are in seconds."""
 
-    def __init__(self, run_id: str, scenario: str) -> None:
+    def __init__(self, run_id: str, scenario: str, members: str = "") -> None:
         self.run_id = run_id
         self.rows: list[Row] = []
-        self.add(0, "run.start", detail=f"{scenario} 1")
+        self.add(0, "run.start", detail=f"{scenario} 1 {members}".rstrip())
         self.add(0, "topic", "orders", detail="created 2")
 
-    def add(self, t: float, kind: str, actor: str = "", parts: tuple[int, ...] = (), **columns: str) -> None:
+    def add(
+        self,
+        t: float,
+        kind: str,
+        actor: str = "",
+        parts: tuple[int, ...] = (),
+        *,
+        member_epoch: int = -1,
+        group_epoch: int = -1,
+        **columns: str,
+    ) -> None:
         blank = {"state_from": "", "state_to": "", "error": "", "detail": ""}
         self.rows.append(
             Row(
@@ -61,8 +71,8 @@ class Story:
                 group="g",
                 actor=actor,
                 kind=kind,
-                member_epoch=-1,
-                group_epoch=-1,
+                member_epoch=member_epoch,
+                group_epoch=group_epoch,
                 partitions=tuple(TopicPartition("orders", part) for part in parts),
                 **{**blank, **columns},
             )
@@ -138,11 +148,38 @@ def broken() -> Story:
     return story
 
 
+def forming() -> Story:
+    """Two members start, and are STABLE at the epoch of the group at 9 s. A third one comes later."""
+    story = Story("c", "gamma", members="2")
+
+    def stable(t: float, actor: str, epoch: int) -> None:
+        story.add(t, "heartbeat", actor, member_epoch=epoch)
+        story.add(t, "member.state", actor, state_to="STABLE")
+
+    story.add(1, "host", "m1", detail="start")
+    story.add(1, "group.epoch", "b", detail="join", group_epoch=1)
+    stable(2, "m1", 1)
+    story.add(3, "host", "m2", detail="start")
+    story.add(3, "group.epoch", "b", detail="join", group_epoch=2)
+    stable(4, "m2", 2)
+    story.add(5, "host", "m1", detail="crash")
+    story.add(6, "heartbeat", "m2", member_epoch=2)
+    story.add(7, "host", "m1", detail="start")
+    stable(8, "m1", 1)
+    story.add(9, "heartbeat", "m1", member_epoch=2)
+    story.add(10, "host", "m3", detail="start")
+    story.add(10, "group.epoch", "b", detail="join", group_epoch=3)
+    story.add(20, "group.state", "b", state_to="Stable")
+    story.add(30, "run.end")
+    return story
+
+
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     folder = tmp_path_factory.mktemp("stories")
     healthy().write(folder)
     broken().write(folder)
+    forming().write(folder)
     return analyze(folder)
 
 
@@ -153,10 +190,15 @@ def rows(tables: Tables, name: str, scenario: str) -> list[dict[str, Any]]:
 def test_rebalances_last_until_the_group_is_stable(tables: Tables) -> None:
     (row,) = rows(tables, "rebalances", "alpha")
     assert (row["count"], row["unfinished"], row["median"], row["max"]) == (4, 1, 2.0, 5.0)
-    assert row["formation_median"] == 2.0
+    assert row["formed_median"] is None, "its trace does not say how many there were"
     (beats,) = rows(tables, "heartbeats", "alpha")
     assert (beats["rebalances"], beats["mean"], beats["max"]) == (4, 0.75, 2)
     assert rows(tables, "rebalances", "beta") == []
+
+
+def test_a_group_is_formed_once_all_of_the_start_are_stable_at_its_epoch(tables: Tables) -> None:
+    (row,) = rows(tables, "rebalances", "gamma")
+    assert row["formed_median"] == 9.0
 
 
 def test_the_longest_rebalance_comes_first(tables: Tables) -> None:

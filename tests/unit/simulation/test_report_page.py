@@ -82,7 +82,7 @@ def report_input(**changes: Any) -> ReportInput:
     quantiles = {"count": 5, "median": 1.5, "p90": 2.0, "p99": 3.0, "max": 4.0}
     tables = {
         "runs": [labels | {"runs": 10, "failed": 1, "violations": 2, "traced": 4}],
-        "rebalances": [labels | quantiles | {"formation_median": 1.0, "epochs_mean": 1.2, "unfinished": 0}],
+        "rebalances": [labels | quantiles | {"formed_median": 1.0, "epochs_mean": 1.2, "unfinished": 0}],
         "longest_rebalances": [
             labels
             | {"run_id": "r", "begin_s": 1.0, "seconds": 4.0, "cause": "join", "epochs": 1, "heartbeats": 9}

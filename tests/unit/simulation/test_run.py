@@ -76,7 +76,7 @@ def test_the_trace_has_what_analyses_need():
     rows = [Row(*row) for row in kept.rows]
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
     assert [row.t_us for row in rows] == sorted(row.t_us for row in rows)
-    assert (rows[0].kind, rows[0].detail, rows[-1].kind) == ("run.start", "scenario 1", "run.end")
+    assert (rows[0].kind, rows[0].detail, rows[-1].kind) == ("run.start", "scenario 1 3", "run.end")
     assigned = [row for row in rows if row.kind == "callback.end" and row.detail == "assigned"]
     assert {p for row in assigned for p in row.partitions} == {("orders", n) for n in range(6)}
     moves = [(row.state_from, row.state_to) for row in rows if row.kind == "member.state"]

@@ -1,0 +1,55 @@
+-- View `formation`: one row a run, and when all members of the start were STABLE at the group's epoch for the first time;
+-- null if they never were, or if the trace does not say how many members the start has. A member's epoch is the
+-- newest that a heartbeat told it. Members are the first that started, whatever became of them meanwhile.
+WITH begins AS (
+  SELECT run_id, try_cast(split_part(min_by(detail, seq), ' ', 3) AS INT) AS members
+  FROM trace
+  WHERE kind = 'run.start'
+  GROUP BY run_id
+),
+first_ones AS (
+  SELECT run_id, actor, members
+  FROM (
+    SELECT run_id, actor, row_number() OVER (PARTITION BY run_id ORDER BY min(seq)) AS place
+    FROM trace
+    WHERE kind = 'host' AND detail = 'start'
+    GROUP BY run_id, actor
+  ) JOIN begins USING (run_id)
+  WHERE place <= members
+),
+stays AS (
+  SELECT run_id, members, seq,
+         last_value(CASE WHEN kind <> 'heartbeat' THEN state_to END, true) OVER so_far AS state,
+         last_value(CASE WHEN kind = 'heartbeat' AND error = '' THEN member_epoch END, true) OVER so_far AS epoch,
+         lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id, actor ORDER BY seq) AS until
+  FROM trace JOIN first_ones USING (run_id, actor)
+  WHERE kind IN ('member.state', 'heartbeat') OR kind = 'host' AND detail IN ('crash', 'stopped', 'start')
+  WINDOW so_far AS (PARTITION BY run_id, actor ORDER BY seq)
+),
+epochs AS (
+  SELECT run_id, group_epoch, seq AS since,
+         lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id ORDER BY seq) AS ends
+  FROM trace
+  WHERE kind = 'group.epoch'
+),
+settled AS (
+  SELECT run_id, members, greatest(seq, since) AS since, least(until, ends) AS ends
+  FROM stays JOIN epochs USING (run_id)
+  WHERE state = 'STABLE' AND epoch = group_epoch AND seq < ends AND since < until
+),
+counted AS (
+  SELECT run_id, members, seq, sum(change) OVER (PARTITION BY run_id ORDER BY seq) AS so_many
+  FROM (
+    SELECT run_id, members, since AS seq, 1 AS change FROM settled
+    UNION ALL
+    SELECT run_id, members, ends AS seq, -1 AS change FROM settled
+  )
+),
+formed AS (
+  SELECT run_id, min(seq) AS seq
+  FROM counted
+  WHERE so_many = members
+  GROUP BY run_id
+)
+SELECT run_id, scenario, parameters, t_us / 1e6 AS seconds
+FROM run LEFT JOIN (SELECT run_id, t_us FROM formed JOIN trace USING (run_id, seq)) USING (run_id)
