@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchRequest, OffsetFetchResponse
@@ -33,18 +35,15 @@ class PositionState(enum.Enum):
 UNKNOWN, RESETTING, UNDECIDED, KNOWN = PositionState
 
 
-class Position:
+class Position(msgspec.Struct, eq=False, gc=False):
     """One owned partition."""
 
-    __slots__ = ("committed", "delivered", "processed", "state")
-
-    def __init__(self) -> None:
-        self.state = UNKNOWN
-        self.delivered = -1
-        """Offset of the next record to hand over."""
-        self.processed = -1
-        """Records before this offset were handed over by polls that ended before the last one began."""
-        self.committed = -1
+    state: PositionState = UNKNOWN
+    delivered: int = -1
+    """Offset of the next record to hand over."""
+    processed: int = -1
+    """Records before this offset were handed over by polls that ended before the last one began."""
+    committed: int = -1
 
     def start(self, offset: int) -> None:
         """Reading starts here."""
@@ -118,6 +117,8 @@ class Positions:
                 self._incomplete = True
             else:
                 position.start(start)
+        if not self._announced:
+            self._announced = {}  # one that was emptied keeps its room
         self._fetchable = None
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:

@@ -26,14 +26,16 @@ def as_set(partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
     return frozenset(partitions)
 
 
+@lru_cache(maxsize=64)
 def joined(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-    """The union; one of the two where the other is empty."""
+    """The union, one object for all who ask; one of the two where the other is empty."""
     return one | other if one and other else one or other
 
 
+@lru_cache(maxsize=64)
 def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-    """The difference; the same empty set wherever nothing is left."""
-    return (one - other or NOTHING) if one else one
+    """The difference, one object for all who ask; `one` itself where nothing goes."""
+    return one if one.isdisjoint(other) else one - other or NOTHING
 
 
 class Checker(Observer):

@@ -79,7 +79,7 @@ class Ownership:
     ) -> Iterator[Finding]:
         group = step.group
         assert group is not None
-        holders = list(map(self.holders.by_topic.get(topic_id, {}).get, numbers))
+        holders = self.holders.of(topic_id, numbers)
         epochs = group.partition_epochs.of_all(topic_id, numbers)
         one = group.members.get(holders[0] or "") if len(set(holders)) == 1 else None
         if one is not None and epochs.count(one.member_epoch) == len(epochs):
@@ -112,9 +112,7 @@ class Ownership:
     def others(self, member_id: MemberId, partitions: Partitions) -> Iterator[tuple[TopicId, int, MemberId]]:
         """Which of these partitions somebody else holds."""
         for topic_id, numbers in partitions.items():
-            holders = self.holders.by_topic.get(topic_id, {})
-            for number in numbers:
-                holder = holders.get(number)
+            for number, holder in zip(numbers, self.holders.of(topic_id, numbers), strict=True):
                 if holder is not None and holder != member_id:
                     yield topic_id, number, holder
 

@@ -35,12 +35,19 @@ class BrokerStatus(enum.StrEnum):
     DOWN = "down"
 
 
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+STANDBY, LOADING, ACTIVE, DOWN = BrokerStatus
+NONE = ErrorCode.NONE
+
+
 class BrokerHost(Host):
     """One broker. `runtime` is there while it loads or runs the group's coordinator."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         super().__init__(name, cluster.loop)
-        self.status = BrokerStatus.STANDBY
+        self.up = True
+        """Whether the process lives: unless its status is DOWN."""
+        self.status = STANDBY
         self.runtime: CoordinatorRuntime | None = None
         self._cluster = cluster
         self._term = 0
@@ -51,11 +58,6 @@ class BrokerHost(Host):
         self._replication: Samples = cluster.streams.samples(
             f"replication/{name}", cluster.spec.replication.quantiles
         )
-
-    @property
-    def up(self) -> bool:
-        """Whether the process lives."""
-        return self.status is not BrokerStatus.DOWN
 
     @property
     def running(self) -> bool:
@@ -79,10 +81,10 @@ class BrokerHost(Host):
         now = self.loop.now_us
         if not isinstance(request, GROUP_REQUESTS):
             call.answer(self._cluster.answer(request), now)
-        elif self.status is BrokerStatus.ACTIVE:
+        elif self.status is ACTIVE:
             outcome = self.step(request)  # type: ignore[arg-type]  # GROUP_REQUESTS are events
             call.answer(outcome.reply, now + self._replication.draw() if outcome.records else now)
-        elif self.status is BrokerStatus.LOADING:
+        elif self.status is LOADING:
             call.answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), now)
         else:
             call.answer(refuse(request, ErrorCode.NOT_COORDINATOR), now)
@@ -97,7 +99,7 @@ class BrokerHost(Host):
             not outcome.records
             and not outcome.effects
             and type(reply) is ConsumerGroupHeartbeatResponse
-            and reply.error_code is ErrorCode.NONE
+            and reply.error_code is NONE
         ):
             for hook in self._steady:
                 hook(self.name, event, outcome, now)
@@ -127,7 +129,7 @@ class BrokerHost(Host):
         if self.frozen:
             self.run(self._run_due, armed)
             return
-        if armed != (self._term, self._armed_ms) or self.status is not BrokerStatus.ACTIVE:
+        if armed != (self._term, self._armed_ms) or self.status is not ACTIVE:
             return
         assert self.runtime is not None
         self._armed_ms = None
@@ -147,7 +149,7 @@ class BrokerHost(Host):
             self.run(self._resolved, due)
             return
         term, effect = due
-        if term == self._term and self.status is BrokerStatus.ACTIVE:
+        if term == self._term and self.status is ACTIVE:
             self.step(self._cluster.resolve(effect))
 
     # -- leadership ---------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ class BrokerHost(Host):
     def load(self) -> None:
         """Become the group's coordinator: refuse requests until the journal is read."""
         self._term += 1
-        self.status = BrokerStatus.LOADING
+        self.status = LOADING
         self._cluster.tell("on_coordinator_state", self.name, "load")
         self.loop.schedule(self.loop.now_us + self._cluster.load.draw(), self._loaded, self._term)
 
@@ -163,32 +165,34 @@ class BrokerHost(Host):
         if self.frozen:
             self.run(self._loaded, term)
             return
-        if term != self._term or self.status is not BrokerStatus.LOADING:
+        if term != self._term or self.status is not LOADING:
             return
         coordinator = GroupCoordinator(self._cluster.config)
         self.runtime = CoordinatorRuntime(coordinator, self._cluster.journal)
         now_ms = self.loop.now_us // 1_000
         coordinator.replay(self._cluster.journal, now_ms)
         self._armed_ms = None
-        self.status = BrokerStatus.ACTIVE
+        self.status = ACTIVE
         self._cluster.tell("on_coordinator_state", self.name, "active")
         self.step(TopicsChanged(image=self._cluster.topics))
 
     def resign(self) -> None:
         """Stop being the coordinator, in good order: the journal has everything."""
-        if self.status in (BrokerStatus.LOADING, BrokerStatus.ACTIVE):
-            self._forget(BrokerStatus.STANDBY)
+        if self.status in (LOADING, ACTIVE):
+            self._forget(STANDBY)
             self._cluster.tell("on_coordinator_state", self.name, "resign")
 
     def crash(self) -> None:
         """Die. All connections break; replies that waited for replication are never sent."""
-        self._forget(BrokerStatus.DOWN)
+        self._forget(DOWN)
+        self.up = False
         self.end()
         self._cluster.tell("on_coordinator_state", self.name, "crash")
 
     def restart(self) -> None:
         """Come back, in charge of nothing."""
-        self.status = BrokerStatus.STANDBY
+        self.up = True
+        self.status = STANDBY
         self._cluster.tell("on_coordinator_state", self.name, "restart")
 
     # -- what befalls it ----------------------------------------------------------------------------------
@@ -220,5 +224,5 @@ class BrokerHost(Host):
         if self.frozen:
             self.run(lambda _: self.topics_changed(), None)
             return
-        if self.status is BrokerStatus.ACTIVE:
+        if self.status is ACTIVE:
             self.step(TopicsChanged(image=self._cluster.topics))

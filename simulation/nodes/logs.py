@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.simulation.world.loop import VirtualLoop
 
 
-class PartitionLog:
+class PartitionLog(msgspec.Struct, frozen=True, gc=False):
     """One log, to which a record is appended every `interval_us`; 0 stands for never."""
 
-    __slots__ = ("_began_us", "_interval_us")
-
-    def __init__(self, began_us: int, interval_us: int, phase_us: int) -> None:
-        self._interval_us = interval_us
-        self._began_us = began_us - phase_us
+    began_us: int
+    interval_us: int
 
     def end(self, now_us: int) -> int:
         """The next offset at that time."""
-        return (now_us - self._began_us) // self._interval_us if self._interval_us else 0
+        return (now_us - self.began_us) // self.interval_us if self.interval_us else 0
 
     def appears_us(self, offset: int) -> int | None:
         """When the record of that offset is there; None if never."""
-        return self._began_us + (offset + 1) * self._interval_us if self._interval_us else None
+        return self.began_us + (offset + 1) * self.interval_us if self.interval_us else None
 
 
 class PartitionLogs(Mapping[TopicPartition, int]):
@@ -54,7 +53,7 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         chosen = list(numbers)
         for index, partition in enumerate(topic_partitions(topic, chosen)):
             phase = interval * index // len(chosen)
-            self._logs[partition] = PartitionLog(now, interval, phase)
+            self._logs[partition] = PartitionLog(now - phase, interval)
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
         """The partition's log; None if the cluster has no such partition."""

@@ -17,7 +17,7 @@ from fencepost.member.driver.transport import Disconnected, RequestTimedOut
 from fencepost.simulation.world.host import Host
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.rng import Quantiles, Samples, Streams
-from fencepost.simulation.world.rules import Delay, Direction, Fate, Message, Rule
+from fencepost.simulation.world.rules import Delay, Direction, Fate, Matching, Message, Rule
 
 LossHook: TypeAlias = Callable[[str, str, str, Any, int], None]
 
@@ -47,6 +47,12 @@ class Pipe(enum.Enum):
     """The member's side gave it up; requests under way still arrive."""
     CUT = "cut"
     """Broken: nothing arrives."""
+
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+OPEN, STALLED, CLOSED, CUT = Pipe
+REQUEST, RESPONSE = Direction
+PASS = Fate.PASS
 
 
 class Call:
@@ -79,7 +85,7 @@ class Connection:
         self.client = client
         self.server = server
         self.samples = samples
-        self.pipe = Pipe.OPEN
+        self.pipe = OPEN
         self.calls: dict[Call, None] = {}
         self.requests_us = 0
         """When the last request arrives; the next one does not arrive before."""
@@ -88,7 +94,7 @@ class Connection:
     @property
     def usable(self) -> bool:
         """Whether the member's side takes it for working."""
-        return self.pipe is not Pipe.CLOSED
+        return self.pipe is not CLOSED
 
 
 class Network:
@@ -133,11 +139,11 @@ class Network:
         call = Call(connection, request, future, now + timeout_us)
         connection.calls[call] = None
         arrives = now + connection.samples.draw()
-        if connection.pipe is not Pipe.OPEN:
+        if connection.pipe is not OPEN:
             loop.schedule(call.deadline_us, self._time_out, call)
             return future
         if self.rules:
-            message = Message(connection.client.name, connection.server.name, Direction.REQUEST, request)
+            message = Message(connection.client.name, connection.server.name, REQUEST, request)
             delay = self._judge(call, message)
             if delay is None:
                 return future
@@ -156,16 +162,16 @@ class Network:
     def respond(self, call: Call, response: object, ready_us: int) -> None:
         """Send the answer of a call at that time."""
         connection = call.connection
-        if connection.pipe is Pipe.STALLED:
+        if connection.pipe is STALLED:
             self.wait(call)
             return
-        if connection.pipe is not Pipe.OPEN:
+        if connection.pipe is not OPEN:
             return
         call.response = response
         arrives = ready_us + connection.samples.draw()
         if self.rules:
             client, server = connection.client.name, connection.server.name
-            delay = self._judge(call, Message(client, server, Direction.RESPONSE, call.request, response))
+            delay = self._judge(call, Message(client, server, RESPONSE, call.request, response))
             if delay is None:
                 return
             arrives += delay
@@ -180,8 +186,10 @@ class Network:
         """The delay that the rules put on a message; None if it is lost."""
         for rule in self.rules:
             verdict = rule.judge(message)
-            if verdict is Fate.PASS:
+            if verdict is PASS:
                 continue
+            if isinstance(rule, Matching) and rule.spent:
+                self.rules.remove(rule)
             if isinstance(verdict, Delay):
                 return verdict.us
             connection = call.connection
@@ -192,16 +200,16 @@ class Network:
                 self.cut(connection)
             else:
                 assert verdict is Fate.DROP, f"{verdict} is for bytes, and nothing here is bytes"
-                connection.pipe = Pipe.STALLED
+                connection.pipe = STALLED
                 self.loop.schedule(call.deadline_us, self._time_out, call)
             return None
         return 0
 
     def _arrive(self, call: Call) -> None:
         connection = call.connection
-        if connection.pipe is Pipe.CUT:
+        if connection.pipe is CUT:
             return
-        if connection.pipe is Pipe.STALLED:
+        if connection.pipe is STALLED:
             self.wait(call)
         elif connection.server.up:
             connection.server.receive(call)
@@ -210,13 +218,13 @@ class Network:
 
     def _deliver(self, call: Call) -> None:
         connection = call.connection
-        if connection.pipe is Pipe.OPEN:
+        if connection.pipe is OPEN:
             client = connection.client
             if client.frozen:
                 client.run(self._complete, call)
             else:
                 self._complete(call)
-        elif connection.pipe is Pipe.STALLED:
+        elif connection.pipe is STALLED:
             # Overtaken by a loss in the other direction; TCP would still deliver what had arrived before it.
             connection.client.run(self._complete, call)
 
@@ -234,8 +242,8 @@ class Network:
 
     def cut(self, connection: Connection) -> None:
         """Break a connection; the member's side hears of it after a while."""
-        if connection.pipe in (Pipe.OPEN, Pipe.STALLED):
-            connection.pipe = Pipe.CUT
+        if connection.pipe in (OPEN, STALLED):
+            connection.pipe = CUT
             self.loop.schedule(self.loop.now_us + self._detection.draw(), self._detected, connection)
 
     def cut_all(self, name: str) -> None:
@@ -246,16 +254,16 @@ class Network:
     def close(self, connection: Connection) -> None:
         """The member's side gives a connection up: what is outstanding fails at once."""
         self._connections.pop(connection, None)
-        if connection.pipe is not Pipe.CUT:
-            connection.pipe = Pipe.CLOSED
+        if connection.pipe is not CUT:
+            connection.pipe = CLOSED
         self._fail(connection)
 
     def forget(self, client: Host) -> None:
         """A member's process is gone; requests under way still arrive, nobody waits for answers."""
         for connection in [c for c in self._connections if c.client is client]:
             del self._connections[connection]
-            if connection.pipe is not Pipe.CUT:
-                connection.pipe = Pipe.CLOSED
+            if connection.pipe is not CUT:
+                connection.pipe = CLOSED
             connection.calls.clear()
 
     def _detected(self, connection: Connection) -> None:
@@ -263,7 +271,7 @@ class Network:
 
     def _hear_of_cut(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
-        connection.pipe = Pipe.CLOSED
+        connection.pipe = CLOSED
         self._fail(connection)
 
     def _fail(self, connection: Connection) -> None:
