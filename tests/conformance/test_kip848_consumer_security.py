@@ -14,6 +14,12 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaConnectionError
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.clusters import jvm
@@ -54,6 +60,14 @@ def make_certificate(folder: Path) -> Path:
     return certificate
 
 
+def make_scram_user(servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    wanted = UserScramCredentialUpsertion(
+        "bob", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"secret"
+    )
+    admin.alter_user_scram_credentials([wanted])["bob"].result(60)
+
+
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, kafka_installation: object) -> Iterator[Secured]:
     """A node with one more listener: SASL over TLS."""
@@ -81,6 +95,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, kafka_installation: object
         node = Cluster()
         asyncio.run(node.start())
         try:
+            make_scram_user(node.bootstrap_servers)
             yield Secured(node.bootstrap_servers, f"127.0.0.1:{port}", certificate)
         finally:
             node.stop()
@@ -119,14 +134,31 @@ async def test_it_reads_and_commits_over_tls_with_a_password(secured):
         assert await reader.committed(("letters", 0)) == 1
 
 
+async def test_a_password_can_be_proven_without_being_sent(secured):
+    await prepare(secured, "notes")
+    settings = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_plain_username": "bob"}
+    async with consumer(secured, "notes", **settings) as reader:
+        assert (await asyncio.wait_for(reader.getone(), 60)).value == b"sealed"
+        await reader.commit()
+        assert await reader.committed(("notes", 0)) == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
+        (
+            {
+                "sasl_mechanism": "SCRAM-SHA-256",
+                "sasl_plain_username": "bob",
+                "sasl_plain_password": "guess",
+            },
+            "(?i)authentication failed.*invalid (user )?credentials",
+        ),
         ({"sasl_plain_password": "guess"}, "Authentication failed: Invalid username or password"),
         ({"sasl_mechanism": "SCRAM-SHA-256"}, "(?i)authentication failed.*invalid (user )?credentials"),
         ({"ssl_context": ssl.create_default_context()}, "certificate verify failed"),
     ],
-    ids=["wrong password", "unknown to SCRAM", "unknown authority"],
+    ids=["wrong SCRAM password", "wrong password", "unknown to SCRAM", "unknown authority"],
 )
 async def test_who_may_not_is_told_why(secured, settings, reason):
     with pytest.raises(KafkaConnectionError, match=reason):
