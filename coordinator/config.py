@@ -174,6 +174,14 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         return config
 
+    @classmethod
+    def from_record(cls, properties: Mapping[str, object]) -> GroupConfig:
+        """A configuration that was taken before, perhaps within other bounds.
+
+        :raises FencepostError: for an unknown name or a wrong type.
+        """
+        return _from_properties(cls, properties)
+
     def settings(self, broker: GroupCoordinatorConfig) -> GroupSettings:
         """What holds for the group. A value that the broker's bounds exclude by now is moved to the bound."""
         offload = self.consumer_assignor_offload_enable

@@ -1,4 +1,5 @@
-"""CreateTopics (19), DeleteTopics (20), DescribeConfigs (32), CreatePartitions (37).
+"""CreateTopics (19), DeleteTopics (20), DescribeConfigs (32), AlterConfigs (33), CreatePartitions (37),
+IncrementalAlterConfigs (44).
 
 CreateTopics: 5 brings partition counts to the answer, 7 topic ids. DeleteTopics: 6 takes ids.
 """
@@ -11,6 +12,9 @@ from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.schema import ZERO, Shape, topic_uuid
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.cluster import TopicReference
+
+_CONFIGS_FROM = 5
+"""The first version of CreateTopics that answers with settings."""
 
 
 def decode_create_topics(
@@ -46,7 +50,18 @@ def encode_create_topics(reply: administration.CreateTopicsResponse, shape: Shap
                 error_message=topic.error_message,
                 num_partitions=topic.partitions,
                 replication_factor=topic.replication_factor,
-                configs=(),
+                configs=()
+                if shape.version < _CONFIGS_FROM
+                else tuple(
+                    shape.CreatableTopicConfigs(
+                        name=entry.name,
+                        value=entry.value,
+                        read_only=entry.read_only,
+                        config_source=int(entry.source),
+                        is_sensitive=False,
+                    )
+                    for entry in topic.configs
+                ),
             )
             for topic in reply.topics
         ),
@@ -126,7 +141,8 @@ def decode_describe_configs(
                 keys=None if one["configuration_keys"] is None else tuple(one["configuration_keys"]),
             )
             for one in values["resources"]
-        )
+        ),
+        include_synonyms=values["include_synonyms"],
     )
 
 
@@ -147,7 +163,10 @@ def encode_describe_configs(reply: administration.DescribeConfigsResponse, shape
                         read_only=entry.read_only,
                         config_source=int(entry.source),
                         is_sensitive=False,
-                        synonyms=(),
+                        synonyms=tuple(
+                            shape.DescribeConfigsSynonym(name=name, value=value, source=int(source))
+                            for name, value, source in entry.synonyms
+                        ),
                         config_type=int(entry.config_type),
                         documentation=None,
                     )
@@ -156,4 +175,62 @@ def encode_describe_configs(reply: administration.DescribeConfigsResponse, shape
             )
             for one in reply.resources
         ),
+    )
+
+
+def decode_alter_configs(
+    values: dict[str, Any], context: RequestContext
+) -> administration.AlterConfigsRequest:
+    """AlterConfigs, versions 0 to 2."""
+    return _changes(values, incremental=False)
+
+
+def decode_incremental_alter_configs(
+    values: dict[str, Any], context: RequestContext
+) -> administration.AlterConfigsRequest:
+    """IncrementalAlterConfigs, versions 0 and 1."""
+    return _changes(values, incremental=True)
+
+
+def _changes(values: dict[str, Any], *, incremental: bool) -> administration.AlterConfigsRequest:
+    return administration.AlterConfigsRequest(
+        resources=tuple(
+            administration.ChangedResource(
+                resource_type=one["resource_type"],
+                name=one["resource_name"],
+                changes=tuple(
+                    administration.ConfigChange(
+                        change["name"],
+                        change["value"],
+                        change.get("config_operation", administration.ConfigOperation.SET),
+                    )
+                    for change in one["configs"]
+                ),
+            )
+            for one in values["resources"]
+        ),
+        validate_only=values["validate_only"],
+        incremental=incremental,
+    )
+
+
+def encode_alter_configs(reply: administration.AlterConfigsResponse, shape: Shape) -> Any:
+    """AlterConfigs, versions 0 to 2."""
+    return shape.AlterConfigsResponse(throttle_time=ZERO, responses=_altered(reply, shape))
+
+
+def encode_incremental_alter_configs(reply: administration.AlterConfigsResponse, shape: Shape) -> Any:
+    """IncrementalAlterConfigs, versions 0 and 1."""
+    return shape.IncrementalAlterConfigsResponse(throttle_time=ZERO, responses=_altered(reply, shape))
+
+
+def _altered(reply: administration.AlterConfigsResponse, shape: Shape) -> tuple[Any, ...]:
+    return tuple(
+        shape.AlterConfigsResourceResponse(
+            error_code=shape.error(one.error_code),
+            error_message=one.error_message,
+            resource_type=one.resource_type,
+            resource_name=one.name,
+        )
+        for one in reply.resources
     )

@@ -1,4 +1,4 @@
-"""Metadata (3), FindCoordinator (10), ApiVersions (18), DescribeCluster (60).
+"""Metadata (3), FindCoordinator (10), ApiVersions (18), DescribeCluster (60), DescribeTopicPartitions (75).
 
 Metadata: 0 asks for all topics with an empty list, 1 and later with null; 4 brings automatic creation, 7
 leader epochs, 10 topic ids, 12 topics asked for by id, 13 an error for the whole answer.
@@ -16,8 +16,8 @@ from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.errors import ErrorCode
 
 _FIRST_VERSION_BY_ID = 12
-GROUP_VERSION = 1
-"""The feature level that tells clients of KIP-848."""
+FEATURES = {"group.version": 1, "transaction.version": 2}
+"""The levels that tell clients of KIP-848, and of an epoch for each transaction (KIP-890)."""
 
 
 def decode_api_versions(values: dict[str, Any], context: RequestContext) -> cluster.ApiVersionsRequest:
@@ -32,15 +32,15 @@ def encode_api_versions(reply: cluster.ApiVersionsResponse, shape: Shape) -> Any
     """A supported feature that starts at 0 stays out below version 4: older clients refuse it."""
     supported: tuple[Any, ...] = ()
     if shape.version >= 4:
-        supported = (
-            shape.SupportedFeatureKey(name="group.version", min_version=0, max_version=GROUP_VERSION),
+        supported = tuple(
+            shape.SupportedFeatureKey(name=name, min_version=0, max_version=level)
+            for name, level in FEATURES.items()
         )
     finalized: tuple[Any, ...] = ()
     if shape.version >= 3:
-        finalized = (
-            shape.FinalizedFeatureKey(
-                name="group.version", max_version_level=GROUP_VERSION, min_version_level=GROUP_VERSION
-            ),
+        finalized = tuple(
+            shape.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in FEATURES.items()
         )
     return shape.ApiVersionsResponse(
         error_code=shape.error(reply.error_code),
@@ -160,4 +160,46 @@ def encode_describe_cluster(reply: cluster.DescribeClusterResponse, shape: Shape
         cluster_id=reply.cluster_id,
         controller_id=reply.controller_id,
         brokers=_brokers(reply.brokers, shape.DescribeClusterBroker, "broker_id"),
+    )
+
+
+def decode_describe_topic_partitions(
+    values: dict[str, Any], context: RequestContext
+) -> cluster.DescribeTopicPartitionsRequest:
+    """DescribeTopicPartitions, version 0."""
+    cursor = values["cursor"]
+    return cluster.DescribeTopicPartitionsRequest(
+        topics=tuple(topic["name"] for topic in values["topics"]),
+        partition_limit=values["response_partition_limit"],
+        cursor=cursor and cluster.PartitionCursor(cursor["topic_name"], cursor["partition_index"]),
+    )
+
+
+def encode_describe_topic_partitions(reply: cluster.DescribeTopicPartitionsResponse, shape: Shape) -> Any:
+    """DescribeTopicPartitions, version 0."""
+    cursor = reply.next_cursor
+    return shape.DescribeTopicPartitionsResponse(
+        throttle_time=ZERO,
+        topics=tuple(
+            shape.DescribeTopicPartitionsResponseTopic(
+                error_code=shape.error(topic.error_code),
+                name=topic.name,
+                topic_id=topic_uuid(topic.topic_id),
+                partitions=tuple(
+                    shape.DescribeTopicPartitionsResponsePartition(
+                        error_code=shape.error(one.error_code),
+                        partition_index=one.partition,
+                        leader_id=one.leader_id,
+                        leader_epoch=one.leader_epoch,
+                        replica_nodes=(one.leader_id,),
+                        isr_nodes=(one.leader_id,),
+                        eligible_leader_replicas=(),
+                        last_known_elr=(),
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in reply.topics
+        ),
+        next_cursor=cursor and shape.Cursor(topic_name=cursor.topic, partition_index=cursor.partition),
     )

@@ -52,12 +52,15 @@ class ApiKey(enum.IntEnum):
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 class Api(NamedTuple):
@@ -147,6 +150,14 @@ _APIS: tuple[Api, ...] = (
         administration.encode_describe_configs,
     ),
     Api(
+        ApiKey.ALTER_CONFIGS,
+        0,
+        2,
+        2,
+        administration.decode_alter_configs,
+        administration.encode_alter_configs,
+    ),
+    Api(
         ApiKey.CREATE_PARTITIONS,
         0,
         3,
@@ -155,10 +166,26 @@ _APIS: tuple[Api, ...] = (
         administration.encode_create_partitions,
     ),
     Api(ApiKey.DELETE_GROUPS, 0, 2, 2, groups.decode_delete_groups, groups.encode_delete_groups),
+    Api(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        0,
+        1,
+        1,
+        administration.decode_incremental_alter_configs,
+        administration.encode_incremental_alter_configs,
+    ),
     Api(ApiKey.OFFSET_DELETE, 0, 0, 1, offsets.decode_delete, offsets.encode_delete),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, cluster.decode_describe_cluster, cluster.encode_describe_cluster),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer.decode_heartbeat, None),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer.decode_describe, consumer.encode_describe),
+    Api(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        0,
+        0,
+        cluster.decode_describe_topic_partitions,
+        cluster.encode_describe_topic_partitions,
+    ),
 )
 
 REGISTRY: dict[int, Api] = {int(api.key): api for api in _APIS}

@@ -37,6 +37,7 @@ class CreatedTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: TopicId | None = None
     partitions: int = -1
     replication_factor: int = -1
+    configs: tuple[ConfigEntry, ...] = ()
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
 
@@ -109,8 +110,10 @@ class ResourceType(enum.IntEnum):
 class ConfigSource(enum.IntEnum):
     """Where a setting's value comes from."""
 
+    DYNAMIC_TOPIC = 1
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_GROUP = 8
 
 
 class ConfigType(enum.IntEnum):
@@ -121,6 +124,7 @@ class ConfigType(enum.IntEnum):
     STRING = 2
     INT = 3
     LONG = 5
+    DOUBLE = 6
     LIST = 7
 
 
@@ -133,9 +137,10 @@ class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for the settings of resources."""
+    """Asks for the settings of resources, and perhaps for what would hold without each."""
 
     resources: tuple[ConfigResource, ...]
+    include_synonyms: bool = False
 
 
 class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +151,8 @@ class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
     source: ConfigSource = ConfigSource.DEFAULT
     config_type: ConfigType = ConfigType.UNKNOWN
     read_only: bool = True
+    synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()
+    """Name, value and source of each that would hold if those before it were not there."""
 
 
 class DescribedConfigs(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,3 +169,54 @@ class DescribeConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A description for each resource of the request, in its order."""
 
     resources: tuple[DescribedConfigs, ...]
+
+
+class ConfigOperation(enum.IntEnum):
+    """What IncrementalAlterConfigs does to one setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(msgspec.Struct, frozen=True):
+    """A change of one setting. `operation` may be a number that is none."""
+
+    name: str
+    value: str | None
+    operation: int = ConfigOperation.SET
+
+
+class ChangedResource(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of one resource."""
+
+    resource_type: int
+    name: str
+    changes: tuple[ConfigChange, ...]
+
+
+class AlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes settings, or with `validate_only` asks whether that would work.
+
+    Not `incremental`, the changes of a resource replace all that was set on it.
+    """
+
+    resources: tuple[ChangedResource, ...]
+    validate_only: bool = False
+    incremental: bool = True
+
+
+class AlteredConfigs(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one resource."""
+
+    resource_type: int
+    name: str
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class AlterConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for each resource of the request, in its order."""
+
+    resources: tuple[AlteredConfigs, ...]

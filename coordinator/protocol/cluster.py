@@ -85,6 +85,28 @@ class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicMetadata, ...]
 
 
+class PartitionCursor(msgspec.Struct, frozen=True):
+    """Where a description of topics goes on."""
+
+    topic: str
+    partition: int
+
+
+class DescribeTopicPartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for topics by name, all if there is none, so many partitions at a time (KIP-966)."""
+
+    topics: tuple[str, ...]
+    partition_limit: int
+    cursor: PartitionCursor | None = None
+
+
+class DescribeTopicPartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Topics by name, and where the next answer begins if there is more."""
+
+    topics: tuple[TopicMetadata, ...]
+    next_cursor: PartitionCursor | None = None
+
+
 class KeyType(enum.IntEnum):
     """What kind of coordinator FindCoordinator looks for."""
 

@@ -1,32 +1,24 @@
-"""Answers to CreateTopics, DeleteTopics, CreatePartitions and DescribeConfigs."""
+"""Answers to CreateTopics, DeleteTopics and CreatePartitions."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-import msgspec
-
-from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.administration import (
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    ConfigType,
     CreatedPartitions,
     CreatedTopic,
     DeletedTopic,
-    DescribedConfigs,
     GrownTopic,
     NewTopic,
-    ResourceType,
 )
 from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.server.cluster import check_partitions, check_topic_name
-from fencepost.coordinator.server.logs import MAX_BATCH_BYTES
+from fencepost.coordinator.server.config_apis import topic_entries
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.topic_configs import check_topic_configs
 
 DEFAULT = -1
 
@@ -56,11 +48,19 @@ def _create(services: Services, topic: NewTopic, validate_only: bool, twice: boo
         check_partitions(partitions)
         if topic.name in services.cluster.image.by_name:
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        configs = {name: value for name, value in topic.configs.items() if value is not None}
+        check_topic_configs(configs)
         topic_id = None
         if not validate_only:
-            (created,) = services.cluster.create_topics({topic.name: partitions})
+            (created,) = services.cluster.create_topics({topic.name: partitions}, configs)
             topic_id = created.topic_id
-        return CreatedTopic(name=topic.name, topic_id=topic_id, partitions=partitions, replication_factor=1)
+        return CreatedTopic(
+            name=topic.name,
+            topic_id=topic_id,
+            partitions=partitions,
+            replication_factor=1,
+            configs=topic_entries(configs),
+        )
     except ProtocolError as error:
         return CreatedTopic(name=topic.name, error_code=error.code, error_message=error.message)
 
@@ -155,90 +155,3 @@ def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: boo
         return CreatedPartitions(name=grown.name)
     except ProtocolError as error:
         return CreatedPartitions(name=grown.name, error_code=error.code, error_message=error.message)
-
-
-def describe_configs(
-    services: Services, request: administration.DescribeConfigsRequest, asked: Asked
-) -> administration.DescribeConfigsResponse:
-    """What is true here: settings that a topic, the broker or a group really has."""
-    return administration.DescribeConfigsResponse(
-        resources=tuple(_describe(services, resource) for resource in request.resources)
-    )
-
-
-def _describe(services: Services, resource: ConfigResource) -> DescribedConfigs:
-    try:
-        entries = _entries(services, resource)
-    except ProtocolError as error:
-        return DescribedConfigs(
-            resource_type=resource.resource_type,
-            name=resource.name,
-            error_code=error.code,
-            error_message=error.message,
-        )
-    return DescribedConfigs(
-        resource_type=resource.resource_type,
-        name=resource.name,
-        entries=tuple(entry for entry in entries if resource.keys is None or entry.name in resource.keys),
-    )
-
-
-def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry, ...]:
-    match resource.resource_type:
-        case ResourceType.TOPIC:
-            check_topic_name(resource.name)
-            services.cluster.find(resource.name, None)
-            return _TOPIC
-        case ResourceType.BROKER:
-            if resource.name not in {"", *(str(node.node_id) for node in services.cluster.nodes)}:
-                raise ProtocolError(
-                    ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name!r} in this cluster"
-                )
-            return _settings(services.config)
-        case ResourceType.GROUP:
-            return _settings(GroupConfig().settings(services.config), prefix="consumer.")
-        case unknown:
-            raise ProtocolError(
-                ErrorCode.INVALID_REQUEST, f"resources of type {unknown} have no settings here"
-            )
-
-
-_TOPIC = (
-    ConfigEntry(name="cleanup.policy", value="delete", config_type=ConfigType.LIST),
-    ConfigEntry(name="compression.type", value="producer", config_type=ConfigType.STRING),
-    ConfigEntry(name="max.message.bytes", value=str(MAX_BATCH_BYTES), config_type=ConfigType.INT),
-    ConfigEntry(name="message.timestamp.type", value="CreateTime", config_type=ConfigType.STRING),
-    ConfigEntry(name="min.insync.replicas", value="1", config_type=ConfigType.INT),
-    ConfigEntry(name="retention.bytes", value="-1", config_type=ConfigType.LONG),
-    ConfigEntry(name="retention.ms", value="-1", config_type=ConfigType.LONG),
-)
-
-
-def _settings(config: msgspec.Struct, prefix: str = "") -> tuple[ConfigEntry, ...]:
-    entries = []
-    for field in msgspec.structs.fields(config):
-        value = getattr(config, field.name)
-        is_default = field.default is msgspec.NODEFAULT or value == field.default
-        entries.append(
-            ConfigEntry(
-                name=prefix + field.name.replace("_", "."),
-                value=_text(value),
-                source=ConfigSource.DEFAULT if is_default else ConfigSource.STATIC_BROKER,
-                config_type=_type_of(value),
-            )
-        )
-    return tuple(entries)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _type_of(value: object) -> ConfigType:
-    if isinstance(value, bool):
-        return ConfigType.BOOLEAN
-    if isinstance(value, int):
-        return ConfigType.INT
-    return ConfigType.LIST if isinstance(value, tuple) else ConfigType.STRING

@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
+from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
+from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
@@ -64,6 +66,9 @@ class Brokers:
             make_runtime=make_runtime,
             on_state=on_state,
         )
+        self.cluster.on_configs = self._configured
+        for key, entries in self.cluster.configs.items():
+            self._configured(key, entries)
         self.transactions = TransactionCoordinators(self.cluster, self.groups, storage)
         self.clock: LoopClock | None = None
         self.services: tuple[Services, ...] = ()
@@ -142,6 +147,11 @@ class Brokers:
             await listener.close()
         if self.storage is not None:
             self.storage.close()
+
+    def _configured(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
+        if key.resource_type == ResourceType.GROUP:
+            config = GroupConfig.from_record(entries) if entries else None
+            self.groups.configure(key.name, config)
 
     def _storage_failed(self) -> None:
         """Nobody may hear of what is not on disk: hang up, and serve no more."""

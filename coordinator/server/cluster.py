@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import (
     ClusterKey,
     ClusterRecord,
     ClusterValue,
+    ConfigKey,
+    ConfigValue,
     LogStartKey,
     LogStartValue,
     ProducerIdsKey,
@@ -25,7 +28,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.server.logs import PartitionLog
+from fencepost.coordinator.server.logs import MAX_BATCH_BYTES, PartitionLog
 from fencepost.coordinator.server.storage import Storage
 
 MAX_PARTITIONS = 100_000
@@ -79,6 +82,10 @@ class Cluster:
         self.nodes: tuple[Node, ...] = ()
         self.image = TopicsImage()
         self.on_change: Callable[[TopicsImage], None] = lambda image: None
+        self.configs: dict[ConfigKey, Mapping[str, str]] = {}
+        """What was set on resources, by Kafka's names."""
+        self.on_configs: Callable[[ConfigKey, Mapping[str, str]], None] = lambda key, entries: None
+        """Called with what is set on a resource from now on."""
         self._storage = storage
         self._logs: dict[TopicId, dict[int, PartitionLog]] = {}
         self._log_starts: dict[LogStartKey, int] = {}
@@ -99,6 +106,10 @@ class Cluster:
                     topics[topic_id] = Topic(topic_id=topic_id, name=name, partitions=partitions)
                 case ClusterRecord(TopicKey(topic_id), None):
                     topics.pop(topic_id, None)
+                case ClusterRecord(ConfigKey() as key, ConfigValue(entries)):
+                    self.configs[key] = entries
+                case ClusterRecord(ConfigKey() as key, None):
+                    self.configs.pop(key, None)
                 case ClusterRecord(ProducerIdsKey(), ProducerIdsValue(next_block)):
                     self._next_producer_id = self._producer_ids_end = next_block
                 case ClusterRecord(LogStartKey() as key, LogStartValue(offset)):
@@ -152,8 +163,10 @@ class Cluster:
         self._next_producer_id += 1
         return self._next_producer_id - 1
 
-    def create_topics(self, topics: Mapping[str, int]) -> tuple[Topic, ...]:
-        """Create topics with these numbers of partitions; all of them, or none.
+    def create_topics(
+        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None
+    ) -> tuple[Topic, ...]:
+        """Create topics with these numbers of partitions and these settings; all of them, or none.
 
         :raises ProtocolError: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS or TOPIC_ALREADY_EXISTS.
         """
@@ -165,6 +178,8 @@ class Cluster:
         created = tuple(
             Topic(topic_id=_new_id(), name=name, partitions=partitions) for name, partitions in topics.items()
         )
+        for topic in created if configs else ():
+            self.set_configs(ConfigKey(ResourceType.TOPIC, topic.name), configs or {})
         if created:
             self._change(TopicsImage.of([*self.image.by_name.values(), *created], self.image.version + 1))
         return created
@@ -183,6 +198,7 @@ class Cluster:
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic with its records."""
         logs = self._logs.pop(topic.topic_id, {})
+        self.set_configs(ConfigKey(ResourceType.TOPIC, topic.name), {})
         self._change(self.image.without(topic.name))
         if self._storage is not None:
             for partition, log in logs.items():
@@ -190,6 +206,24 @@ class Cluster:
                 self._storage.drop_batches(topic.topic_id, partition, log.high_watermark)
         for log in logs.values():
             log.close()
+
+    def set_configs(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
+        """Let exactly these settings be set on a resource; they were checked."""
+        if entries == self.configs.get(key, {}):
+            return
+        if entries:
+            self.configs[key] = entries
+        else:
+            del self.configs[key]
+        self._write(ClusterRecord(key, ConfigValue(dict(entries)) if entries else None))
+        topic = self.image.by_name.get(key.name) if key.resource_type == ResourceType.TOPIC else None
+        for log in self._logs.get(topic.topic_id, {}).values() if topic is not None else ():
+            log.max_batch_bytes = self._max_batch_bytes(key.name)
+        self.on_configs(key, entries)
+
+    def _max_batch_bytes(self, topic: str) -> int:
+        entries = self.configs.get(ConfigKey(ResourceType.TOPIC, topic), {})
+        return int(entries.get("max.message.bytes", MAX_BATCH_BYTES))
 
     def delete_records(self, topic: Topic, partition: int, offset: int) -> int:
         """Let a log start at an offset, -1 for its end; where it starts now.
@@ -279,6 +313,7 @@ class Cluster:
                 )
             start = self._log_starts.get(LogStartKey(topic.topic_id, partition), 0)
             log = logs[partition] = PartitionLog(start=start)
+            log.max_batch_bytes = self._max_batch_bytes(topic.name)
             if self._storage is not None and self._storage.keeps_records:
                 log.on_append = partial(self._storage.append_batch, topic.topic_id, partition)
         return log

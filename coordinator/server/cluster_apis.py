@@ -1,16 +1,26 @@
-"""Answers to ApiVersions, Metadata, FindCoordinator and DescribeCluster."""
+"""Answers to ApiVersions, Metadata, FindCoordinator, DescribeCluster and DescribeTopicPartitions."""
 
 from __future__ import annotations
 
+import msgspec
+
 from fencepost.coordinator.codec.registry import SPOKEN
 from fencepost.coordinator.protocol import cluster
-from fencepost.coordinator.protocol.cluster import KeyType, PartitionMetadata, TopicMetadata, TopicReference
+from fencepost.coordinator.protocol.cluster import (
+    KeyType,
+    PartitionCursor,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicReference,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 
 _NO_SHARE_GROUPS = "Groups and transactions are coordinated here, share groups are not."
+_MOST_PARTITIONS = 2_000
+"""Kafka's default of max.request.partition.size.limit."""
 _SPOKEN = cluster.ApiVersionsResponse(api_versions=SPOKEN)
 
 
@@ -127,3 +137,28 @@ def describe_cluster(
         error_code=code,
         error_message="This endpoint describes brokers (endpoint type 1).",
     )
+
+
+def describe_topic_partitions(
+    services: Services, request: cluster.DescribeTopicPartitionsRequest, asked: Asked
+) -> cluster.DescribeTopicPartitionsResponse:
+    """Topics by name, from the cursor on, until the limit is reached."""
+    image, cursor = services.cluster.image, request.cursor
+    names = sorted(set(request.topics) or image.by_name)
+    left = max(1, min(request.partition_limit, _MOST_PARTITIONS))
+    topics: list[TopicMetadata] = []
+    for name in names:
+        if cursor is not None and name < cursor.topic:
+            continue
+        first = cursor.partition if cursor is not None and name == cursor.topic else 0
+        if left <= 0:
+            following = PartitionCursor(name, first)
+            return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=following)
+        described = _wanted(services, TopicReference(name=name), create=False)
+        partitions = described.partitions[first : first + left]
+        topics.append(msgspec.structs.replace(described, partitions=partitions))
+        left -= len(partitions)
+        if first + len(partitions) < len(described.partitions):
+            following = PartitionCursor(name, first + len(partitions))
+            return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=following)
+    return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics))

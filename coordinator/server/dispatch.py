@@ -8,6 +8,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.server import (
     admin_apis,
     cluster_apis,
+    config_apis,
     fetch,
     group_apis,
     log_apis,
@@ -49,5 +50,8 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.CREATE_TOPICS: admin_apis.create_topics,
         ApiKey.DELETE_TOPICS: admin_apis.delete_topics,
         ApiKey.CREATE_PARTITIONS: admin_apis.create_partitions,
-        ApiKey.DESCRIBE_CONFIGS: admin_apis.describe_configs,
+        ApiKey.DESCRIBE_CONFIGS: config_apis.describe_configs,
+        ApiKey.ALTER_CONFIGS: config_apis.alter_configs,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: config_apis.alter_configs,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster_apis.describe_topic_partitions,
     }

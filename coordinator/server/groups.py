@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroupsResponse
@@ -93,6 +93,7 @@ class GroupCoordinators:
         self._on_state = on_state
         self._clock: LoopClock | None = None
         self._image = TopicsImage()
+        self._configs: dict[str, GroupConfig] = {}
         self.shards = tuple(
             Shard(number, node_id, self._journal_of(number, journal))
             for number, node_id in enumerate(self.node_ids)
@@ -183,6 +184,17 @@ class GroupCoordinators:
         for runner in self.active():
             runner.process(TopicsChanged(image=image))
 
+    def configure(self, group_id: str, config: GroupConfig | None) -> None:
+        """Give a group settings of its own from now on, or take them away."""
+        if config is None:
+            self._configs.pop(group_id, None)
+        else:
+            self._configs[group_id] = config
+        runner = self.shard_of(group_id).runner
+        if runner is not None:
+            runner.runtime.coordinator.set_group_config(group_id, config)
+            runner.run_due()
+
     def move(self, shard: Shard, node_id: int, load_s: float = 0.0) -> None:
         """Let another broker lead a shard: it loads the journal, which takes `load_s` seconds."""
         self._unload(shard)
@@ -226,6 +238,9 @@ class GroupCoordinators:
         shard.load_timer = None
         coordinator = GroupCoordinator(self.config)
         coordinator.replay(shard.journal, self._clock.now_ms())
+        for group_id, config in self._configs.items():
+            if self.shard_of(group_id) is shard:
+                coordinator.set_group_config(group_id, config)
         shard.runner = CoordinatorRunner(self._make_runtime(shard, coordinator), self._clock)
         self._on_state(shard, "active")
         shard.runner.process(TopicsChanged(image=self._image))

@@ -81,9 +81,25 @@ def described_groups():
 
 
 def described_configs():
-    entry = administration.ConfigEntry(name="n", value="v", config_type=administration.ConfigType.INT)
+    entry = administration.ConfigEntry(
+        name="n",
+        value="v",
+        config_type=administration.ConfigType.INT,
+        synonyms=(("n", "w", administration.ConfigSource.DEFAULT),),
+    )
     return administration.DescribeConfigsResponse(
         resources=(administration.DescribedConfigs(resource_type=2, name="orders", entries=(entry,)),)
+    )
+
+
+def altered_configs():
+    return administration.AlterConfigsResponse(
+        resources=(
+            administration.AlteredConfigs(resource_type=2, name="orders"),
+            administration.AlteredConfigs(
+                resource_type=32, name="g", error_code=ErrorCode.INVALID_CONFIG, error_message="wrong"
+            ),
+        )
     )
 
 
@@ -217,7 +233,11 @@ REPLIES = {
         administration.CreateTopicsResponse(
             topics=(
                 administration.CreatedTopic(
-                    name="orders", topic_id=TOPIC_ID, partitions=3, replication_factor=1
+                    name="orders",
+                    topic_id=TOPIC_ID,
+                    partitions=3,
+                    replication_factor=1,
+                    configs=(administration.ConfigEntry(name="n", value="v"),),
                 ),
             )
         ),
@@ -233,6 +253,14 @@ REPLIES = {
         administration.CreatePartitionsResponse(topics=(administration.CreatedPartitions(name="orders"),)),
     ),
     ApiKey.DESCRIBE_CONFIGS: (admin.DescribeConfigsResponse, described_configs()),
+    ApiKey.ALTER_CONFIGS: (admin.AlterConfigsResponse, altered_configs()),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (admin.IncrementalAlterConfigsResponse, altered_configs()),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
+        admin.DescribeTopicPartitionsResponse,
+        cluster.DescribeTopicPartitionsResponse(
+            topics=metadata_reply().topics, next_cursor=cluster.PartitionCursor("orders", 3)
+        ),
+    ),
 }
 NO_SECOND_OPINION = {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE}
 """kafka-python does not speak KIP-848."""

@@ -357,7 +357,7 @@ def test_features_and_versions_arrive() -> None:
     reply = cluster.ApiVersionsResponse(api_versions=(cluster.ApiVersion(68, 0, 1),))
     read = client_reads(ApiKey.API_VERSIONS, 4, reply)
     assert read.api_versions == {68: cluster.ApiVersion(68, 0, 1)}
-    assert read.features == {"group.version": 1}
+    assert read.features == {"group.version": 1, "transaction.version": 2}
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
@@ -447,4 +447,4 @@ def test_a_short_answer_is_refused(frame: bytes) -> None:
 
 
 def test_each_client_api_has_a_counterpart_or_is_named() -> None:
-    assert sorted(CLIENT_APIS.keys() - REGISTRY.keys()) == [44]
+    assert sorted(CLIENT_APIS.keys() - REGISTRY.keys()) == [43, 45]

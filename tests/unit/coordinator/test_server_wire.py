@@ -183,7 +183,8 @@ async def test_versions_are_told_in_each_version(wire, version):
     assert told == {int(api.key): (api.min_version, api.max_version) for api in REGISTRY.values()}
     if version >= 3:
         assert [(one.name, one.max_version_level) for one in reply.finalized_features] == [
-            ("group.version", 1)
+            ("group.version", 1),
+            ("transaction.version", 2),
         ]
 
 

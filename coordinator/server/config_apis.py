@@ -1,0 +1,255 @@
+"""Answers to DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from fencepost.coordinator.config import GroupConfig
+from fencepost.coordinator.protocol import administration
+from fencepost.coordinator.protocol.administration import (
+    AlteredConfigs,
+    ChangedResource,
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    ConfigType,
+    DescribedConfigs,
+    ResourceType,
+)
+from fencepost.coordinator.protocol.cluster_records import ConfigKey
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.server.cluster import check_topic_name
+from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, check_topic_configs
+
+_GROUP_PREFIX = "consumer."
+
+
+def describe_configs(
+    services: Services, request: administration.DescribeConfigsRequest, asked: Asked
+) -> administration.DescribeConfigsResponse:
+    """What was set on a resource, and what holds for it otherwise."""
+    return administration.DescribeConfigsResponse(
+        resources=tuple(
+            _described(services, resource, request.include_synonyms) for resource in request.resources
+        )
+    )
+
+
+def _described(services: Services, resource: ConfigResource, include_synonyms: bool) -> DescribedConfigs:
+    try:
+        entries = _entries(services, resource)
+    except ProtocolError as error:
+        return DescribedConfigs(
+            resource_type=resource.resource_type,
+            name=resource.name,
+            error_code=error.code,
+            error_message=error.message,
+        )
+    wanted = (entry for entry in entries if resource.keys is None or entry.name in resource.keys)
+    return DescribedConfigs(
+        resource_type=resource.resource_type,
+        name=resource.name,
+        entries=tuple(wanted)
+        if include_synonyms
+        else tuple(msgspec.structs.replace(entry, synonyms=()) for entry in wanted),
+    )
+
+
+def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry, ...]:
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            check_topic_name(resource.name)
+            services.cluster.find(resource.name, None)
+            return topic_entries(_set_on(services, resource.resource_type, resource.name))
+        case ResourceType.BROKER:
+            if resource.name not in {"", *(str(node.node_id) for node in services.cluster.nodes)}:
+                raise ProtocolError(
+                    ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name!r} in this cluster"
+                )
+            return _settings(services.config)
+        case ResourceType.GROUP:
+            return _group_entries(services, resource.name)
+        case unknown:
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST, f"resources of type {unknown} have no settings here"
+            )
+
+
+def _set_on(services: Services, resource_type: int, name: str) -> Mapping[str, str]:
+    return services.cluster.configs.get(ConfigKey(resource_type, name), {})
+
+
+def topic_entries(configs: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
+    """All settings of a topic on which these were set."""
+    return tuple(
+        _entry(
+            name,
+            default=setting.default,
+            value=configs.get(name),
+            source=ConfigSource.DYNAMIC_TOPIC,
+            config_type=setting.config_type,
+        )
+        for name, setting in TOPIC_SETTINGS.items()
+    )
+
+
+def _entry(
+    name: str, *, default: str, value: str | None, source: ConfigSource, config_type: ConfigType
+) -> ConfigEntry:
+    otherwise = (name, default, ConfigSource.DEFAULT)
+    return ConfigEntry(
+        name=name,
+        value=default if value is None else value,
+        source=ConfigSource.DEFAULT if value is None else source,
+        config_type=config_type,
+        read_only=False,
+        synonyms=(otherwise,) if value is None else ((name, value, source), otherwise),
+    )
+
+
+def _group_entries(services: Services, group_id: str) -> tuple[ConfigEntry, ...]:
+    configs = _set_on(services, ResourceType.GROUP, group_id)
+    defaults = GroupConfig().settings(services.config)
+    return tuple(
+        _entry(
+            _GROUP_PREFIX + field.name.replace("_", "."),
+            default=_text(getattr(defaults, field.name)),
+            value=configs.get(_GROUP_PREFIX + field.name.replace("_", ".")),
+            source=ConfigSource.DYNAMIC_GROUP,
+            config_type=_type_of(getattr(defaults, field.name)),
+        )
+        for field in msgspec.structs.fields(defaults)
+    )
+
+
+def _settings(config: msgspec.Struct) -> tuple[ConfigEntry, ...]:
+    entries = []
+    for field in msgspec.structs.fields(config):
+        name, value = field.name.replace("_", "."), getattr(config, field.name)
+        source = ConfigSource.DEFAULT if value == field.default else ConfigSource.STATIC_BROKER
+        entries.append(
+            ConfigEntry(
+                name=name,
+                value=_text(value),
+                source=source,
+                config_type=_type_of(value),
+                synonyms=((name, _text(value), source),),
+            )
+        )
+    return tuple(entries)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _type_of(value: object) -> ConfigType:
+    if isinstance(value, bool):
+        return ConfigType.BOOLEAN
+    if isinstance(value, int):
+        return ConfigType.INT
+    return ConfigType.LIST if isinstance(value, tuple) else ConfigType.STRING
+
+
+def alter_configs(
+    services: Services, request: administration.AlterConfigsRequest, asked: Asked
+) -> administration.AlterConfigsResponse:
+    """Each resource by itself."""
+    times = Counter((resource.resource_type, resource.name) for resource in request.resources)
+    results = []
+    for resource in request.resources:
+        code, message = ErrorCode.NONE, None
+        try:
+            if times[resource.resource_type, resource.name] > 1:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} comes twice")
+            entries = _changed(services, resource, incremental=request.incremental)
+            _check(services, resource, entries)
+            if not request.validate_only:
+                services.cluster.set_configs(ConfigKey(resource.resource_type, resource.name), entries)
+        except ProtocolError as error:
+            code, message = error.code, error.message
+        results.append(
+            AlteredConfigs(
+                resource_type=resource.resource_type,
+                name=resource.name,
+                error_code=code,
+                error_message=message,
+            )
+        )
+    return administration.AlterConfigsResponse(resources=tuple(results))
+
+
+def _check(services: Services, resource: ChangedResource, entries: Mapping[str, str]) -> None:
+    """Whether these settings may be set on the resource.
+
+    :raises ProtocolError: if there is no such resource, or a setting is wrong.
+    """
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            check_topic_name(resource.name)
+            services.cluster.find(resource.name, None)
+            check_topic_configs(entries)
+        case ResourceType.GROUP:
+            if not resource.name:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+            try:
+                GroupConfig.from_properties(entries, services.config)
+            except FencepostError as error:
+                raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        case _:
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST,
+                f"settings of resources of type {resource.resource_type} can't be changed here",
+            )
+
+
+def _changed(services: Services, resource: ChangedResource, *, incremental: bool) -> dict[str, str]:
+    """What is set on the resource after the changes.
+
+    :raises ProtocolError: INVALID_REQUEST or INVALID_CONFIG for a change that makes no sense.
+    """
+    if max(Counter(change.name for change in resource.changes).values(), default=1) > 1:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    before = _set_on(services, resource.resource_type, resource.name) if incremental else {}
+    entries = dict(before)
+    for change in resource.changes:
+        match change.operation:
+            case ConfigOperation.SET:
+                entries[change.name] = _value(change)
+            case ConfigOperation.DELETE:
+                entries.pop(change.name, None)
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+                entries[change.name] = _in_list(change, entries)
+            case unknown:
+                raise ProtocolError(
+                    ErrorCode.INVALID_REQUEST, f"Unknown operation {unknown} of config {change.name}"
+                )
+    return entries
+
+
+def _value(change: ConfigChange) -> str:
+    if change.value is None:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {change.name}")
+    return change.value
+
+
+def _in_list(change: ConfigChange, entries: Mapping[str, str]) -> str:
+    """A list with more elements, or fewer."""
+    setting = TOPIC_SETTINGS.get(change.name)
+    if setting is None or setting.config_type is not ConfigType.LIST:
+        raise ProtocolError(
+            ErrorCode.INVALID_CONFIG, f"Can't change {change.name} by elements: its type is not LIST"
+        )
+    present = [part for part in entries.get(change.name, setting.default).split(",") if part]
+    wanted = [part for part in _value(change).split(",") if part]
+    if change.operation == ConfigOperation.APPEND:
+        return ",".join([*present, *(part for part in wanted if part not in present)])
+    return ",".join(part for part in present if part not in wanted)

@@ -1,0 +1,176 @@
+"""Settings of topics and groups: what may be set, what is told, and what it does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.administration import (
+    AlterConfigsRequest,
+    ChangedResource,
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    DescribeConfigsRequest,
+    ResourceType,
+)
+from fencepost.coordinator.protocol.cluster import DescribeTopicPartitionsRequest, PartitionCursor
+from fencepost.coordinator.server import config_apis
+from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.cluster_apis import describe_topic_partitions
+from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, check_topic_configs
+
+pytestmark = pytest.mark.real
+
+ASKED: Any = SimpleNamespace()
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+
+
+@pytest.fixture
+async def brokers():
+    async with Brokers({"orders": 3, "payments": 2}, config=GroupCoordinatorConfig()) as found:
+        yield found
+
+
+def alter(brokers: Brokers, kind: int, name: str, *changes: tuple[Any, ...], **fields: Any) -> str:
+    request = AlterConfigsRequest(
+        resources=(
+            ChangedResource(
+                resource_type=kind, name=name, changes=tuple(ConfigChange(*each) for each in changes)
+            ),
+        ),
+        **fields,
+    )
+    (result,) = config_apis.alter_configs(brokers.services[0], request, ASKED).resources
+    return result.error_code.name
+
+
+def told(brokers: Brokers, kind: int, name: str, key: str) -> tuple[str | None, ConfigSource]:
+    request = DescribeConfigsRequest(
+        resources=(ConfigResource(resource_type=kind, name=name, keys=(key,)),), include_synonyms=True
+    )
+    (resource,) = config_apis.describe_configs(brokers.services[0], request, ASKED).resources
+    (entry,) = resource.entries
+    assert entry.synonyms[0] == (key, entry.value, entry.source)
+    return entry.value, entry.source
+
+
+async def test_settings_of_topics_are_set_told_and_taken_back(brokers):
+    assert told(brokers, TOPIC, "orders", "cleanup.policy") == ("delete", ConfigSource.DEFAULT)
+    assert alter(brokers, TOPIC, "orders", ("cleanup.policy", "compact")) == "NONE"
+    assert told(brokers, TOPIC, "orders", "cleanup.policy") == ("compact", ConfigSource.DYNAMIC_TOPIC)
+    assert told(brokers, TOPIC, "payments", "cleanup.policy")[0] == "delete"
+    assert alter(brokers, TOPIC, "orders", ("cleanup.policy", "delete", ConfigOperation.APPEND)) == "NONE"
+    assert told(brokers, TOPIC, "orders", "cleanup.policy")[0] == "compact,delete"
+    assert alter(brokers, TOPIC, "orders", ("cleanup.policy", "compact", ConfigOperation.SUBTRACT)) == "NONE"
+    assert told(brokers, TOPIC, "orders", "cleanup.policy")[0] == "delete"
+    assert alter(brokers, TOPIC, "orders", ("cleanup.policy", None, ConfigOperation.DELETE)) == "NONE"
+    assert told(brokers, TOPIC, "orders", "cleanup.policy") == ("delete", ConfigSource.DEFAULT)
+
+
+async def test_the_older_request_replaces_all_that_was_set(brokers):
+    alter(brokers, TOPIC, "orders", ("retention.ms", "5"), ("segment.ms", "7"))
+    assert alter(brokers, TOPIC, "orders", ("segment.ms", "8"), incremental=False) == "NONE"
+    assert told(brokers, TOPIC, "orders", "retention.ms") == ("-1", ConfigSource.DEFAULT)
+    assert told(brokers, TOPIC, "orders", "segment.ms")[0] == "8"
+
+
+async def test_a_question_changes_nothing(brokers):
+    assert alter(brokers, TOPIC, "orders", ("retention.ms", "5"), validate_only=True) == "NONE"
+    assert told(brokers, TOPIC, "orders", "retention.ms")[0] == "-1"
+    assert alter(brokers, TOPIC, "orders", ("retention.ms", "soon"), validate_only=True) == "INVALID_CONFIG"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "code"),
+    [
+        (TOPIC, "orders", [("nope", "1")], "INVALID_CONFIG"),
+        (TOPIC, "orders", [("retention.ms", "x")], "INVALID_CONFIG"),
+        (TOPIC, "orders", [("retention.ms", "-2")], "INVALID_CONFIG"),
+        (TOPIC, "orders", [("retention.ms", None)], "INVALID_REQUEST"),
+        (TOPIC, "orders", [("retention.ms", "1"), ("retention.ms", "2")], "INVALID_REQUEST"),
+        (TOPIC, "orders", [("retention.ms", "1", 2)], "INVALID_CONFIG"),
+        (TOPIC, "orders", [("retention.ms", "1", 9)], "INVALID_REQUEST"),
+        (TOPIC, "nowhere", [("retention.ms", "1")], "UNKNOWN_TOPIC_OR_PARTITION"),
+        (TOPIC, "a b", [("retention.ms", "1")], "INVALID_TOPIC_EXCEPTION"),
+        (GROUP, "", [("consumer.session.timeout.ms", "50000")], "INVALID_REQUEST"),
+        (GROUP, "g", [("consumer.session.timeout.ms", "1")], "INVALID_CONFIG"),
+        (GROUP, "g", [("consumer.nope", "1")], "INVALID_CONFIG"),
+        (ResourceType.BROKER, "1", [("group.max.size", "1")], "INVALID_REQUEST"),
+        (99, "x", [("y", "1")], "INVALID_REQUEST"),
+    ],
+)
+async def test_what_is_refused_changes_nothing(brokers, kind, name, changes, code):
+    assert alter(brokers, kind, name, *changes) == code
+    assert brokers.cluster.configs == {}
+
+
+async def test_a_resource_that_comes_twice_is_refused(brokers):
+    one = ChangedResource(resource_type=TOPIC, name="orders", changes=(ConfigChange("retention.ms", "1"),))
+    reply = config_apis.alter_configs(brokers.services[0], AlterConfigsRequest(resources=(one, one)), ASKED)
+    assert [result.error_code.name for result in reply.resources] == ["INVALID_REQUEST"] * 2
+
+
+async def test_settings_of_a_group_hold_for_its_members_also_after_a_restart(brokers):
+    def session_ms() -> int:
+        (runner,) = brokers.groups.active()
+        return runner.runtime.coordinator.settings("g").session_timeout_ms
+
+    assert session_ms() == 45_000
+    assert alter(brokers, GROUP, "g", ("consumer.session.timeout.ms", "50000")) == "NONE"
+    assert told(brokers, GROUP, "g", "consumer.session.timeout.ms") == ("50000", ConfigSource.DYNAMIC_GROUP)
+    assert session_ms() == 50_000
+    brokers.restart()
+    assert session_ms() == 50_000
+    alter(brokers, GROUP, "g", ("consumer.session.timeout.ms", None, ConfigOperation.DELETE))
+    assert session_ms() == 45_000
+
+
+async def test_the_largest_batch_is_what_the_topic_says(brokers):
+    log = brokers.cluster.log(brokers.cluster.image.by_name["orders"], 0)
+    alter(brokers, TOPIC, "orders", ("max.message.bytes", "1000"))
+    assert log.max_batch_bytes == 1_000
+    assert brokers.cluster.log(brokers.cluster.image.by_name["orders"], 1).max_batch_bytes == 1_000
+    alter(brokers, TOPIC, "orders", ("max.message.bytes", None, ConfigOperation.DELETE))
+    assert log.max_batch_bytes == 1_048_588
+
+
+async def test_a_topic_that_is_created_again_has_no_settings(brokers):
+    alter(brokers, TOPIC, "orders", ("retention.ms", "5"))
+    brokers.cluster.delete_topic(brokers.cluster.image.by_name["orders"])
+    brokers.cluster.create_topics({"orders": 1})
+    assert told(brokers, TOPIC, "orders", "retention.ms")[0] == "-1"
+
+
+def test_every_default_is_allowed():
+    check_topic_configs({name: setting.default for name, setting in TOPIC_SETTINGS.items()})
+    assert list(TOPIC_SETTINGS) == sorted(TOPIC_SETTINGS)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 100])
+async def test_topics_are_described_in_parts(brokers, limit):
+    found: list[tuple[str, int]] = []
+    cursor: PartitionCursor | None = None
+    while True:
+        request = DescribeTopicPartitionsRequest(topics=(), partition_limit=limit, cursor=cursor)
+        reply = describe_topic_partitions(brokers.services[0], request, ASKED)
+        part = [(str(topic.name), one.partition) for topic in reply.topics for one in topic.partitions]
+        assert 0 < len(part) <= limit
+        found += part
+        cursor = reply.next_cursor
+        if cursor is None:
+            break
+    assert found == [("orders", 0), ("orders", 1), ("orders", 2), ("payments", 0), ("payments", 1)]
+
+
+async def test_a_topic_that_is_not_there_is_described_as_such(brokers):
+    request = DescribeTopicPartitionsRequest(topics=("no", "orders"), partition_limit=100)
+    reply = describe_topic_partitions(brokers.services[0], request, ASKED)
+    assert [(topic.name, topic.error_code.name) for topic in reply.topics] == [
+        ("no", "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("orders", "NONE"),
+    ]
