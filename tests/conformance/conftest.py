@@ -98,6 +98,17 @@ def cluster(kafka_installation: Installation) -> Iterator[Cluster]:
         node.stop()
 
 
+@pytest.fixture(scope="module")
+def three(kafka_installation: Installation) -> Iterator[Cluster]:
+    """Three nodes of real Kafka, as fast as can be: members are fenced after two seconds, brokers after three."""
+    cluster = Cluster(nodes=3)
+    asyncio.run(cluster.start())
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
 class World:
     """A broker of either make, as a consumer's tests see it: names of their own, and a judge beside."""
 

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiokafka
 import pytest
@@ -137,17 +137,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-
-
-@pytest.fixture(scope="module")
-def three(kafka_installation: object) -> Iterator[Cluster]:
-    """In the fast profile: members are fenced after two seconds, brokers after three."""
-    cluster = Cluster(nodes=3)
-    asyncio.run(cluster.start())
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

@@ -252,17 +252,6 @@ async def until(condition: Callable[[], bool], why: Callable[[], str] = lambda: 
         await asyncio.sleep(0.01)
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[Cluster]:
-    """Three nodes of real Kafka."""
-    cluster = Cluster(nodes=3)
-    asyncio.run(cluster.start())
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
-
-
 @contextlib.asynccontextmanager
 async def site_before(upstreams: dict[int, Address]) -> AsyncIterator[Site]:
     seen = Crossings()
