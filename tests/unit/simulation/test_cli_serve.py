@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +98,56 @@ def test_topics_come_in_any_grouping() -> None:
     assert _topics(["a:1,b:2", " c.d:3 "]) == {"a": 1, "b": 2, "c.d": 3}
     with pytest.raises(FencepostError):
         _topics([":1"])
+
+
+def _ready(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    ready = re.fullmatch(r"fencepost ready (.+)\n", process.stdout.readline())
+    assert ready is not None
+    return ready[1]
+
+
+@pytest.mark.real
+def test_a_journal_is_kept_refused_when_it_is_broken_and_repaired(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    command = [*SERVE, "--journal", str(journal)]
+    with subprocess.Popen([*command, "--topics", "orders:12"], stdout=subprocess.PIPE, text=True) as process:
+        _ready(process)
+        second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        process.kill()
+    assert second.returncode == 3
+    assert second.stderr.count("\n") == 1
+    assert "is in use by another process" in second.stderr
+
+    data = bytearray(journal.read_bytes())
+    journal.with_name("journal-wal").unlink()
+    journal.write_bytes(data[: len(data) // 2])
+    broken = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    assert broken.returncode == 2
+    assert broken.stdout == ""
+    assert re.fullmatch(rf"fencepost serve: journal {journal}: .*--journal-repair.*\n", broken.stderr)
+
+    with subprocess.Popen(
+        [*command, "--journal-repair"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        _ready(process)
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+        assert process.stderr is not None
+        assert "journal.broken-1" in process.stderr.read()
+    assert journal.with_name("journal.broken-1").exists()
+
+
+@pytest.mark.parametrize("option", ["--journal-repair", "--journal-records"])
+def test_a_journal_s_options_want_a_journal(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", option]) == 2
+    assert f"{option}: expected with --journal FILE" in capsys.readouterr().err
+
+
+def test_a_journal_that_can_t_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("orders:12\n" * 100)
+    assert main(["serve", "--journal", str(tmp_path / "text")]) == 2
+    assert "not a database" in capsys.readouterr().err
+    assert main(["serve", "--journal", str(tmp_path)]) == 3
+    assert main(["serve", "--journal", str(tmp_path / "no" / "folder")]) == 3
+    assert capsys.readouterr().err.count("\n") == 2
