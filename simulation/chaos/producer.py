@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 
 _GIVE_UP_MS = 60_000
 _AFTER_ERROR_S = 0.2
+_CLOSE_S = 2.0
 
 
 class Producer:
@@ -79,7 +80,7 @@ class Producer:
             future.cancel()
         if producer is not None:
             with contextlib.suppress(KafkaError, TimeoutError, asyncio.TimeoutError):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(_CLOSE_S):
                     await producer.stop()
 
     async def flush(self) -> None:

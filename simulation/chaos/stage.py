@@ -314,7 +314,8 @@ class RealStage:
             observers=observers,
             sequence=lambda: recorder.seq,
         )
-        recorder.add(0, "", Row.RUN_START.value, detail=f"{self._scenario.name} {self._seed}")
+        run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
+        recorder.add(0, "", Row.RUN_START.value, detail=run)
         retelling.tell_all(self.happenings, self._arrivals, self.ended_us)
         if self.observed is None and not retelling.settled:
             retelling.report("progress", f"members stand at {retelling.standing}")

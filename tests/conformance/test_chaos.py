@@ -7,13 +7,16 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.trace.parquet import whole_trace
 from fencepost.simulation.trace.schema import Row
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
@@ -183,3 +186,17 @@ async def test_a_run_that_is_cancelled_leaves_nothing(endpoint):
         await run
     assert children() == set()
     assert (await asyncio.to_thread(admin.list_topics, timeout=10)).topics == {}
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.filterwarnings("default")
+async def test_the_analyses_take_the_trace_of_a_real_run(endpoint, tmp_path: Path):
+    with whole_trace(tmp_path / "run.parquet", "steps-1-real") as trace:
+        result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND, trace=trace)
+    assert result.violations == []
+    tables = await asyncio.to_thread(analyze, tmp_path)
+    (run,) = tables["runs"]
+    assert (run["runs"], run["violating"], run["traced"]) == (1, 0, 1)
+    assert {row["state"] for row in tables["residency"]} >= {"JOINING", "STABLE"}
+    assert tables["downtime"]
+    assert '"world": "real"' in run["parameters"]

@@ -1,0 +1,192 @@
+"""A real run told again: what observers hear, in which order, and that the checkers are awake there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.simulation.chaos import messages as m
+from fencepost.simulation.chaos.chronicle import RealChronicle
+from fencepost.simulation.chaos.happenings import Happening, Happenings, HostNoted, Told, TopicsChanged
+from fencepost.simulation.chaos.retelling import Retelling
+from fencepost.simulation.checkers import real_checkers
+from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.world.observers import Observer
+
+SCENARIO = 'duration = "1m"\n[group]\nmembers = 2\n[[topics]]\nname = "orders"\npartitions = 2\n'
+ORDERS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
+IMAGE = TopicsImage().with_topic(Topic(topic_id="T", name="orders", partitions=2))
+END_US = 1_000_000
+
+
+def retell(
+    told: Iterable[tuple[int, str, Happening]], observers: Iterable[Observer] | None = None
+) -> Retelling:
+    retelling = Retelling(
+        loads(SCENARIO),
+        GroupCoordinatorConfig(),
+        None,
+        client="fencepost",
+        members=[("member-1", None), ("member-2", None)],
+        brokers=["broker-1"],
+        observers=real_checkers() if observers is None else observers,
+        sequence=lambda: 0,
+    )
+    happenings = Happenings()
+    happenings.add(0, "", TopicsChanged(IMAGE, "orders", "created", 2))
+    for t_us, host, happening in told:
+        happenings.add(t_us, host, happening)
+    retelling.tell_all(happenings, (), END_US)
+    return retelling
+
+
+def owning(host: str = "member-1", partitions: tuple[TopicPartition, ...] = ORDERS) -> list:
+    """A member that has come to own these."""
+    events = [
+        m.Up(1, f"id-{host}"),
+        m.CalledBack(2, "assigned", "begin", partitions),
+        m.CalledBack(3, "assigned", "end", partitions),
+    ]
+    return [(event.t_us, host, event) for event in events]
+
+
+def on(host: str, *events: m.Event) -> list:
+    return [(event.t_us, host, event) for event in events]
+
+
+def broken(retelling: Retelling) -> set[str]:
+    return {violation.invariant for violation in retelling.violations}
+
+
+def test_an_honest_member_breaks_nothing():
+    honest = [
+        *owning(),
+        *on(
+            "member-1",
+            m.Delivered(4, ORDERS[0], 0, 5),
+            m.Processed(5, ORDERS[0], 0, 5, (1, 2, 3, 4, 5)),
+            m.Delivered(6, ORDERS[0], 5, 6),
+            m.Processed(7, ORDERS[0], 5, 6, (6,)),
+        ),
+    ]
+    assert broken(retell(honest)) == set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "invariant"),
+    [
+        ([m.Delivered(4, ORDERS[0], 0, 5), m.Processed(5, ORDERS[0], 2, 5, (3, 4, 5))], "at-least-once"),
+        ([m.Delivered(4, ORDERS[0], 0, 5), m.Delivered(5, ORDERS[0], 7, 9)], "at-least-once"),
+        (
+            [m.CalledBack(4, "revoked", "begin", ORDERS), m.Delivered(5, ORDERS[0], 0, 1)],
+            "records-while-owned",
+        ),
+        ([m.CalledBack(4, "assigned", "begin", ORDERS[:1])], "callbacks-balanced"),
+        (
+            [m.Moved(4, "subscribed", "UNSUBSCRIBED", "STABLE", 3, ORDERS)],
+            "transitions",
+        ),
+        (
+            [
+                m.Sent(
+                    4,
+                    1,
+                    None,
+                    OffsetCommitRequest(
+                        group_id="g", member_epoch=0, offsets={ORDERS[0]: OffsetAndMetadata(offset=9)}
+                    ),
+                )
+            ],
+            "commit-within-processed",
+        ),
+    ],
+)
+def test_a_false_one_is_caught(wrong: list[m.Event], invariant: str):
+    assert invariant in broken(retell([*owning(), *on("member-1", *wrong)]))
+
+
+def test_who_comes_back_owns_nothing():
+    told = [
+        *owning(),
+        (4, "member-1", HostNoted("crash")),
+        *on("member-1", m.Up(5, "id-2"), m.Delivered(6, ORDERS[0], 0, 1)),
+    ]
+    retelling = retell(told)
+    assert broken(retelling) == {"records-while-owned"}
+    assert retelling.hosts_by_member == {"id-member-1": "member-1", "id-2": "member-1"}
+
+
+def test_views_follow_what_members_say():
+    told = [
+        *on(
+            "member-1",
+            m.Up(1, "id"),
+            m.Moved(2, "subscribed", "UNSUBSCRIBED", "JOINING", 0, ()),
+            m.CalledBack(3, "assigned", "begin", ORDERS),
+            m.CalledBack(4, "revoked", "end", ORDERS[:1]),
+        ),
+        (5, "member-1", HostNoted("freeze")),
+        (6, "", Told("on_faults_end", ())),
+    ]
+    retelling = retell(told, [])
+    host = retelling.members["member-1"]
+    assert (host.status, host.driver.state, host.driver.assignment) == ("frozen", "JOINING", ORDERS[1:])
+    assert retelling.faults_over
+    assert not retelling.settled
+
+
+def test_a_group_is_settled_at_one_epoch_with_nothing_shared():
+    def stable(host: str, epoch: int, owned: tuple[TopicPartition, ...]) -> list:
+        return on(host, m.Up(1, host), m.Moved(2, "acknowledged", "ACKNOWLEDGING", "STABLE", epoch, owned))
+
+    assert retell([*stable("member-1", 3, ORDERS[:1]), *stable("member-2", 3, ORDERS[1:])], []).settled
+    assert not retell([*stable("member-1", 3, ORDERS[:1]), *stable("member-2", 4, ORDERS[1:])], []).settled
+    assert not retell([*stable("member-1", 3, ORDERS), *stable("member-2", 3, ORDERS[1:])], []).settled
+
+
+def test_heartbeats_are_rows_where_members_are_answered():
+    join = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="id",
+        member_epoch=0,
+        rebalance_timeout_ms=1,
+        subscribed_topic_names=("orders",),
+        topic_partitions=NO_PARTITIONS,
+    )
+    answer = ConsumerGroupHeartbeatResponse(
+        member_id="id", member_epoch=2, heartbeat_interval_ms=100, assignment={"T": (0, 1)}
+    )
+    rows = []
+
+    class Sink:
+        def write(self, batch, /):
+            rows.extend(batch)
+
+    recorder = Recorder(world="real", group="g", sink=Sink())
+    chronicle = RealChronicle(recorder)
+    told = on("member-1", m.Up(1, "id"), m.Sent(2, 1, join, None), m.Answered(3, 1, answer, ""))
+    retell(
+        [*told, *on("member-1", m.Sent(4, 1, None, None), m.Answered(5, 1, None, "Disconnected"))],
+        [chronicle],
+    )
+    recorder.flush()
+    beats = [row for row in rows if row[5] == "heartbeat"]
+    assert [(row[1], row[4], row[8], row[10], row[12]) for row in beats] == [
+        (3, "member-1", 2, ORDERS, "join")
+    ]
+    assert chronicle.heartbeats == 1
+
+
+def test_nothing_is_told_of_what_comes_after_the_end():
+    late = on("member-1", m.Up(END_US + 1, "id"))
+    assert retell(late).members["member-1"].status == "stopped"
