@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from fencepost.simulation.world.observers import Report, WorldView
 
 
+_NO_FAILURE = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
+"""A member of a classic group that is given its id is told so by an error, and the group is made."""
+
+
 class GroupChecks:
     """All checks of one group that keep something from one event to the next."""
 
@@ -75,7 +79,7 @@ class Coordination(Checker):
             return
         if (
             outcome.reply is not None
-            and getattr(outcome.reply, "error_code", ErrorCode.NONE) != ErrorCode.NONE
+            and getattr(outcome.reply, "error_code", ErrorCode.NONE) not in _NO_FAILURE
         ):
             self.report(
                 "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
@@ -100,7 +104,11 @@ class Coordination(Checker):
         reply = outcome.reply
         group_id = getattr(event, "group_id", None)
         known = None if group_id is None else self._tracker.groups.get(group_id)
-        if isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
+        if group_id is not None and group_id in live.classic.groups:
+            # It has rules of its own; its offsets are kept like any other's.
+            commits = self._commits.setdefault(group_id, Commits())
+            yield from commits.take_all(outcome.records, known, live.image)
+        elif isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
             reply, ConsumerGroupHeartbeatResponse
         ):
             yield from check_answer(event, reply, known)

@@ -41,11 +41,17 @@ class Shadow:
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self.offsets = OffsetStore()
+        self.stored: dict[str, r.GroupMetadataValue] = {}
+        """Classic groups."""
 
     def apply(self, record: r.Record) -> None:
         """Makes a record true."""
         if isinstance(record.key, r.OffsetCommitKey):
             self.offsets.apply(record.key, record.value)  # type: ignore[arg-type]  # a record's value is its key's
+        elif isinstance(record.key, r.GroupMetadataKey):
+            self.stored.pop(record.key.group_id, None)
+            if isinstance(record.value, r.GroupMetadataValue):
+                self.stored[record.key.group_id] = record.value
         else:
             apply_to_groups(self.groups, record)
 
@@ -63,7 +69,14 @@ class Shadow:
             yield from self._compare_groups(live, batch)
         for record in batch:
             key = record.key
-            if type(key) is r.OffsetCommitKey:
+            if type(key) is r.GroupMetadataKey:
+                yield from _differs(
+                    key.group_id,
+                    "the classic group",
+                    self.stored.get(key.group_id),
+                    live.classic.stored.get(key.group_id),
+                )
+            elif type(key) is r.OffsetCommitKey:
                 stored = live.offsets.topics(key.group_id).get(key.topic, {}).get(key.partition)
                 if stored is not record.value and stored != record.value:
                     what = f"the offset of {key.topic}-{key.partition}"
@@ -162,6 +175,14 @@ def compare_coordinators(
         left, right = one.hard_state(), other.hard_state()
         if differing := [name for name in left if left[name] != right[name]]:
             yield "journal-replay", f"{group_id}: {', '.join(differing)} of {what} differ from the live state"
+    classic = ours.stored if isinstance(ours, Shadow) else ours.classic.stored
+    for group_id in sorted(classic.keys() | live.classic.stored.keys()):
+        one_value, other_value = classic.get(group_id), live.classic.stored.get(group_id)
+        if one_value != other_value:
+            yield (
+                "journal-replay",
+                f"the classic group {group_id} of {what} is {one_value}, live {other_value}",
+            )
     if ours.offsets != live.offsets:
         yield "journal-replay", f"the offsets of {what} differ from the live ones"
 

@@ -163,11 +163,11 @@ class Touched:
 
 
 def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
-    """By group, what these records name. Records of offsets touch no group."""
+    """By group, what these records name. Records of offsets and of classic groups touch none."""
     groups: dict[str, Touched] = {}
     for record in records:
         key = record.key
-        if type(key) is r.OffsetCommitKey:
+        if type(key) is r.OffsetCommitKey or type(key) is r.GroupMetadataKey:
             continue
         touched = groups.get(key.group_id)
         if touched is None:

@@ -48,8 +48,8 @@ class ClassicChronicle(Observer):
             self._add(
                 now_us,
                 host,
-                Kind.GROUP_EPOCH,
-                state_to=group.state,
+                Kind.GROUP_EPOCH.value,
+                state_to=str(group.state),
                 group_epoch=group.generation,
                 detail="join",
             )
@@ -61,7 +61,7 @@ class ClassicChronicle(Observer):
             self._add(
                 now_us,
                 host,
-                Kind.GROUP_STATE,
+                Kind.GROUP_STATE.value,
                 state_from=before,
                 state_to=self._state,
                 group_epoch=group.generation,
@@ -73,7 +73,7 @@ class ClassicChronicle(Observer):
         self._add(
             now_us,
             event.member_id or getattr(reply, "member_id", ""),
-            Kind.HEARTBEAT,
+            Kind.HEARTBEAT.value,
             member_epoch=getattr(event, "generation", -1),
             group_epoch=self._generation,
             error="" if code is ErrorCode.NONE else code.name,
@@ -85,14 +85,14 @@ class ClassicChronicle(Observer):
         reasons = {each.member_id: each.reason for each in outcome.effects if isinstance(each, MemberFenced)}
         for member_id in [each for each in self._members if each not in now]:
             del self._members[member_id]
-            self._add(now_us, member_id, Kind.MEMBER_REMOVED, detail=reasons.get(member_id, "left"))
-            self._add(now_us, member_id, Kind.HOST, detail="stopped")
+            self._add(now_us, member_id, Kind.MEMBER_REMOVED.value, detail=reasons.get(member_id, "left"))
+            self._add(now_us, member_id, Kind.HOST.value, detail="stopped")
         for member_id, (_, given) in now.items():
             if member_id not in self._members:
-                self._add(now_us, member_id, Kind.HOST, detail="start")
+                self._add(now_us, member_id, Kind.HOST.value, detail="start")
             old_state, had = self._members.get(member_id, ("", ()))
             if state != old_state:
-                self._add(now_us, member_id, Kind.MEMBER_STATE, state_from=old_state, state_to=state)
+                self._add(now_us, member_id, Kind.MEMBER_STATE.value, state_from=old_state, state_to=state)
             if lost := tuple(sorted({*had} - {*given})):
                 self._callback(now_us, member_id, "revoked", lost)
             if gained := tuple(sorted({*given} - {*had})):
@@ -102,5 +102,5 @@ class ClassicChronicle(Observer):
     def _callback(
         self, now_us: int, member_id: MemberId, kind: str, partitions: tuple[TopicPartition, ...]
     ) -> None:
-        for row in (Kind.CALLBACK_BEGIN, Kind.CALLBACK_END):
+        for row in (Kind.CALLBACK_BEGIN.value, Kind.CALLBACK_END.value):
             self._add(now_us, member_id, row, partitions=partitions, detail=kind)

@@ -9,7 +9,7 @@ from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.consumer import LeaveGroupBatchRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
-from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.interference import Rule
@@ -171,8 +171,22 @@ class GroupControls:
         if not members:
             return wanted == 0
         heard = self._endpoint.watch.heard(self._shard(), self.group_id)
-        return self._state() == "Stable" and all(
+        confirmed = all(
             each.epoch < 0 or (each.owned == each.assignment and each.member_id in heard) for each in members
+        )
+        return confirmed and self._state() == "Stable" and self._is_covered(members)
+
+    def _is_covered(self, members: list[GroupMember]) -> bool:
+        """Whether all is given that is subscribed to: a cooperative rebalance takes two generations."""
+        known = self._endpoint.brokers.cluster.image.by_name
+        topics = {
+            name for each in members if each.protocol == "classic" for name in each.topics if name in known
+        }
+        given = {partition for each in members for partition in each.assignment}
+        return all(
+            partition in given
+            for name in topics
+            for partition in topic_partitions(name, range(known[name].partitions))
         )
 
     def _why_not(self, wanted: int | None, limit: float) -> str:
@@ -202,8 +216,8 @@ class Group(GroupControls):
         """Wait until the group is stable, with that many members if it is said how many; its members then.
 
         Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded. Without a number it has at least one
-        member; with 0 it has none.
+        were given, and were heard since their coordinator was loaded; in a classic group all partitions are
+        given to somebody. Without a number it has at least one member; with 0 it has none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """
@@ -223,8 +237,8 @@ class AsyncGroup(GroupControls):
         """Wait until the group is stable, with that many members if it is said how many; its members then.
 
         Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded. Without a number it has at least one
-        member; with 0 it has none.
+        were given, and were heard since their coordinator was loaded; in a classic group all partitions are
+        given to somebody. Without a number it has at least one member; with 0 it has none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """

@@ -94,6 +94,16 @@ class _GroupWatch:
         for method in self.hooks[hook]:
             method(*arguments, self._watch.now_us)
 
+    def keep_up(self, event: Event, outcome: Outcome) -> None:
+        """Know who was heard, and who is gone."""
+        member_id = getattr(outcome.reply, "member_id", None) or getattr(event, "member_id", None)
+        if member_id and getattr(outcome.reply, "error_code", ErrorCode.NONE) is ErrorCode.NONE:
+            self.heard.add(member_id)
+        for record in outcome.records:
+            if record.value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
+                self.heard.discard(record.key.member_id)
+                self._watch.on_member_gone(record.key.member_id)
+
     def step(self, host: str, event: Event, outcome: Outcome, steady: bool) -> None:
         """A step of the coordinator that is about this group."""
         reply = outcome.reply
@@ -101,9 +111,6 @@ class _GroupWatch:
         if heartbeat and isinstance(reply, ConsumerGroupHeartbeatResponse):
             self.told.before(event, reply)  # type: ignore[arg-type]  # a heartbeat
         self.tell("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
-        member_id = getattr(reply, "member_id", None) or getattr(event, "member_id", None)
-        if member_id and getattr(reply, "error_code", ErrorCode.NONE) is ErrorCode.NONE:
-            self.heard.add(member_id)
         if isinstance(event, OffsetCommitRequest):
             self.tell("on_commit", event.member_id, event, reply)
         if heartbeat and isinstance(reply, ConsumerGroupHeartbeatResponse):
@@ -113,8 +120,6 @@ class _GroupWatch:
         for record in outcome.records:
             if record.value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
                 self.told.removed(record.key.member_id)
-                self.heard.discard(record.key.member_id)
-                self._watch.on_member_gone(record.key.member_id)
 
 
 class _ShardWatch:
@@ -137,7 +142,7 @@ class Watch:
         self.violations: list[Violation] = []
         self.now_us = 0
         self.failure: Exception | None = None
-        """What a checker raised: it watches no more."""
+        """What an observer raised first."""
         self.on_member_gone: Callable[[MemberId], None] = lambda member_id: None
         self._start_ms: int | None = None
         self._seq = 0
@@ -184,32 +189,32 @@ class Watch:
     def _step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
         if outcome is not NOTHING:
             self._at(now_ms)
-            self._guarded(self._told, self._shards[shard.number], event, outcome)
+            self._told(self._shards[shard.number], event, outcome)
         self._wake()
 
     def _told(self, watch: _ShardWatch, event: Event, outcome: Outcome) -> None:
         host = host_of(watch.view.shard.node_id)
         steady = _is_steady(outcome)
         watch.view.now_us = self.now_us
-        self._tell(watch.hooks["on_steady_step" if steady else "on_coordinator_step"], host, event, outcome)
+        hook = "on_steady_step" if steady else "on_coordinator_step"
+        self._guarded(self._tell, watch.hooks[hook], host, event, outcome)
         for group_id, part in _by_group(event, outcome):
             group = watch.groups.get(group_id)
             if group is None:
                 group = watch.groups[group_id] = _GroupWatch(watch.view, group_id, self)
-            group.step(host, event, part, steady)
+            group.keep_up(event, part)
+            self._guarded(group.step, host, event, part, steady)
 
     def _tell(self, methods: Iterable[Callable[..., None]], *arguments: object) -> None:
         for method in methods:
             method(*arguments, self.now_us)
 
     def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
-        """A checker that fails must not fail the server; `check` raises it."""
-        if self.failure is not None:
-            return
+        """An observer that fails must not fail the server, nor the other ones; `check` raises it."""
         try:
             call(*arguments)
         except Exception as error:
-            self.failure = error
+            self.failure = self.failure or error
 
     # -- time, rows, findings ---------------------------------------------------------------------------
 

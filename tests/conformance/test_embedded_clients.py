@@ -1,0 +1,462 @@
+"""Real clients in the hands of an embedded Kafka: each verb does to them what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from fencepost.member import KIP848Consumer
+from fencepost.simulation.embedded import AsyncEmbeddedKafka, EmbeddedKafka
+from fencepost.simulation.trace.schema import Kind
+
+with warnings.catch_warnings():
+    # It reads its schemas through an API that Python 3.11 deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka as kafka_python
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+
+QUIET = {"log_level": 0, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100}
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 12}) as running:
+        yield running
+
+
+@pytest.fixture
+def three() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(brokers=3, topics={"orders": 12}) as running:
+        yield running
+
+
+class Polled:
+    """A confluent-kafka consumer, polled by a thread as an application would do it."""
+
+    def __init__(self, kafka: EmbeddedKafka, name: str, **settings: Any) -> None:
+        self.lost: list[int] = []
+        self.revoked: list[int] = []
+        self.values: list[bytes] = []
+        self._end = threading.Event()
+        self._commits: queue.SimpleQueue[Future[None]] = queue.SimpleQueue()
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": "g",
+                "client.id": name,
+                "auto.offset.reset": "earliest",
+                **QUIET,
+                **settings,
+            }
+        )
+        self.consumer.subscribe(
+            ["orders"],
+            on_lost=lambda consumer, partitions: self.lost.append(len(partitions)),
+            on_revoke=lambda consumer, partitions: self.revoked.append(len(partitions)),
+        )
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._end.is_set():
+            with contextlib.suppress(queue.Empty):
+                self._commit(self._commits.get_nowait())
+            message = self.consumer.poll(0.02)
+            if message is not None and message.error() is None:
+                self.values.append(message.value())
+        self.consumer.close()
+
+    def _commit(self, done: Future[None]) -> None:
+        try:
+            self.consumer.commit(asynchronous=False)
+            done.set_result(None)
+        except KafkaException as error:
+            done.set_exception(error)
+
+    def commit(self) -> None:
+        """Commit between two polls: a commit beside a poll of another thread may never come back."""
+        done: Future[None] = Future()
+        self._commits.put(done)
+        done.result(30)
+
+    def end(self) -> None:
+        self._end.set()
+        self._thread.join(30)
+
+
+@contextmanager
+def polled(kafka: EmbeddedKafka, *names: str, **settings: Any) -> Iterator[list[Polled]]:
+    members = [Polled(kafka, name, **settings) for name in names]
+    try:
+        yield members
+    finally:
+        for member in members:
+            member.end()
+
+
+CONSUMER = {"group.protocol": "consumer"}
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol",
+    [CONSUMER, {"partition.assignment.strategy": "cooperative-sticky"}, {}],
+    ids=["consumer", "cooperative", "eager"],
+)
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.01)
+
+
+@PROTOCOLS
+def test_members_share_and_the_group_is_stable(kafka, protocol):
+    with polled(kafka, "one", "two", **protocol) as members:
+        found = kafka.group("g").wait_stable(members=2)
+        assert sorted(len(each.owned) for each in found) == [6, 6]
+        assert {each.client_id for each in found} == {"one", "two"}
+        assert {each.protocol for each in found} == {"consumer" if protocol is CONSUMER else "classic"}
+        kafka.produce("orders", *(str(number) for number in range(100)))
+        until(lambda: sum(len(member.values) for member in members) == 100)
+    assert kafka.group("g").wait_stable(members=0) == []
+    assert sum(kafka.group("g").offsets().values()) == 100
+    assert kafka.check() == []
+
+
+@PROTOCOLS
+def test_a_fenced_client_loses_everything_and_joins_anew(kafka, protocol):
+    with polled(kafka, "one", "two", **protocol) as (one, two):
+        group = kafka.group("g")
+        before = {each.client_id: each.epoch for each in group.wait_stable(members=2)}
+        group.fence("one")
+        assert [each.client_id for each in group.members()] == ["two"]
+        until(lambda: one.lost)
+        after = {each.client_id: each.epoch for each in group.wait_stable(members=2)}
+        assert one.lost == [6]
+        assert two.lost == []
+        assert after["one"] > before["one"]
+    assert kafka.check() == []
+
+
+@PROTOCOLS
+def test_an_expired_client_loses_everything_and_joins_anew(kafka, protocol):
+    with polled(kafka, "one", "two", **protocol) as (one, two):
+        group = kafka.group("g")
+        group.wait_stable(members=2)
+        group.expire("two")
+        until(lambda: two.lost)
+        group.wait_stable(members=2)
+        assert (one.lost, two.lost) == ([], [6])
+        reasons = [row.detail for row in kafka.events() if row.kind == Kind.MEMBER_REMOVED]
+        assert "session" in reasons
+    assert kafka.check() == []
+
+
+@PROTOCOLS
+def test_a_rebalance_on_demand(kafka, protocol):
+    with polled(kafka, "one", "two", **protocol) as members:
+        group = kafka.group("g")
+        before = group.wait_stable(members=2)
+        group.rebalance()
+        after = group.wait_stable(members=2)
+        assert {each.epoch for each in after} == {before[0].epoch + 1}
+        assert [each.member_id for each in after] == [each.member_id for each in before]
+        assert not any(member.lost for member in members)
+    assert kafka.check() == []
+
+
+def test_a_lost_join_response_makes_no_second_member(kafka):
+    kafka.lose_next_response("ConsumerGroupHeartbeat")
+    with polled(kafka, "one", **CONSUMER):
+        (member,) = kafka.group("g").wait_stable(members=1)
+        assert len(member.owned) == 12
+    rows = kafka.events()
+    assert [row.kind for row in rows if row.kind == Kind.RESPONSE_LOST] == [Kind.RESPONSE_LOST]
+    assert len([row for row in rows if row.kind == Kind.HEARTBEAT and row.detail == "join"]) == 2
+    assert kafka.check() == []
+
+
+async def test_a_lost_commit_response_is_a_commit_all_the_same():
+    async with EmbeddedKafka(topics={"orders": 12}) as kafka:
+        kafka.produce("orders", "a", partition=3)
+        consumer = KIP848Consumer(
+            "orders",
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            retry_backoff_ms=20,
+        )
+        async with consumer:
+            await consumer.getone()
+            kafka.lose_next_response("OffsetCommit")
+            await consumer.commit()
+        rows = [row.kind for row in kafka.events() if row.kind in (Kind.COMMIT, Kind.RESPONSE_LOST)]
+        assert rows == [Kind.RESPONSE_LOST, Kind.COMMIT, Kind.COMMIT]
+        assert sum(kafka.group("g").offsets().values()) == 1
+        assert kafka.check() == []
+
+
+def test_a_commit_that_fails_is_told_to_the_application(kafka):
+    with polled(kafka, "one", **CONSUMER, **{"enable.auto.commit": False}) as (one,):
+        kafka.group("g").wait_stable(members=1)
+        kafka.produce("orders", "a")
+        until(lambda: one.values)
+        kafka.fail_next("OffsetCommit", "GROUP_AUTHORIZATION_FAILED", "one")
+        with pytest.raises(KafkaException) as refused:
+            one.commit()
+        assert refused.value.args[0].name() == "GROUP_AUTHORIZATION_FAILED"
+        assert kafka.group("g").offsets() == {}
+        one.commit()
+        assert list(kafka.group("g").offsets().values()) == [1]
+
+
+@pytest.mark.parametrize("error", ["NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT"])
+def test_a_producer_tries_again(kafka, error):
+    kafka.fail_next("Produce", error)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "retry.backoff.ms": 10, **QUIET})
+    delivered = []
+    producer.produce("orders", b"once", on_delivery=lambda error, message: delivered.append(error))
+    assert producer.flush(30) == 0
+    assert delivered == [None]
+    assert [record.value for record in kafka.records("orders")] == [b"once"]
+
+
+def test_a_lost_produce_response_duplicates_nothing_with_idempotence(kafka):
+    kafka.lose_next_response("Produce")
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "enable.idempotence": True,
+            "retry.backoff.ms": 10,
+            **QUIET,
+        }
+    )
+    producer.produce("orders", b"once")
+    assert producer.flush(30) == 0
+    assert [record.value for record in kafka.records("orders")] == [b"once"]
+
+
+def test_a_slow_broker_makes_a_slow_producer(kafka):
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **QUIET})
+    producer.produce("orders", b"fast")
+    assert producer.flush(30) == 0
+    kafka.delay("Produce", 0.5)
+    began = time.monotonic()
+    producer.produce("orders", b"slow")
+    assert producer.flush(30) == 0
+    assert time.monotonic() - began >= 0.5
+
+
+@PROTOCOLS
+def test_a_client_whose_connection_breaks_goes_on(kafka, protocol):
+    with polled(kafka, "one", **protocol) as (one,):
+        group = kafka.group("g")
+        (before,) = group.wait_stable(members=1)
+        kafka.disconnect(before)
+        kafka.produce("orders", "after")
+        until(lambda: one.values)
+        (after,) = group.wait_stable(members=1)
+        assert after.epoch == before.epoch
+        assert one.lost == []
+
+
+@PROTOCOLS
+def test_clients_follow_a_coordinator_that_moves(three, protocol):
+    with polled(three, "one", "two", **protocol) as members:
+        group = three.group("g")
+        before = group.wait_stable(members=2)
+        for _ in range(3):
+            three.move_coordinator("g")
+            after = group.wait_stable(members=2)
+            assert after == before
+        three.produce("orders", *(str(number) for number in range(24)))
+        until(lambda: sum(len(member.values) for member in members) == 24)
+        assert not any(member.lost for member in members)
+    hosts = {row.actor for row in three.events() if row.kind == Kind.COORDINATOR and row.detail == "resign"}
+    assert hosts == {"broker-1", "broker-2", "broker-3"}
+    assert three.check() == []
+
+
+@PROTOCOLS
+def test_clients_outlive_a_restart(kafka, protocol):
+    with polled(kafka, "one", "two", **protocol) as members:
+        group = kafka.group("g")
+        before = group.wait_stable(members=2)
+        kafka.restart()
+        kafka.produce("orders", "after")
+        until(lambda: any(member.values for member in members))
+        assert group.wait_stable(members=2) == before
+        assert not any(member.lost for member in members)
+    assert kafka.check() == []
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_time_expires_a_client_that_died_and_no_other(brokers):
+    with (
+        EmbeddedKafka(brokers=brokers, topics={"orders": 12}) as kafka,
+        polled(kafka, "alive", **CONSUMER) as (one,),
+    ):
+        script = Path(__file__).with_name("confluent_member.py")
+        command = [sys.executable, str(script), kafka.bootstrap_servers, "g", "orders"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            group = kafka.group("g")
+            dead = next(each for each in group.wait_stable(members=2) if each.client_id != "alive")
+            process.send_signal(signal.SIGKILL)
+        until(lambda: not connected(kafka, dead.member_id))
+        assert len(group.members()) == 2, "its session goes on"
+        kafka.clock.advance(46)
+        (alive,) = group.wait_stable(members=1)
+        assert (alive.client_id, len(alive.owned)) == ("alive", 12)
+        assert one.lost == []
+        assert kafka.check() == []
+
+
+def connected(kafka: EmbeddedKafka, member_id: str) -> bool:
+    return kafka.endpoint.interference.is_connected(member_id)
+
+
+def test_kafka_python_joins_and_is_fenced(kafka):
+    kafka.produce("orders", *(str(number) for number in range(24)))
+    consumer = kafka_python.KafkaConsumer(
+        "orders",
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id="g",
+        auto_offset_reset="earliest",
+        heartbeat_interval_ms=50,
+        enable_auto_commit=False,
+    )
+    try:
+        got = []
+
+        def poll() -> int:
+            for messages in consumer.poll(timeout_ms=50).values():
+                got.extend(message.value for message in messages)
+            return len(got)
+
+        until(lambda: poll() == 24)
+        (before,) = kafka.group("g").wait_stable(members=1)
+        kafka.group("g").fence(before)
+        until(lambda: poll() == 48)  # nothing was committed, so it begins anew
+        consumer.commit()
+        assert sum(kafka.group("g").offsets().values()) == 24
+    finally:
+        consumer.close()
+    assert kafka.check() == []
+
+
+async def test_a_kip848_consumer_and_confluent_share_a_group(kafka):
+    with polled(kafka, "confluent", **CONSUMER):
+        consumer = KIP848Consumer(
+            "orders", bootstrap_servers=kafka.bootstrap_servers, group_id="g", client_id="ours"
+        )
+        await consumer.start()
+        try:
+            reading = asyncio.ensure_future(consumer.getone())
+            group = kafka.group("g")
+            found = await asyncio.to_thread(group.wait_stable, members=2)
+            assert sorted(len(each.owned) for each in found) == [6, 6]
+            group.fence("ours")
+            kafka.lose_next_response("ConsumerGroupHeartbeat", "ours")
+            found = await asyncio.to_thread(group.wait_stable, members=2)
+            assert sorted(len(each.owned) for each in found) == [6, 6]
+            assert len(consumer.assignment()) == 6
+            reading.cancel()
+        finally:
+            await consumer.stop()
+    assert kafka.check() == []
+
+
+async def test_a_kip848_consumer_in_async_with():
+    async with EmbeddedKafka(brokers=3, topics={"orders": 12}) as kafka:
+        assert isinstance(kafka, AsyncEmbeddedKafka)
+        kafka.produce("orders", *(str(number) for number in range(24)))
+        consumer = KIP848Consumer(
+            "orders",
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            retry_backoff_ms=20,
+        )
+        await consumer.start()
+        try:
+            group = kafka.group("g")
+            (before,) = await group.wait_stable(members=1)
+            for _ in range(3):
+                kafka.move_coordinator("g")
+                (after,) = await group.wait_stable()
+                assert after.epoch == before.epoch
+            got = [(await consumer.getone()).value for _ in range(24)]
+            assert sorted(map(int, got)) == list(range(24))
+            await consumer.commit()
+            assert sum(group.offsets().values()) == 24
+        finally:
+            await consumer.stop()
+        assert kafka.check() == []
+
+
+async def test_aiokafka_in_async_with():
+    async with EmbeddedKafka(topics={"orders": 12}) as kafka:
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+            for number in range(24):
+                await producer.send_and_wait("orders", str(number).encode())
+        consumer = aiokafka.AIOKafkaConsumer(
+            "orders",
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=50,
+            retry_backoff_ms=20,
+        )
+        await consumer.start()
+        try:
+            group = kafka.group("g")
+            (before,) = await group.wait_stable(members=1)
+            assert before.protocol == "classic"
+            got = [(await consumer.getone()).value for _ in range(24)]
+            assert sorted(map(int, got)) == list(range(24))
+            group.rebalance()
+            (after,) = await group.wait_stable(members=1)
+            assert after.epoch == before.epoch + 1
+            with pytest.raises(TimeoutError, match="2 were expected"):
+                await group.wait_stable(members=2, timeout=0.05)
+            await consumer.commit()
+            assert sum(group.offsets().values()) == 24
+        finally:
+            await consumer.stop()
+        assert await group.wait_stable(members=0) == []
+        assert kafka.check() == []
+
+
+def test_our_records_go_where_a_java_producer_would_send_them(three):
+    """librdkafka's murmur2 is the Java client's."""
+    producer = Producer(
+        {"bootstrap.servers": three.bootstrap_servers, "partitioner": "murmur2_random", **QUIET}
+    )
+    keys = [f"key {number}" for number in range(50)]
+    for key in keys:
+        producer.produce("orders", key=key, value="theirs")
+    assert producer.flush(30) == 0
+    for key in keys:
+        three.produce("orders", "ours", key=key)
+    for key in keys:
+        found = [record for record in three.records("orders") if record.key == key.encode()]
+        assert len({record.partition for record in found}) == 1
+        assert [record.value for record in found] == [b"theirs", b"ours"]
