@@ -93,7 +93,8 @@ def run(
     )
     with _without_logs(), _without_collections():
         try:
-            recorder.add(0, "", Kind.RUN_START.value, detail=f"{scenario.name} {seed} {scenario.group.members}")
+            said = f"{scenario.name} {seed} {scenario.group.members}"
+            recorder.add(0, "", Kind.RUN_START.value, detail=said)
             world.begin()
             Nemesis(world, chosen).begin()
             for until_us in _slices(chosen.end_us):
