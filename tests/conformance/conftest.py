@@ -100,7 +100,7 @@ def cluster(kafka_installation: Installation) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def three(kafka_installation: Installation) -> Iterator[Cluster]:
-    """Three nodes of real Kafka, as fast as can be: members are fenced after two seconds, brokers after three."""
+    """Three nodes of real Kafka in the fast profile, with sessions of two seconds."""
     cluster = Cluster(nodes=3)
     asyncio.run(cluster.start())
     try:
