@@ -123,7 +123,7 @@ def endpoint(ours) -> str:
 async def test_a_group_survives_on_a_cluster_of_others(endpoint, client):
     rows = Rows()
     result = await run_real(
-        loads(SCENARIO + NETWORK + BROKER), 1, endpoint, client=client, duration_us=25 * SECOND, trace=rows
+        loads(SCENARIO + NETWORK + BROKER), 1, endpoint, client=client, duration_us=20 * SECOND, trace=rows
     )
     assert result.violations == []
     assert result.records_lost == 0
@@ -141,20 +141,20 @@ async def test_a_group_survives_on_a_cluster_of_others(endpoint, client):
 
 
 async def test_a_record_that_is_skipped_is_missed(endpoint):
-    result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND, flaw="skip")
+    result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND, flaw="skip")
     assert result.records_lost > 0
     assert "at-least-once" in {violation.invariant for violation in result.violations}
 
 
 async def test_records_that_are_processed_twice_are_counted(endpoint):
-    result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND, flaw="twice")
+    result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND, flaw="twice")
     assert result.records_duplicated >= result.records_sent > 300
 
 
 async def test_a_run_on_kafka_has_the_coordinators_side_as_well(cluster: Cluster):
     rows = Rows()
     result = await run_real(
-        loads(SCENARIO + TOPICS + NETWORK + BROKER), 2, cluster, duration_us=30 * SECOND, trace=rows
+        loads(SCENARIO + TOPICS + NETWORK + BROKER), 2, cluster, duration_us=25 * SECOND, trace=rows
     )
     assert result.violations == []
     assert result.records_lost == 0
@@ -192,7 +192,7 @@ async def test_a_run_that_is_cancelled_leaves_nothing(endpoint):
 @pytest.mark.filterwarnings("default")
 async def test_the_analyses_take_the_trace_of_a_real_run(endpoint, tmp_path: Path):
     with whole_trace(tmp_path / "run.parquet", "steps-1-real") as trace:
-        result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND, trace=trace)
+        result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND, trace=trace)
     assert result.violations == []
     tables = await asyncio.to_thread(analyze, tmp_path)
     (run,) = tables["runs"]

@@ -13,15 +13,22 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
+from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    Record,
+)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.chronicle import RealChronicle
 from fencepost.simulation.chaos.happenings import Happening, Happenings, HostNoted, Told, TopicsChanged
 from fencepost.simulation.chaos.retelling import Retelling
 from fencepost.simulation.checkers import real_checkers
+from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.world.observers import Observer
+from fencepost.simulation.world.observers import Observer, RecordsObserved
 
 SCENARIO = 'duration = "1m"\n[group]\nmembers = 2\n[[topics]]\nname = "orders"\npartitions = 2\n'
 ORDERS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
@@ -190,3 +197,25 @@ def test_heartbeats_are_rows_where_members_are_answered():
 def test_nothing_is_told_of_what_comes_after_the_end():
     late = on("member-1", m.Up(END_US + 1, "id"))
     assert retell(late).members["member-1"].status == "stopped"
+
+
+@pytest.mark.parametrize(("comes_back", "expected"), [(True, set()), (False, {"one-claimant"})])
+def test_a_topic_of_the_same_name_is_another_topic_to_claim(comes_back: bool, expected: set[str]):
+    def stored(member_id: str) -> tuple[int, str, Happening]:
+        value = ConsumerGroupCurrentMemberAssignmentValue(1, 0, 0)
+        record = Record(ConsumerGroupCurrentMemberAssignmentKey("orders-service", member_id), value)
+        step = RecordsObserved(group_id="orders-service", cause="")
+        return (1, "", Told("on_coordinator_step", ("broker-1", step, Outcome(records=(record,)))))
+
+    again = TopicsImage().with_topic(Topic(topic_id="U", name="orders", partitions=2))
+    told = [
+        stored("id-member-1"),
+        stored("id-member-2"),
+        *on("member-1", m.Up(2, "id-member-1"), m.CalledBack(3, "assigned", "begin", ORDERS)),
+        *([(4, "", TopicsChanged(TopicsImage(), "orders", "deleted", 0))] if comes_back else []),
+        *on("member-1", m.CalledBack(5, "assigned", "end", ORDERS)),  # of the topic that is gone
+        *([(6, "", TopicsChanged(again, "orders", "created", 2))] if comes_back else []),
+        *on("member-2", m.Up(7, "id-member-2"), m.CalledBack(8, "assigned", "begin", ORDERS)),
+        *on("member-2", m.CalledBack(9, "assigned", "end", ORDERS)),
+    ]
+    assert broken(retell(told, [OneClaimant()])) == expected
