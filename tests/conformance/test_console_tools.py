@@ -1,0 +1,171 @@
+"""Kafka's own console tools on our endpoint: what they say, and what they do. Needs Maven the first time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from fencepost.simulation.clusters.artifacts import Installation
+from fencepost.simulation.clusters.settings import KAFKA_VERSION
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx128m"]
+SECONDS = 100
+TOOLS = "org.apache.kafka.tools"
+
+
+@pytest.fixture(scope="session")
+def class_path(tmp_path_factory, kafka_installation: Installation) -> str:
+    """Kafka's jars and the one with the tools, fetched once for all of pytest's workers."""
+    folder = tmp_path_factory.getbasetemp().parent / "console-tools"
+    folder.mkdir(exist_ok=True)
+    jar = folder / f"kafka-tools-{KAFKA_VERSION}.jar"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jar.exists():
+            fetch(folder)
+    return os.pathsep.join(map(str, (jar, *kafka_installation.jars)))
+
+
+def fetch(folder: pathlib.Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.skip("Maven, which fetches Kafka's tools, is not installed")
+    words = [maven, "--quiet", "--batch-mode", "dependency:copy"]
+    words += [f"-Dartifact=org.apache.kafka:kafka-tools:{KAFKA_VERSION}", f"-DoutputDirectory={folder}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=200)
+    if done.returncode:
+        pytest.skip(f"Maven does not fetch Kafka's tools: {done.stdout[-200:]}")
+
+
+@pytest.fixture
+def tool(served, class_path, kafka_installation):
+    """Runs a tool on the broker, and answers what it printed."""
+
+    def run(main: str, *words: str, servers: str | None = "--bootstrap-server") -> str:
+        command = [str(kafka_installation.java), *QUICK, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
+        command += ["-cp", class_path, main]
+        command += [servers, served.bootstrap_servers] if servers else []
+        done = subprocess.run(
+            [*command, *words], capture_output=True, text=True, check=False, timeout=SECONDS
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_topics_are_created_described_altered_and_deleted(tool):
+    main = f"{TOOLS}.TopicCommand"
+    assert "Created topic made." in tool(
+        main, "--create", "--topic", "made", "--partitions", "2", "--config", "retention.ms=5000"
+    )
+    assert tool(main, "--list").split() == ["made", "orders", "single"]
+    tool(main, "--alter", "--topic", "made", "--partitions", "4")
+    said = tool(main, "--describe", "--topic", "made")
+    assert re.search(
+        r"Topic: made\s+TopicId: \S{22}\s+PartitionCount: 4\s+ReplicationFactor: 1"
+        r"\s+Configs: retention.ms=5000",
+        said,
+    )
+    assert re.findall(r"Partition: (\d)\s+Leader: 1\s+Replicas: 1\s+Isr: 1", said) == ["0", "1", "2", "3"]
+    tool(main, "--delete", "--topic", "made")
+    assert tool(main, "--list").split() == ["orders", "single"]
+
+
+def test_a_consumer_group_is_described_reset_and_deleted(tool, served):
+    producer = Producer({"bootstrap.servers": served.bootstrap_servers, "log_level": 0})
+    for number in range(24):
+        producer.produce("orders", b"%d" % number, partition=number % 12)
+    assert producer.flush(SECONDS) == 0
+    consumer = Consumer(
+        {
+            "bootstrap.servers": served.bootstrap_servers,
+            "group.id": "readers",
+            "group.protocol": "consumer",
+            "client.id": "reader",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(["orders"])
+    deadline = time.monotonic() + SECONDS
+    while len(consumer.assignment()) < 12:
+        assert time.monotonic() < deadline
+        consumer.poll(0.1)
+    consumer.commit(offsets=[TopicPartition("orders", 3, 1)], asynchronous=False)
+    main = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+    rows = [line.split() for line in tool(main, "--describe", "--group", "readers").splitlines() if line]
+    assert rows[0][:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    (third,) = (row for row in rows[1:] if row[2] == "3")
+    assert third[:6] == ["readers", "orders", "3", "1", "2", "1"]
+    assert third[-1] == "reader"
+    assert len(rows) == 13
+    said = tool(main, "--describe", "--group", "readers", "--state")
+    assert re.search(r"readers\s+127\.0\.0\.1:\d+\s+\(1\)\s+uniform\s+Stable\s+1", said)
+    assert "reader" in tool(main, "--describe", "--group", "readers", "--members", "--verbose")
+    assert re.search(r"readers\s+Consumer\s+Stable", tool(main, "--list", "--state", "--type"))
+    consumer.close()
+    tool(main, "--reset-offsets", "--group", "readers", "--topic", "orders", "--to-latest", "--execute")
+    assert re.search(r"readers\s+orders\s+3\s+2\s+2\s+0", tool(main, "--describe", "--group", "readers"))
+    assert "successful" in tool(main, "--delete", "--group", "readers")
+    assert tool(main, "--list").split() == []
+
+
+def test_settings_of_a_group_and_a_topic_are_altered(tool):
+    main = "kafka.admin.ConfigCommand"
+    for kind, name, setting in (
+        ("groups", "readers", "consumer.session.timeout.ms=30000"),
+        ("topics", "orders", "max.message.bytes=2000"),
+    ):
+        where = ("--entity-type", kind, "--entity-name", name)
+        tool(main, "--alter", "--add-config", setting, *where)
+        assert setting in tool(main, "--describe", *where)
+        tool(main, "--alter", "--delete-config", setting.split("=")[0], *where)
+        assert setting not in tool(main, "--describe", *where)
+
+
+def test_records_are_produced_in_transactions_of_kafkas_producer_and_read(tool, served):
+    """The producer of Kafka 4 takes a new epoch with each transaction (KIP-890)."""
+    servers = f"bootstrap.servers={served.bootstrap_servers}"
+    said = tool(
+        f"{TOOLS}.ProducerPerformance",
+        *("--topic", "single", "--num-records", "500", "--record-size", "100", "--throughput", "1000"),
+        *("--command-property", servers, "--transactional-id", "t", "--transaction-duration-ms", "50"),
+        servers=None,
+    )
+    assert "500 records sent" in said
+    offsets = tool(f"{TOOLS}.GetOffsetShell", "--topic", "single")
+    end = int(re.search(r"single:0:(\d+)", offsets)[1])
+    assert end > 502, "there is a marker for each transaction"
+    said = tool(
+        f"{TOOLS}.consumer.ConsoleConsumer",
+        *("--topic", "single", "--from-beginning", "--isolation-level", "read_committed"),
+        *("--max-messages", "500", "--timeout-ms", "20000"),
+    )
+    assert len(said.splitlines()) == 500
+
+
+def test_records_are_deleted(tool, served, tmp_path):
+    producer = Producer({"bootstrap.servers": served.bootstrap_servers, "log_level": 0})
+    for _ in range(10):
+        producer.produce("single", b"x")
+    assert producer.flush(SECONDS) == 0
+    file = tmp_path / "offsets.json"
+    file.write_text(
+        json.dumps({"partitions": [{"topic": "single", "partition": 0, "offset": 4}], "version": 1})
+    )
+    said = tool(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(file))
+    assert "low_watermark: 4" in said
+    assert "single:0:4" in tool(f"{TOOLS}.GetOffsetShell", "--topic", "single", "--time", "earliest")
