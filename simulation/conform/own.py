@@ -31,6 +31,7 @@ from fencepost.coordinator.protocol.outcome import (
     Event,
     MemberFenced,
     Outcome,
+    Request,
     ResolveRegularExpressions,
     Response,
     TopicsChanged,
@@ -40,8 +41,9 @@ from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.dispatch import handlers
-from fencepost.coordinator.server.runner import CoordinatorRunner
+from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.transactions import TransactionCoordinators
 from fencepost.simulation.conform.targets import TARGET_RULES, Target, broken_rules
 
 
@@ -73,6 +75,25 @@ class _Following(GroupCoordinator):
         return {member: self.offered.get(member, {}) for member in spec.subscriptions}
 
 
+class _Groups:
+    """The handlers' way to the one coordinator."""
+
+    def __init__(self, own: Own) -> None:
+        self._own = own
+
+    def ask(self, request: Request, node_id: int) -> Response | None:
+        return self._own.process(request)
+
+
+class _Connection:
+    """The broker has the real one."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
 class Own:
     """One coordinator of ours, for one schedule."""
 
@@ -88,12 +109,13 @@ class Own:
         self._config = config
         self._runtime = CoordinatorRuntime(self.coordinator, MemoryJournal())
         self._effects: list[ResolveRegularExpressions] = []
-        self._cluster = Cluster("conform")
+        self._cluster = Cluster()
         self._cluster.nodes = (Node(node_id=1, host="127.0.0.1", port=9092),)
         self._handlers = handlers()
         self._services = Services(
             cluster=self._cluster,
-            runner=cast("CoordinatorRunner", self),
+            groups=cast("GroupCoordinators", _Groups(self)),
+            transactions=cast("TransactionCoordinators", None),  # nothing is produced here
             config=config,
             node_id=1,
             loop=asyncio.get_running_loop(),
@@ -109,12 +131,12 @@ class Own:
             raise FencepostError(f"API {api_key} version {version} is not spoken by our endpoint")
         context = RequestContext(version, header.client_id, client_host)
         request = codec.decode(frame, codec.body_of(frame, header), context)
-        reply = self._handlers[api_key](self._services, request, Asked(context, "127.0.0.1"))
+        reply = self._handlers[api_key](self._services, request, Asked(context, "127.0.0.1", _Connection()))
         _, answer = read_response(api_key, version, b"".join(codec.encode(1, reply))[4:])
         return answer
 
     def process(self, event: Event) -> Response | None:
-        """One step of the coordinator; the handlers' way to it."""
+        """One step of the coordinator."""
         if isinstance(event, ConsumerGroupHeartbeatRequest) and event.generated_member_id:
             event = msgspec.structs.replace(event, generated_member_id=self.generated_member_id)
         outcome = self._runtime.process(event, self.now_ms)

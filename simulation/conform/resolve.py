@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fencepost.coordinator.codec import groups as group_messages
 from fencepost.coordinator.codec import offsets as offset_messages
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
     NO_EPOCH,
@@ -145,7 +145,7 @@ class Situation:
                 request: Any = consumer.ConsumerGroupDescribeRequest(group_ids=(group_id,))
                 return ApiKey.CONSUMER_GROUP_DESCRIBE, request
             case DescribeClassic():
-                return ApiKey.DESCRIBE_GROUPS, group_messages.DescribeGroupsCall(group_ids=(group_id,))
+                return ApiKey.DESCRIBE_GROUPS, classic.DescribeGroupsRequest(group_ids=(group_id,))
             case List():
                 request = consumer.ListGroupsRequest(states_filter=step.states, types_filter=step.types)
                 return ApiKey.LIST_GROUPS, request
