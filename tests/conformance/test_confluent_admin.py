@@ -16,7 +16,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -182,3 +185,54 @@ def test_settings_are_described(admin):
     assert not settings["group.consumer.session.timeout.ms"].is_default
     assert settings["group.consumer.max.size"].is_default
     assert failure(answers[missing]) == "UNKNOWN_TOPIC_OR_PART"
+
+
+def test_settings_are_altered_and_told(admin):
+    def entry(name: str, value: str | None, operation=AlterConfigOpType.SET) -> ConfigEntry:
+        return ConfigEntry(name, value, incremental_operation=operation)
+
+    def alter(kind, name: str, change: ConfigEntry):
+        resource = ConfigResource(kind, name, incremental_configs=[change])
+        return admin.incremental_alter_configs([resource])[resource]
+
+    topic, group = (ResourceType.TOPIC, "orders"), (ResourceType.GROUP, "g")
+    assert alter(*topic, entry("retention.ms", "5000")).result(SECONDS) is None
+    assert alter(*group, entry("consumer.session.timeout.ms", "5000")).result(SECONDS) is None
+    assert failure(alter(*topic, entry("nope", "1"))) == "INVALID_CONFIG"
+    assert failure(alter(*group, entry("consumer.session.timeout.ms", "1"))) == "INVALID_CONFIG"
+    resources = [ConfigResource(*topic), ConfigResource(*group)]
+    told = [found.result(SECONDS) for found in admin.describe_configs(resources).values()]
+    assert told[0]["retention.ms"].value == "5000"
+    assert told[0]["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert told[1]["consumer.session.timeout.ms"].value == "5000"
+    assert not told[1]["consumer.session.timeout.ms"].is_read_only
+    assert alter(*topic, entry("retention.ms", None, AlterConfigOpType.DELETE)).result(SECONDS) is None
+    again = admin.describe_configs([resources[0]])[resources[0]].result(SECONDS)
+    assert again["retention.ms"].is_default
+
+
+def test_records_are_deleted(served, admin):
+    producer = Producer({"bootstrap.servers": served.bootstrap_servers, "log_level": 0})
+    for _ in range(5):
+        producer.produce("single", b"x")
+        assert producer.flush(SECONDS) == 0
+    wanted = TopicPartition("single", 0, 3)
+    assert admin.delete_records([wanted])[wanted].result(SECONDS).low_watermark == 3
+    consumer = Consumer({"bootstrap.servers": served.bootstrap_servers, "group.id": "g", "log_level": 0})
+    assert consumer.get_watermark_offsets(TopicPartition("single", 0), SECONDS) == (3, 5)
+    consumer.close()
+    beyond = TopicPartition("single", 0, 9)
+    assert failure(admin.delete_records([beyond])[beyond]) == "OFFSET_OUT_OF_RANGE"
+
+
+def test_topics_are_created_with_settings(admin):
+    made = admin.create_topics(
+        [
+            NewTopic("good", 1, config={"cleanup.policy": "compact"}),
+            NewTopic("bad", 1, config={"cleanup.policy": "burn"}),
+        ]
+    )
+    assert made["good"].result(SECONDS) is None
+    assert failure(made["bad"]) == "INVALID_CONFIG"
+    resource = ConfigResource(ResourceType.TOPIC, "good")
+    assert admin.describe_configs([resource])[resource].result(SECONDS)["cleanup.policy"].value == "compact"
