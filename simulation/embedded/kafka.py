@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.embedded.groups import AsyncGroup, Group, GroupControls, Who
 from fencepost.simulation.embedded.interference import Rule
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
@@ -76,6 +77,11 @@ class KafkaControls(Generic[G]):
         if self._endpoint is None:
             raise FencepostError("this Kafka is not running: enter it with `with` or `async with` first")
         return self._endpoint
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not closed."""
+        return self.thread.is_running
 
     @property
     def bootstrap_servers(self) -> str:
@@ -223,6 +229,11 @@ class KafkaControls(Generic[G]):
         """
         return list(self.endpoint.watch.rows)
 
+    @property
+    def last_event(self) -> int:
+        """The number (`seq`) of the newest row of the trace."""
+        return self.endpoint.watch.seq
+
     @on_loop
     def check(self) -> list[Violation]:
         """What was seen so far that must never happen; empty if all is well.
@@ -283,17 +294,27 @@ class EmbeddedKafka(KafkaControls[Group]):
             "auto_create_topics": auto_create_topics,
             "default_partitions": whole("default_partitions", default_partitions, 1, None),
         }
-        self._view: AsyncEmbeddedKafka | None = None
+
+    @property
+    def awaited(self) -> AsyncEmbeddedKafka:
+        """The same Kafka for a test that awaits. It must be running.
+
+        :raises FencepostError: if it does not run.
+        """
+        return AsyncEmbeddedKafka(self)
 
     def start(self) -> None:
         """Listen; what `with` does.
 
         :raises FencepostError: if it runs already, a topic is one that Kafka would refuse, or the journal
             is broken.
-        :raises EnvironmentLacks: if a port can't be listened on.
+        :raises EnvironmentLacks: if a port can't be listened on, or a library is missing.
         """
         if self.thread.is_running:
             raise FencepostError("this Kafka is running already")
+        for library in ("aiokafka", "kio"):
+            if find_spec(library) is None:
+                raise EnvironmentLacks(f"EmbeddedKafka needs {library}: pip install 'fencepost[kafka]'")
         self.thread.start()
         try:
             self._endpoint = self.thread.submit(self._open()).result()
@@ -338,7 +359,7 @@ class EmbeddedKafka(KafkaControls[Group]):
 
     async def __aenter__(self) -> AsyncEmbeddedKafka:
         self.start()
-        return AsyncEmbeddedKafka(self)
+        return self.awaited
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -145,7 +145,8 @@ class Watch:
         """What an observer raised first."""
         self.on_member_gone: Callable[[MemberId], None] = lambda member_id: None
         self._start_ms: int | None = None
-        self._seq = 0
+        self.seq = 0
+        """The number of the newest row."""
         self._brokers: Brokers | None = None
         self._shards: dict[int, _ShardWatch] = {}
         self._waiters: dict[asyncio.Future[None], None] = {}
@@ -229,14 +230,14 @@ class Watch:
 
     def keep(self, group: str, event: TraceEvent) -> None:
         """Take a row down. Time in the trace never goes back, though a late timer is told of its own time."""
-        self._seq += 1
+        self.seq += 1
         t_us = max(event[0], self.rows[-1].t_us) if self.rows else event[0]
-        self.rows.append(Row(self._seq, t_us, WORLD, group, *event[1:]))
+        self.rows.append(Row(self.seq, t_us, WORLD, group, *event[1:]))
 
     def report(self, group: str, invariant: str, message: str) -> None:
         """Take a finding down."""
         self.violations.append(
-            Violation(invariant=invariant, seq=self._seq, t_us=self.now_us, message=message)
+            Violation(invariant=invariant, seq=self.seq, t_us=self.now_us, message=message)
         )
         self.keep(group, (self.now_us, "", Kind.VIOLATION.value, "", "", -1, -1, (), invariant, message))
 

@@ -63,6 +63,14 @@ def render_run_report(
     verdict = "No invariant was violated" if count == 0 else f"{count:,} violation{'s' if count > 1 else ''}"
     if not result.converged:
         verdict += ", but the group did not settle" if count == 0 else "; the group did not settle"
+    render_timeline(run, path, verdict=verdict, fine=fine)
+
+
+def render_timeline(run: TracedRun, path: str | Path, *, verdict: str, fine: bool) -> None:
+    """Write the page of one trace, with a verdict that is `fine` or is not. Needs no library of the extras.
+
+    :raises FencepostError: if the file cannot be written.
+    """
     page = string.Template(_part("single.html")).substitute(
         policy=POLICY,
         title=html.escape(run.title),

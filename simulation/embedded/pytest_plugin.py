@@ -1,0 +1,159 @@
+"""The pytest plugin: fixtures `kafka` and `kafka_session`, a marker, and timelines of failed tests.
+
+Nothing but pytest is imported before a test asks for a Kafka.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from fencepost.simulation.embedded.kafka import AsyncEmbeddedKafka, EmbeddedKafka
+
+FOLDER = "kafka-trace"
+_MARKER = "kafka(brokers=1, topics=None, config=None, ...): what the fixture `kafka` of this test is like"
+_SEEN = pytest.StashKey[dict[str, int]]()
+"""By fixture, the number of the last row of the trace when the test began."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option of this plugin."""
+    group = parser.getgroup("fencepost")
+    group.addoption(
+        "--kafka-trace",
+        action="store_true",
+        help=f"leave a timeline of each failed test that used an embedded Kafka, as HTML in {FOLDER}/",
+    )
+    group.addoption(
+        "--kafka-trace-dir",
+        metavar="DIR",
+        help="the same, in another folder",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker of this plugin."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture(scope="session")
+def kafka_settings() -> Mapping[str, Any]:
+    """Arguments of `EmbeddedKafka` for every one of the session; made to be overridden."""
+    return {}
+
+
+@pytest.fixture
+def kafka(
+    request: pytest.FixtureRequest, kafka_settings: Mapping[str, Any]
+) -> Iterator[EmbeddedKafka | AsyncEmbeddedKafka]:
+    """An embedded Kafka for this test alone; an async test awaits where another one blocks.
+
+    `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` says what it is like, over `kafka_settings`.
+    """
+    running = _made({**kafka_settings, **_marked(request.node)})
+    with running:
+        yield running.awaited if inspect.iscoroutinefunction(request.function) else running
+
+
+@pytest.fixture(scope="session")
+def kafka_session(kafka_settings: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
+    """An embedded Kafka for all tests of the session, as `kafka_settings` has it.
+
+    Tests that share it need topics and groups with names of their own. It blocks; an async test takes
+    `kafka_session.awaited`.
+    """
+    with _made(kafka_settings) as running:
+        yield running
+
+
+def _marked(node: pytest.Item) -> dict[str, Any]:
+    """The arguments of all markers, those of the function over those of its class and module."""
+    settings: dict[str, Any] = {}
+    for marker in reversed(list(node.iter_markers("kafka"))):
+        if marker.args:
+            pytest.fail(
+                f"@pytest.mark.kafka{marker.args!r}: expected names, as in topics={{...}}", pytrace=False
+            )
+        settings.update(marker.kwargs)
+    return settings
+
+
+def _made(settings: Mapping[str, Any]) -> EmbeddedKafka:
+    from fencepost.coordinator.protocol.errors import FencepostError
+    from fencepost.simulation.embedded.kafka import EmbeddedKafka
+
+    known = [*inspect.signature(EmbeddedKafka).parameters]
+    unknown = [name for name in settings if name not in known]
+    if unknown:
+        pytest.fail(f"kafka has no setting {unknown[0]!r}; there are {', '.join(known)}", pytrace=False)
+    try:
+        return EmbeddedKafka(**settings)
+    except FencepostError as error:
+        pytest.fail(f"kafka can't be made: {error}", pytrace=False)
+
+
+# -- timelines ------------------------------------------------------------------------------------------
+
+
+def _used(item: pytest.Item) -> Iterator[tuple[str, EmbeddedKafka | AsyncEmbeddedKafka]]:
+    """The running Kafkas among a test's fixtures, whoever made them."""
+    module = sys.modules.get("fencepost.simulation.embedded.kafka")
+    if module is not None:
+        for name, value in getattr(item, "funcargs", {}).items():
+            if isinstance(value, module.KafkaControls) and value.is_running:
+                yield name, value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Remember where the test begins in the trace of a Kafka that it shares with others."""
+    if _folder(item.config) is not None:
+        item.stash[_SEEN] = {name: kafka.last_event for name, kafka in _used(item)}
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Leave the timelines of a test that failed."""
+    report = yield
+    folder = _folder(item.config)
+    if folder is not None and report.failed and call.when != "teardown":
+        for name, kafka in _used(item):
+            report.sections.append((f"timeline of {name}", _timelines(item, name, kafka, folder, call)))
+    return report
+
+
+def _timelines(
+    item: pytest.Item,
+    name: str,
+    kafka: EmbeddedKafka | AsyncEmbeddedKafka,
+    folder: Path,
+    call: pytest.CallInfo[None],
+) -> str:
+    from fencepost.coordinator.protocol.errors import FencepostError
+    from fencepost.simulation.embedded.timeline import write_timelines
+
+    since = item.stash.get(_SEEN, {}).get(name, 0)
+    rows = [row for row in kafka.events() if row.seq > since]
+    title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
+    raised = "" if call.excinfo is None else call.excinfo.exconly().splitlines()[0]
+    try:
+        return "\n".join(map(str, write_timelines(rows, folder, title, f"The test failed: {raised}")))
+    except (OSError, FencepostError) as error:
+        return f"it could not be written: {error}"
+
+
+def _folder(config: pytest.Config) -> Path | None:
+    """Where timelines go; None if nobody wants them."""
+    chosen: str | None = config.getoption("kafka_trace_dir")
+    if chosen is not None:
+        return config.invocation_params.dir / chosen
+    return config.invocation_params.dir / FOLDER if config.getoption("kafka_trace") else None

@@ -1,0 +1,51 @@
+"""The trace of an embedded Kafka as pages: a timeline of each group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fencepost.simulation.report.model import TracedRun
+from fencepost.simulation.report.render import render_timeline
+from fencepost.simulation.report.tables import duration
+from fencepost.simulation.trace.schema import Kind, Row
+
+LONGEST_NAME = 150
+
+
+def write_timelines(rows: Sequence[Row], folder: Path, name: str, verdict: str) -> list[Path]:
+    """Write a page for each group in the trace, or one if there is none; their paths.
+
+    Rows that are about no group are on all pages.
+
+    :raises FencepostError: if they can't be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = list(dict.fromkeys(row.group for row in rows if row.group))
+    written = []
+    for group in groups or [""]:
+        chosen = [row for row in rows if row.group in ("", group)]
+        title = f"{name}, group {group}" if group else name
+        path = folder / f"{_file_name(name if len(groups) < 2 else f'{name}-{group}')}.html"
+        run = TracedRun(run_id=path.stem, title=title, facts=_facts(chosen, group), rows=chosen)
+        render_timeline(run, path, verdict=verdict, fine=False)
+        written.append(path)
+    return written
+
+
+def _facts(rows: Sequence[Row], group: str) -> tuple[tuple[str, str], ...]:
+    def count(kind: Kind) -> str:
+        return f"{sum(row.kind == kind for row in rows):,}"
+
+    return (
+        ("group", group or "none"),
+        ("time", duration(rows[-1].t_us / 1e6 if rows else 0.0)),
+        ("heartbeats", count(Kind.HEARTBEAT)),
+        ("group epochs", count(Kind.GROUP_EPOCH)),
+        ("violations", count(Kind.VIOLATION)),
+    )
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.")[-LONGEST_NAME:] or "trace"

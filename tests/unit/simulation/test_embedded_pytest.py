@@ -1,0 +1,259 @@
+"""The pytest plugin, in pytest runs of their own: every kind of test gets its Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+
+PLUGIN = "fencepost.simulation.embedded.pytest_plugin"
+INSTALLED = any(each.value == PLUGIN for each in entry_points(group="pytest11"))
+
+
+class Runs:
+    """Runs pytest on a file of tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, tests: str, *options: str, conftest: str = "") -> str:
+        """What pytest prints."""
+        (self.folder / "test_it.py").write_text(textwrap.dedent(tests))
+        (self.folder / "conftest.py").write_text(textwrap.dedent(conftest))
+        named = [] if INSTALLED else ["-p", PLUGIN]
+        loops = ["-o", "asyncio_default_fixture_loop_scope=function"]
+        command = [sys.executable, "-m", "pytest", *named, "-p", "no:cacheprovider", "-rA", *loops, *options]
+        done = subprocess.run(
+            [*command, "test_it.py"],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        )
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def outcomes(printed: str) -> dict[str, int]:
+    """The counts of the last line that pytest itself prints."""
+    (*_, last) = re.findall(r"^=+ (.* in [\d.]+s.*) =+$", printed, re.MULTILINE)
+    return {what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|error)", last)}
+
+
+def test_a_plain_test_gets_one_that_blocks(run: Runs) -> None:
+    printed = run(
+        """
+        import pytest
+        from fencepost.simulation.embedded import EmbeddedKafka
+
+        @pytest.mark.kafka(topics={"orders": 3}, brokers=2)
+        def test_plain(kafka: EmbeddedKafka) -> None:
+            assert len(kafka.bootstrap_servers.split(",")) == 2
+            kafka.produce("orders", "a")
+            assert [record.value for record in kafka.records("orders")] == [b"a"]
+            with pytest.raises(TimeoutError):
+                kafka.group("g").wait_stable(timeout=0.01)
+
+        def test_each_has_its_own(kafka) -> None:
+            assert kafka.events()[-1].kind == "coordinator"
+        """,
+        "--strict-markers",
+        "-Werror",
+    )
+    assert outcomes(printed) == {"passed": 2}, printed
+
+
+ASYNC = """
+    import pytest
+    from fencepost.simulation.embedded import AsyncEmbeddedKafka
+
+    {marker}
+    @pytest.mark.kafka(topics=["orders"])
+    async def test_it(kafka: AsyncEmbeddedKafka) -> None:
+        kafka.produce("orders", "a")
+        with pytest.raises(TimeoutError):
+            await kafka.group("g").wait_stable(timeout=0.01)
+
+    {marker}
+    async def test_shared(kafka_session) -> None:
+        with pytest.raises(TimeoutError):
+            await kafka_session.awaited.group("g").wait_stable(timeout=0.01)
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "strict"])
+def test_pytest_asyncio(run: Runs, mode: str) -> None:
+    marker = "@pytest.mark.asyncio" if mode == "strict" else ""
+    printed = run(ASYNC.format(marker=marker), "-o", f"asyncio_mode={mode}", "-Werror")
+    assert outcomes(printed) == {"passed": 2}, printed
+
+
+def test_anyio_s_plugin(run: Runs) -> None:
+    conftest = """
+        import pytest
+
+        @pytest.fixture
+        def anyio_backend():
+            return "asyncio"
+    """
+    printed = run(
+        ASYNC.format(marker="@pytest.mark.anyio"), "-o", "asyncio_mode=strict", "-Werror", conftest=conftest
+    )
+    assert outcomes(printed) == {"passed": 2}, printed
+
+
+def test_settings_of_the_session_and_markers_over_them(run: Runs) -> None:
+    conftest = """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def kafka_settings():
+            return {"topics": {"base": 1}, "config": {"group.max.size": 7}}
+    """
+    printed = run(
+        """
+        import pytest
+
+        pytestmark = pytest.mark.kafka(brokers=2)
+
+        def test_session(kafka_session):
+            assert kafka_session.records("base") == []
+            assert "," not in kafka_session.bootstrap_servers
+            kafka_session.produce("base", "kept")
+
+        def test_session_again(kafka_session):
+            assert len(kafka_session.records("base")) == 1
+
+        class TestMore:
+            pytestmark = pytest.mark.kafka(brokers=3)
+
+            def test_module_and_class(self, kafka):
+                assert kafka.bootstrap_servers.count(",") == 2
+                assert kafka.endpoint.brokers.config.group_max_size == 7
+
+            @pytest.mark.kafka(brokers=1, topics={"own": 1})
+            def test_own(self, kafka):
+                assert "," not in kafka.bootstrap_servers
+                assert kafka.records("own") == []
+        """,
+        conftest=conftest,
+    )
+    assert outcomes(printed) == {"passed": 4}, printed
+
+
+@pytest.mark.parametrize(
+    ("marker", "told"),
+    [
+        ("kafka(brokers=0)", "kafka can't be made: brokers=0: expected a whole number, 1 to 100"),
+        ("kafka(broker=3)", "kafka has no setting 'broker'; there are brokers, topics, config"),
+        ("kafka(3)", "@pytest.mark.kafka(3,): expected names"),
+    ],
+)
+def test_a_marker_that_makes_no_sense(run: Runs, marker: str, told: str) -> None:
+    printed = run(
+        f"""
+        import pytest
+
+        @pytest.mark.{marker}
+        def test_it(kafka):
+            pass
+        """
+    )
+    assert outcomes(printed) == {"error": 1}, printed
+    assert told in printed
+    assert "Traceback" not in printed
+
+
+FAILING = """
+    import pytest
+
+    @pytest.mark.kafka(topics=["orders"])
+    def test_fails(kafka):
+        kafka.group("g").wait_stable(timeout=0.01)
+
+    def test_passes(kafka):
+        pass
+
+    def test_fails_without(tmp_path):
+        assert False
+
+    def test_shared_fails(kafka_session):
+        kafka_session.create_topic("second")
+        assert kafka_session.events() == []
+
+    @pytest.fixture
+    def mine():
+        from fencepost.simulation.embedded import EmbeddedKafka
+        with EmbeddedKafka() as kafka:
+            yield kafka
+
+    def test_with_my_own(mine):
+        assert False
+"""
+
+
+def test_a_failed_test_leaves_a_timeline(run: Runs) -> None:
+    printed = run(FAILING, "--kafka-trace")
+    assert outcomes(printed) == {"failed": 4, "passed": 1}, printed
+    pages = sorted(path.name for path in (run.folder / "kafka-trace").iterdir())
+    assert pages == [
+        "test_it.py-test_fails.html",
+        "test_it.py-test_shared_fails-kafka_session.html",
+        "test_it.py-test_with_my_own-mine.html",
+    ]
+    page = (run.folder / "kafka-trace" / pages[0]).read_text()
+    assert "The test failed: TimeoutError: group &#x27;g&#x27; is not stable" in page
+    assert "timeline of kafka" in printed
+    assert str(run.folder / "kafka-trace" / pages[0]) in printed
+
+
+def test_another_folder_for_timelines_and_none_without_the_option(run: Runs) -> None:
+    run(FAILING)
+    assert not (run.folder / "kafka-trace").exists()
+    run(FAILING, "--kafka-trace-dir", "out/pages", "-k", "test_fails")
+    assert [path.name for path in (run.folder / "out" / "pages").iterdir()] == ["test_it.py-test_fails.html"]
+
+
+def test_a_folder_that_cannot_be_written_is_told(run: Runs) -> None:
+    (run.folder / "taken").write_text("")
+    printed = run(FAILING, "--kafka-trace-dir", "taken", "-k", "test_fails")
+    assert "it could not be written" in printed
+    assert outcomes(printed)["failed"] == 2
+
+
+def test_a_run_that_does_not_use_it_imports_nothing_of_it(run: Runs) -> None:
+    printed = run(
+        """
+        import json, sys
+
+        def test_nothing():
+            print("LOADED", json.dumps(sorted(sys.modules)))
+        """,
+        "-p",
+        "no:anyio",
+        "-p",
+        "no:hypothesispytest",
+        "-p",
+        "no:xdist",
+        "-s",
+    )
+    found = re.search(r"LOADED (\[.*\])", printed)
+    assert found is not None, printed
+    loaded = set(json.loads(found[1]))
+    ours = {name for name in loaded if name.startswith("fencepost.")}
+    assert ours == {"fencepost.simulation", "fencepost.simulation.embedded", PLUGIN}
+    assert loaded & {"msgspec", "kio", "aiokafka", "structlog", "rich", "anyio"} == set()
