@@ -8,13 +8,19 @@ from fencepost.coordinator.protocol.records import Record, RecordKey
 
 
 class MemoryJournal:
-    """An append-only list of record batches. Each batch is one outcome: all of it is there, or none."""
+    """An append-only list of record batches. Each batch is one outcome: all of it is there, or none.
 
-    __slots__ = ("_batches", "_length")
+    With `compact_beyond` it compacts itself when it is longer than that, and than twice what was left last.
+    """
 
-    def __init__(self, batches: Iterable[tuple[Record, ...]] = ()) -> None:
+    __slots__ = ("_batches", "_compact_at", "_compact_beyond", "_length")
+
+    def __init__(
+        self, batches: Iterable[tuple[Record, ...]] = (), *, compact_beyond: int | None = None
+    ) -> None:
         self._batches: list[tuple[Record, ...]] = []
         self._length = 0
+        self._compact_beyond = self._compact_at = compact_beyond
         for batch in batches:
             self.append(batch)
 
@@ -23,6 +29,9 @@ class MemoryJournal:
         if records:
             self._batches.append(records)
             self._length += len(records)
+            if self._compact_at is not None and self._length > self._compact_at:
+                self.compact()
+                self._compact_at = max(self._compact_beyond or 0, 2 * self._length)
 
     def __iter__(self) -> Iterator[Record]:
         for batch in self._batches:

@@ -101,7 +101,7 @@ class GroupCoordinators:
 
     def _journal_of(self, number: int, shared: KeptJournal | None) -> KeptJournal:
         if shared is None:
-            return MemoryJournal()
+            return MemoryJournal(compact_beyond=_LONGEST_JOURNAL)
         if len(self.node_ids) == 1:
             return shared
         return _Part(shared, lambda group_id: self.number_of(group_id) == number)
@@ -246,6 +246,8 @@ class GroupCoordinators:
         shard.runner.process(TopicsChanged(image=self._image))
 
 
+_LONGEST_JOURNAL = 100_000
+"""Records that a journal in memory holds before those that newer ones replaced are dropped."""
 _LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 

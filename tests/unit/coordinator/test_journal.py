@@ -53,6 +53,16 @@ def test_truncation_forgets_the_newest_batches() -> None:
     assert len(journal) == 1
 
 
+def test_a_journal_may_keep_itself_short() -> None:
+    journal = MemoryJournal(compact_beyond=10)
+    for epoch in range(1, 1_000):
+        journal.append((group("a", epoch), group(f"g{epoch % 8}", epoch)))
+        assert len(journal) <= 20
+    journal.compact()
+    assert len(journal) == 9
+    assert list(journal)[-2:] == [group("a", 999), group("g7", 999)]
+
+
 def test_compaction_keeps_the_newest_of_each_key() -> None:
     journal = MemoryJournal([(group("a", 1), target("a", 1)), (group("b", 1), group("a", 2))])
     journal.compact()
