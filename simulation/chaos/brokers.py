@@ -69,6 +69,8 @@ class RealBroker:
             self._later(self._revived())
 
     async def _revived(self) -> None:
+        if self.alive:
+            return  # it was asked for twice
         await self._own.restart(self.node_id)
         self.alive = True
         self._tell("on_coordinator_state", self.name, "restart")

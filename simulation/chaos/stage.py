@@ -50,7 +50,7 @@ from fencepost.simulation.world.rules import Direction
 _DRAIN_S: Final = 60.0
 """How long members may take for what is left when no more records come."""
 _STUCK_S: Final = 10.0
-"""When nothing has been processed for so long, what is left is lost."""
+"""When nothing has been processed for so long, and for a session and a rebalance, what is left is lost."""
 _START_S: Final = 30.0
 """How long the last processes may take to start."""
 _CLOSE_S: Final = 10.0
@@ -272,12 +272,14 @@ class RealStage:
             host.subscription for host in self._world.members.values() if host.wanted or host.status in ALIVE
         }
         began_us = moved_us = self._time.now_us
+        dead_us = 1_000 * self._config.group_consumer_session_timeout_ms
+        stuck_us = _STUCK_S * 1_000_000 + dead_us + self._scenario.group.rebalance_timeout.us
         processed = -1
         while self.ledger.missing(self._subscribed):
             now_us = self._time.now_us
             if self.ledger.processed != processed:
                 processed, moved_us = self.ledger.processed, now_us
-            if now_us > began_us + _DRAIN_S * 1_000_000 or now_us > moved_us + _STUCK_S * 1_000_000:
+            if now_us > moved_us + stuck_us or now_us > began_us + stuck_us + _DRAIN_S * 1_000_000:
                 return
             await asyncio.sleep(_LOOK_S)
 

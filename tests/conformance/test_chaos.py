@@ -113,6 +113,12 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
+def session_ms() -> int:
+    """Members die here; the others are to notice."""
+    return 2_000
+
+
+@pytest.fixture
 def endpoint(ours) -> str:
     """Our own coordinator behind an address, as another's cluster, that has answered once."""
     AdminClient({"bootstrap.servers": ours.servers, "log_level": 0}).list_topics(timeout=60)
@@ -151,11 +157,11 @@ async def test_records_that_are_processed_twice_are_counted(endpoint):
     assert result.records_duplicated >= result.records_sent > 300
 
 
-async def test_a_run_on_kafka_has_the_coordinators_side_as_well(cluster: Cluster):
+async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installation):
     rows = Rows()
-    result = await run_real(
-        loads(SCENARIO + TOPICS + NETWORK + BROKER), 2, cluster, duration_us=25 * SECOND, trace=rows
-    )
+    scenario = loads(SCENARIO + TOPICS + NETWORK + BROKER)
+    async with Cluster() as cluster:
+        result = await run_real(scenario, 2, cluster, duration_us=25 * SECOND, trace=rows)
     assert result.violations == []
     assert result.records_lost == 0
     assert result.converged
