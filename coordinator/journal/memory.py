@@ -13,14 +13,14 @@ class MemoryJournal:
     With `compact_beyond` it compacts itself when it is longer than that, and than twice what was left last.
     """
 
-    __slots__ = ("_batches", "_compact_at", "_compact_beyond", "_length")
+    __slots__ = ("_batches", "_limit", "_compact_beyond", "_length")
 
     def __init__(
         self, batches: Iterable[tuple[Record, ...]] = (), *, compact_beyond: int | None = None
     ) -> None:
         self._batches: list[tuple[Record, ...]] = []
         self._length = 0
-        self._compact_beyond = self._compact_at = compact_beyond
+        self._compact_beyond = self._limit = compact_beyond
         for batch in batches:
             self.append(batch)
 
@@ -29,9 +29,9 @@ class MemoryJournal:
         if records:
             self._batches.append(records)
             self._length += len(records)
-            if self._compact_at is not None and self._length > self._compact_at:
+            if self._limit is not None and self._length > self._limit:
                 self.compact()
-                self._compact_at = max(self._compact_beyond or 0, 2 * self._length)
+                self._limit = max(self._compact_beyond or 0, 2 * self._length)
 
     def __iter__(self) -> Iterator[Record]:
         for batch in self._batches:
