@@ -13,7 +13,7 @@ class MemoryJournal:
     With `compact_beyond` it compacts itself when it is longer than that, and than twice what was left last.
     """
 
-    __slots__ = ("_batches", "_limit", "_compact_beyond", "_length")
+    __slots__ = ("_batches", "_compact_beyond", "_length", "_limit")
 
     def __init__(
         self, batches: Iterable[tuple[Record, ...]] = (), *, compact_beyond: int | None = None
