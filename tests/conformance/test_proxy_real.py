@@ -42,9 +42,9 @@ from fencepost.simulation.world.rules import (
     dropping,
 )
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 FETCH, HEARTBEAT = 1, 68
 CONFIG = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,
@@ -504,9 +504,19 @@ async def test_a_thin_line(site, make):
         await consumer.has(range(320))
 
 
-@BOTH
-async def test_spoiled_messages(site, make):
-    """Answers that end early or have a wrong length; then all is well again, and others noticed nothing."""
+SPOILED = pytest.mark.parametrize(
+    ("make", "direction", "api_keys"),
+    [
+        pytest.param("ours", Direction.RESPONSE, None, id="answers"),
+        # librdkafka does not survive spoiled answers: it ends the process.
+        pytest.param("confluent", Direction.REQUEST, {FETCH}, id="fetches"),
+    ],
+)
+
+
+@SPOILED
+async def test_spoiled_messages(site, make, direction, api_keys):
+    """Messages that end early or have a wrong length; then all is well again, and others noticed nothing."""
     topic = await site.topic()
     await site.produce(topic, range(50))
     rng = random.Random(5)
@@ -514,10 +524,11 @@ async def test_spoiled_messages(site, make):
         Matching(
             lambda _, damage=damage: Corrupt(damage),
             members={"m1"},
-            direction=Direction.RESPONSE,
-            chance=0.3,
+            direction=direction,
+            api_keys=api_keys,
+            chance=0.5,
             rng=rng,
-            limit=5,
+            limit=2,
         )
         for damage in (Damage.TRUNCATE, Damage.LENGTH)
     ]
@@ -529,27 +540,6 @@ async def test_spoiled_messages(site, make):
             await consumer.has(range(100))
         await bystander.has(range(100))
         assert all(count == 1 for count in bystander.values.values())
-
-
-async def test_bits_that_flip_in_fetches(site):
-    """The broker answers for offsets and partitions that nobody meant. librdkafka sorts that out."""
-    topic = await site.topic()
-    rule = Matching(
-        lambda _: Corrupt(Damage.FLIP),
-        members={"m1"},
-        direction=Direction.REQUEST,
-        api_keys={FETCH},
-        chance=0.5,
-        rng=random.Random(5),
-        limit=10,
-    )
-    async with site.consumer("confluent", topic) as consumer:
-        site.proxy.rules.append(rule)
-        for number in range(20):
-            await site.produce(topic, range(number * 10, number * 10 + 10))
-        await until(lambda: rule.spent)
-        await site.produce(topic, range(200, 250))
-        await consumer.has(range(250))
 
 
 @pytest.mark.timeout(300)
