@@ -49,7 +49,7 @@ from fencepost.simulation.world.rules import Direction
 
 _DRAIN_S: Final = 60.0
 """How long members may take for what is left when no more records come."""
-_STUCK_S: Final = 10.0
+_STUCK_S: Final = 5.0
 """When nothing has been processed for so long, and for a session and a rebalance, what is left is lost."""
 _START_S: Final = 30.0
 """How long the last processes may take to start."""
