@@ -105,7 +105,10 @@ class TransactionCoordinators:
             Produce knows (KIP-890).
         """
         if transactional_id is None:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, "a transactional batch, and no transactional id")
+            raise ProtocolError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a transactional batch, and no transactional id",
+            )
         added = api_version >= _ADDED_BY_BROKER_FROM
         reply = self._process(
             AddPartitionsToTxnRequest(

@@ -121,11 +121,11 @@ def after_end(now: TransactionValue, client_version: int, next_producer_id: int)
 
 
 def after_fence(now: TransactionValue) -> TransactionValue:
-    """The epoch at which what a producer left open is aborted: it may not write any more."""
+    """The epoch at which what a producer left open is aborted: it may only ask for the next one."""
     return msgspec.structs.replace(
         now,
-        producer_epoch=min(now.producer_epoch + 2, LAST_EPOCH),
-        last_producer_epoch=min(now.producer_epoch + 1, LAST_EPOCH),
+        producer_epoch=min(now.producer_epoch + 1, LAST_EPOCH),
+        last_producer_epoch=now.producer_epoch,
     )
 
 
