@@ -32,6 +32,10 @@ def _keepalive_after_failure(original: _Method) -> _Method:
     return failed
 
 
+_put_aside: Final[dict[Membership, tuple[Any, int]]] = {}
+"""By member: what a late commit holds and until when. Members themselves have no place for it."""
+
+
 def _late_commit(original: _Method) -> _Method:
     """The commit before a release is put aside, and the release goes on without it."""
 
@@ -40,7 +44,7 @@ def _late_commit(original: _Method) -> _Method:
         if kind is not CommitKind.RELEASE or current is None or current.stage is not Stage.COMMIT:
             commit: Commit = original(self, kind, offsets, deadline_ms)
             return commit
-        self._late_offsets = offsets, deadline_ms
+        _put_aside[self] = offsets, deadline_ms
         commit = Commit(next(self._tokens), kind, offsets, deadline_ms, {})
         self._revoke(current)
         return commit
@@ -53,10 +57,8 @@ def _commit_after_release(original: _Method) -> _Method:
 
     def callback_ended(self: Any, callback: Callback, error: BaseException | None, now_ms: int) -> None:
         original(self, callback, error, now_ms)
-        late = getattr(self, "_late_offsets", None)
-        if late is not None and callback.kind is CallbackKind.REVOKED:
-            self._late_offsets = None
-            self._add_commit(CommitKind.AUTO, *late)
+        if self in _put_aside and callback.kind is CallbackKind.REVOKED:
+            self._add_commit(CommitKind.AUTO, *_put_aside.pop(self))
 
     return callback_ended
 
@@ -92,14 +94,15 @@ def _never_suspends(_: _Method) -> _Method:
 
 def _epoch_of_the_step_before(original: _Method) -> _Method:
     """A commit that goes out in the step in which the epoch moves has the epoch of before."""
+    left_behind: dict[Exchange, int] = {}
 
-    def send_others(self: Any, now_ms: int) -> None:
+    def send_others(self: Exchange, now_ms: int) -> None:
         newest = self.member_epoch
-        self.member_epoch = vars(self).get("_left_behind", newest)
+        self.member_epoch = left_behind.get(self, newest)
         try:
             original(self, now_ms)
         finally:
-            self.member_epoch = self._left_behind = newest
+            self.member_epoch = left_behind[self] = newest
 
     return send_others
 
