@@ -77,9 +77,12 @@ class Clients(Checker):
             return
         member_id = reply.member_id or request.member_id
         key = request.group_id, member_id
-        client = self._clients.setdefault(key, Client())
-        who = f"{member_id} of {request.group_id}"
-        self.report_all(client.says(who, request, frozenset(live.image.by_id)))
+        client = self._clients.get(key)
+        if client is None:  # a new one, or one of before anybody looked
+            client = self._clients[key] = Client()
+        else:
+            who = f"{member_id} of {request.group_id}"
+            self.report_all(client.says(who, request, frozenset(live.image.by_id)))
         group = live.groups.get(request.group_id)
         member = None if group is None else group.members.get(member_id)
         if member is None:

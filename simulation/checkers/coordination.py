@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from fencepost.simulation.checkers.reconciliation import Reconciliation
 from fencepost.simulation.checkers.soft import check_soft_state
 from fencepost.simulation.checkers.step import GroupStep, Tracker
 from fencepost.simulation.checkers.targets import Targets
-from fencepost.simulation.world.observers import StepEvent
+from fencepost.simulation.world.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.observers import Report, WorldView
@@ -164,6 +165,8 @@ class Coordination(Checker):
             return
         live = self.world.coordinators[host].coordinator
         assert live is not None
+        if self._loads == 0:
+            self._adopt(live, now_us)
         # Loading was a replay of the journal itself; the compacted ones take turns.
         versions = [version for version in JournalVersion if version is not JournalVersion.AS_IT_IS]
         self.report_all(self._everything(live, (versions[self._loads % len(versions)],)))
@@ -171,6 +174,20 @@ class Coordination(Checker):
         for checks in self._checks.values():
             checks.reconciliation.restart_clocks(now_us // 1000)
         self._verified.clear()
+
+    def _adopt(self, live: GroupCoordinator, now_us: int) -> None:
+        """Take in what was in the journal before anybody looked; it was judged then, if at all."""
+        records = tuple(self.world.journal)
+        for record in records:
+            self._shadow.apply(record)
+        event, outcome = RecordsObserved(group_id="", cause="load"), Outcome(records=records)
+        for group_id in {record.key.group_id: None for record in records}:
+            mine = tuple(record for record in records if record.key.group_id == group_id)
+            deque(self._commits.setdefault(group_id, Commits()).take_all(mine, None, live.image), maxlen=0)
+        for step in self._tracker.steps(live.groups, live.image, event, outcome, now_us // 1000):
+            if step.group is not None:
+                self._checks[step.group_id] = GroupChecks(self.world.config.group_consumer_assignors[0])
+                deque(self._checks[step.group_id].check(step), maxlen=0)
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
         """A timer whose records could not be appended runs again later."""

@@ -48,6 +48,8 @@ class Shadow:
         """Makes a record true."""
         if isinstance(record.key, r.OffsetCommitKey):
             self.offsets.apply(record.key, record.value)  # type: ignore[arg-type]  # a record's value is its key's
+        elif isinstance(record.key, r.PendingOffsetCommitKey):
+            self.offsets.apply_pending(record.key, record.value)  # type: ignore[arg-type]
         elif isinstance(record.key, r.GroupMetadataKey):
             self.stored.pop(record.key.group_id, None)
             if isinstance(record.value, r.GroupMetadataValue):

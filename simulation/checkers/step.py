@@ -162,12 +162,15 @@ class Touched:
         self.new_target = False
 
 
+_OF_NO_CONSUMER_GROUP = (r.OffsetCommitKey, r.PendingOffsetCommitKey, r.GroupMetadataKey)
+
+
 def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
     """By group, what these records name. Records of offsets and of classic groups touch none."""
     groups: dict[str, Touched] = {}
     for record in records:
         key = record.key
-        if type(key) is r.OffsetCommitKey or type(key) is r.GroupMetadataKey:
+        if type(key) in _OF_NO_CONSUMER_GROUP:
             continue
         touched = groups.get(key.group_id)
         if touched is None:

@@ -32,12 +32,14 @@ class ToldMembers:
     def before(self, request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse) -> None:
         """A heartbeat was answered; nobody has been told of the step yet."""
         member_id = reply.member_id or request.member_id
-        if reply.error_code is ErrorCode.NONE and request.member_epoch == JOIN_EPOCH:
-            if member_id in self._view.seen:
-                self._drop(member_id, "lost")
-            else:
-                self._view.seen[member_id] = MemberSeen(member_id)
-                self._tell("on_member_host", member_id, "start")
+        if reply.error_code is not ErrorCode.NONE or request.member_epoch < JOIN_EPOCH:
+            return
+        if member_id not in self._view.seen:
+            self._view.seen[member_id] = MemberSeen(member_id)
+            self._tell("on_member_host", member_id, "start")
+        elif request.member_epoch == JOIN_EPOCH:
+            self._drop(member_id, "lost")
+        if request.member_epoch == JOIN_EPOCH:
             self._enter(member_id, "JOINING")
 
     def after(

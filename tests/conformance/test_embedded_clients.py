@@ -460,3 +460,57 @@ def test_our_records_go_where_a_java_producer_would_send_them(three):
         found = [record for record in three.records("orders") if record.key == key.encode()]
         assert len({record.partition for record in found}) == 1
         assert [record.value for record in found] == [b"theirs", b"ours"]
+
+
+def test_transactions_over_several_brokers(three):
+    three.create_topic("invoices", 6)
+    three.produce("orders", *(str(number) for number in range(12)))
+    settings = {"bootstrap.servers": three.bootstrap_servers, "group.id": "g", **QUIET, **CONSUMER}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    consumer.subscribe(["orders"])
+    producer = Producer(
+        {"bootstrap.servers": three.bootstrap_servers, "transactional.id": "billing", **QUIET}
+    )
+    producer.init_transactions(60)
+    try:
+        for commit in (False, True):
+            producer.begin_transaction()
+            got: list[bytes] = []
+            while len(got) < 12:
+                message = consumer.poll(0.1)
+                if message is not None and message.error() is None:
+                    got.append(message.value())
+                    producer.produce("invoices", message.value())
+            position = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(position, consumer.consumer_group_metadata(), 60)
+            if commit:
+                producer.commit_transaction(60)
+            else:
+                producer.abort_transaction(60)
+                for partition in consumer.assignment():
+                    partition.offset = 0
+                    consumer.seek(partition)
+    finally:
+        consumer.close()
+    assert sum(three.group("g").offsets().values()) == 12
+    reader = Consumer(
+        {
+            **settings,
+            "group.id": "other",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    reader.subscribe(["invoices"])
+    values: list[bytes] = []
+    until(lambda: _read(reader, values) >= 12)
+    reader.close()
+    assert sorted(map(int, values)) == list(range(12))
+    assert three.check() == []
+
+
+def _read(consumer: Consumer, values: list[bytes]) -> int:
+    message = consumer.poll(0.1)
+    if message is not None and message.error() is None:
+        values.append(message.value())
+    return len(values)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -353,6 +355,28 @@ def test_a_journal_outlives_the_kafka_that_wrote_it() -> None:
         one.join("orders")
     with EmbeddedKafka(topics={"orders": 4}, journal=journal) as kafka:
         assert [each.member_id for each in kafka.group("g").members()] == ["m"]
+
+
+def test_a_journal_file_keeps_topics_groups_and_records(tmp_path: Path) -> None:
+    path = tmp_path / "kafka.journal"
+    with EmbeddedKafka(brokers=2, topics={"orders": 4}, journal=path) as kafka:
+        kafka.produce("orders", "a", "b")
+        kafka.create_topic("later", 2)
+        server = kafka.bootstrap_servers.split(",")[kafka.endpoint.brokers.groups.leader_id("g") - 1]
+        one = WireMember(server, "g", "m")
+        one.join("orders")
+        one.confirm()
+        kafka.restart()
+        assert kafka.check() == []
+    with EmbeddedKafka(brokers=2, topics={"orders": 4}, journal=str(path)) as kafka:
+        (member,) = kafka.group("g").members()
+        assert (member.epoch, member.assignment) == (one.epoch, tuple(ORDERS))
+        assert sorted(record.value or b"" for record in kafka.records("orders")) == [b"a", b"b"]
+        assert kafka.records("later") == []
+        assert kafka.check() == []
+    path.write_bytes(b"no journal at all, but long enough to be looked at" * 40)
+    with pytest.raises(FencepostError, match=re.escape(str(path))):
+        EmbeddedKafka(journal=path).start()
 
 
 def test_records_go_in_and_come_out(kafka: EmbeddedKafka) -> None:
