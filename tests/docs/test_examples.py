@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +65,16 @@ def server() -> Iterator[str]:
             process.wait(timeout=20)
 
 
+def how_to_run(example: Example) -> list[str]:
+    """What stands between Python and the file: nothing, or pytest for an example that is a test."""
+    if not re.search(r"^(async )?def test_", example.text, re.MULTILINE):
+        return []
+    plugin = "fencepost.simulation.embedded.pytest_plugin"
+    installed = any(each.value == plugin for each in entry_points(group="pytest11"))
+    scope = ["-o", "asyncio_default_fixture_loop_scope=function"]  # unset, pytest-asyncio warns
+    return ["-m", "pytest", "-p", "no:cacheprovider", *scope, *([] if installed else ["-p", plugin])]
+
+
 @pytest.mark.real
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", examples("python"), ids=name_of)
@@ -74,14 +85,14 @@ def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.F
         script = tmp_path / "example.py"
         script.write_text(example.text.replace(SERVED, address))
         result = subprocess.run(
-            [sys.executable, "-W", "error", str(script)],
+            [sys.executable, "-W", "error", *how_to_run(example), str(script)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
             check=False,
             timeout=120,
         )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("example", examples("toml"), ids=name_of)

@@ -1,0 +1,166 @@
+"""What an embedded Kafka costs a test, beside kfake and confluent-kafka's mock cluster in the same run.
+
+    python benchmarks/embedded.py [--rounds N] [--json] [--no-kfake] [--no-mock]
+
+Start to ready in a warm process; from `subscribe` to a first assignment for real clients, each time in a new
+group, the servers taking turns; memory over a bare Python with pytest. kfake is built where Go is there. What
+a server can't do is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import aiokafka
+from confluent_kafka import Consumer, Producer
+from wire import kfake_command, running
+
+from fencepost.simulation.embedded import EmbeddedKafka
+
+TOPIC = "one"
+LIMIT_S = 30.0
+
+
+def start_ms(rounds: int, brokers: int) -> float:
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        kafka = EmbeddedKafka(brokers=brokers, topics={TOPIC: 1})
+        kafka.start()
+        times.append((time.perf_counter() - began) * 1e3)
+        kafka.close()
+    return statistics.median(times[1:])
+
+
+def confluent_ms(servers: str) -> float:
+    """Milliseconds until librdkafka, with group.protocol=consumer, is assigned its partition."""
+    assigned = []
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": uuid.uuid4().hex,
+            "group.protocol": "consumer",
+            "log_level": 0,
+        }
+    )
+    began = time.perf_counter()
+    consumer.subscribe([TOPIC], on_assign=lambda _, partitions: assigned.extend(partitions))
+    while not assigned:
+        if time.perf_counter() - began > LIMIT_S:
+            raise TimeoutError
+        consumer.poll(0.001)
+    took = time.perf_counter() - began
+    consumer.close()
+    return took * 1e3
+
+
+def aiokafka_ms(servers: str) -> float:
+    """Milliseconds until aiokafka, of the classic protocol, has joined and is assigned its partition."""
+
+    async def measure() -> float:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=servers, group_id=uuid.uuid4().hex)
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                consumer.subscribe([TOPIC])
+                await consumer.start()
+                while not consumer.assignment():  # noqa: ASYNC110  # it has no event for this
+                    await asyncio.sleep(0.001)
+            return (time.perf_counter() - began) * 1e3
+        finally:
+            await consumer.stop()
+
+    return asyncio.run(measure())
+
+
+CLIENTS: dict[str, Callable[[str], float]] = {"confluent-kafka": confluent_ms, "aiokafka": aiokafka_ms}
+
+
+@contextmanager
+def mock() -> Iterator[str]:
+    """librdkafka's mock cluster, in this process."""
+    producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
+    producer.produce(TOPIC, b"made")
+    producer.flush(10)
+    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    yield f"{broker.host}:{broker.port}"
+
+
+def first_assignments(servers: dict[str, str], rounds: int) -> dict[str, dict[str, float | None]]:
+    found: dict[str, dict[str, float | None]] = {}
+    for client, measure in CLIENTS.items():
+        times: dict[str, list[float]] = {name: [] for name in servers}
+        able = dict(servers)
+        for _ in range(rounds + 1):
+            for name, address in tuple(able.items()):
+                try:
+                    times[name].append(measure(address))
+                except Exception as error:
+                    print(f"{client} on {name}: {type(error).__name__}: {error}", file=sys.stderr)
+                    del able[name]
+        found[client] = {
+            name: statistics.median(each[1:]) if len(each) > 1 else None for name, each in times.items()
+        }
+    return found
+
+
+MEMORY = """
+import re
+from pathlib import Path
+import pytest
+def rss(): return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+before = rss()
+from fencepost.simulation.embedded import EmbeddedKafka
+with EmbeddedKafka(topics={"one": 1}) as kafka:
+    kafka.produce("one", "a")
+    print(rss() - before)
+"""
+
+
+def memory_mb() -> float:
+    return float(subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, check=True).stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--no-kfake", action="store_true")
+    parser.add_argument("--no-mock", action="store_true")
+    arguments = parser.parse_args()
+    result: dict[str, object] = {
+        "start_ms": start_ms(100, 1),
+        "start_3_brokers_ms": start_ms(100, 3),
+        "memory_mb": memory_mb(),
+    }
+    with ExitStack() as stack:
+        servers = {"fencepost": stack.enter_context(EmbeddedKafka(topics={TOPIC: 1})).bootstrap_servers}
+        if not arguments.no_kfake and (command := kfake_command()) is not None:
+            server = stack.enter_context(running("kfake", command))
+            servers["kfake"] = f"127.0.0.1:{server.port}"
+            result["start_kfake_ms"] = server.start_s * 1e3
+        if not arguments.no_mock:
+            servers["mock"] = stack.enter_context(mock())
+        assignments = first_assignments(servers, arguments.rounds)
+    if arguments.json:
+        print(json.dumps({**result, "first_assignment_ms": assignments}))
+        return
+    for title, value in result.items():
+        print(f"{title:24}{value:10.1f}")
+    print(f"\n{'first assignment, ms':24}" + "".join(f"{name:>12}" for name in servers))
+    for client, by_server in assignments.items():
+        shown = ("" if each is None else f"{each:.1f}" for each in by_server.values())
+        print(f"{client:24}" + "".join(f"{each:>12}" for each in shown))
+
+
+if __name__ == "__main__":
+    main()
