@@ -80,7 +80,7 @@ class Listener:
     async def _stop_accepting(server: asyncio.Server) -> None:
         """Let accepted connections be made: asyncio leaves them open if the server closes first."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError):  # not every loop waits for readers
+        with contextlib.suppress(RuntimeError):  # not every loop waits for readers
             for each in server.sockets:
                 loop.remove_reader(each)
         for _ in range(_ACCEPT_TURNS):
