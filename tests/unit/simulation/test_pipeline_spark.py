@@ -155,6 +155,7 @@ def forming() -> Story:
     def stable(t: float, actor: str, epoch: int) -> None:
         story.add(t, "heartbeat", actor, member_epoch=epoch)
         story.add(t, "member.state", actor, state_to="STABLE")
+        story.state(t, "Stable")
 
     story.add(1, "host", "m1", detail="start")
     story.add(1, "group.epoch", "b", detail="join", group_epoch=1)
@@ -169,7 +170,7 @@ def forming() -> Story:
     story.add(9, "heartbeat", "m1", member_epoch=2)
     story.add(10, "host", "m3", detail="start")
     story.add(10, "group.epoch", "b", detail="join", group_epoch=3)
-    story.add(20, "group.state", "b", state_to="Stable")
+    story.state(11, "Stable")
     story.add(30, "run.end")
     return story
 
@@ -253,6 +254,7 @@ def test_runs_without_summaries_are_counted_from_their_traces(tables: Tables) ->
     assert [(row["scenario"], row["runs"], row["violations"], row["traced"]) for row in tables["runs"]] == [
         ("alpha", 1, 0, 1),
         ("beta", 1, 1, 1),
+        ("gamma", 1, 0, 1),
     ]
 
 
