@@ -165,6 +165,8 @@ class GroupControls:
         return self._members()
 
     def _is_stable(self, wanted: int | None) -> bool:
+        if wanted and self._state() != "Stable":
+            return False  # looked at after each step: the cheap question first
         members = self._members()
         if wanted is not None and len(members) != wanted:
             return False

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.groups import Shard
 
 if TYPE_CHECKING:
@@ -123,12 +124,27 @@ class ShardView:
     @property
     def log_ends(self) -> Mapping[TopicPartition, int]:
         """The next offset of each partition's log."""
-        cluster = self._brokers.cluster
-        return {
-            TopicPartition(topic.name, number): cluster.log(topic, number).high_watermark
-            for topic in cluster.image.by_name.values()
-            for number in range(topic.partitions)
-        }
+        return _LogEnds(self._brokers.cluster)
+
+
+class _LogEnds(Mapping[TopicPartition, int]):
+    """Looks where it is asked, and nowhere else."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __getitem__(self, partition: TopicPartition) -> int:
+        topic = self._cluster.image.by_name.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < topic.partitions:
+            raise KeyError(partition)
+        return self._cluster.log(topic, partition.partition).high_watermark
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        for topic in self._cluster.image.by_name.values():
+            yield from topic_partitions(topic.name, range(topic.partitions))
+
+    def __len__(self) -> int:
+        return sum(topic.partitions for topic in self._cluster.image.by_name.values())
 
 
 class GroupView(ShardView):

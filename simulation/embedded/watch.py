@@ -289,6 +289,11 @@ class Watch:
                 self._waiters.pop(waiter, None)
         return True
 
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return len(self._waiters)
+
     def _wake(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():

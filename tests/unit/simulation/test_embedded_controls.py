@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import socket
@@ -178,6 +179,17 @@ def test_waiting_ends_as_soon_as_it_is_so(kafka: EmbeddedKafka, member: WireMemb
     second.confirm()
     waiter.join(10)
     assert [len(each.owned) for each in found[0]] == [2, 2]
+
+
+@pytest.mark.real
+async def test_waiting_may_be_given_up(kafka: EmbeddedKafka) -> None:
+    group = kafka.awaited.group("g")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await group.wait_stable()
+    until = time.monotonic() + 10
+    while kafka.endpoint.watch.waiting:
+        assert time.monotonic() < until, "nobody waits any more"
 
 
 def test_a_fenced_member_is_refused_by_its_epoch_and_may_join_anew(
