@@ -42,8 +42,11 @@ Hooks: TypeAlias = Mapping[str, Sequence[Callable[..., Any]]]
 """Observers' methods by hook, as `hook_lists` makes them."""
 Playable: TypeAlias = Callable[[int], None]
 
-SETTLE_MS: Final = 1_000
-"""How long after a topic changed its coordinator may not have seen it, or the reader have seen it late."""
+SETTLE_MS: Final = 5_000
+"""How long after a topic changed its coordinator may not have seen it, or the reader have seen it late.
+
+On a machine with nine processes a core Kafka's coordinator took 1.9 s.
+"""
 TOPICS_S: Final = 0.5
 """How often topics are asked for. Before targets are judged they are asked for in any case."""
 

@@ -47,10 +47,10 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Times(NamedTuple):
-    """The median and the 90th percentile of round trips, in microseconds."""
+    """The median, the 90th and the 99th percentile of round trips, in microseconds."""
 
-    steady: tuple[float, float]
-    written: tuple[float, float]
+    steady: tuple[float, float, float]
+    written: tuple[float, float, float]
 
 
 def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
@@ -65,32 +65,39 @@ def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
             " more --seeds"
         )
     wanted = _times(measured)
-    log = tuple(
-        max(written - steady, 1) for written, steady in zip(wanted.written, wanted.steady, strict=True)
+    model = Fit(
+        latency=_lognormal(wanted.steady[0] / 2, wanted.steady[1] / 2),
+        replication=_lognormal(wanted.written[0] - wanted.steady[0], wanted.written[1] - wanted.steady[1]),
     )
-    model = Fit(latency=_lognormal(*(each / 2 for each in wanted.steady)), replication=_lognormal(*log))
     for _ in range(_ROUNDS):
         model = _better(model, wanted, _times(simulate(model)))
     return model
 
 
 def _better(model: Fit, wanted: _Times, found: _Times) -> Fit:
-    """Each end of each distribution moved by as much as what it decides was off."""
-    steady = [one / max(other, 1) for one, other in zip(wanted.steady, found.steady, strict=True)]
-    written = [one / max(other, 1) for one, other in zip(wanted.written, found.written, strict=True)]
     return Fit(
-        latency=_lognormal(model.latency.low * steady[0], model.latency.high * steady[1]),
-        replication=_lognormal(model.replication.low * written[0], model.replication.high * written[1]),
+        latency=_closer(model.latency, wanted.steady, found.steady),
+        replication=_closer(model.replication, wanted.written, found.written),
     )
+
+
+def _closer(span: Span, wanted: Sequence[float], found: Sequence[float]) -> Span:
+    """Each end moved by as much as what it decides was off; the far one no further than what was ever common.
+
+    A lognormal through a slow tenth, as a busy machine has it, would be seconds at its far end.
+    """
+    median, tail = (one / max(other, 1) for one, other in zip(wanted[:2], found[:2], strict=True))
+    return _lognormal(span.low * median, min(span.high * tail, wanted[2]))
 
 
 def _times(latencies: Latencies) -> _Times:
     return _Times(_at(latencies.steady), _at(latencies.written))
 
 
-def _at(values: Sequence[int]) -> tuple[float, float]:
+def _at(values: Sequence[int]) -> tuple[float, float, float]:
     ordered = sorted(values) or [0]
-    return ordered[len(ordered) // 2], ordered[len(ordered) * 9 // 10]
+    count = len(ordered)
+    return ordered[count // 2], ordered[count * 9 // 10], ordered[count * 99 // 100]
 
 
 def _lognormal(median: float, p99: float) -> Span:
