@@ -206,7 +206,12 @@ class Fetching:
 
     async def close(self) -> None:
         """Stop fetching; whoever waits is woken."""
-        self._drop_ended()
+        # The fetcher's own close ends with the first fetch that a cancel ends, and forgets the others.
+        fetches = self._fetcher._fetch_task, *self._fetcher._pending_tasks
+        for task in fetches:
+            task.cancel()
+        await asyncio.gather(*fetches, return_exceptions=True)
+        self._fetcher._pending_tasks.clear()
         with contextlib.suppress(KafkaError):  # of a fetcher that died: it is stopped, then
             await self._fetcher.close()
 

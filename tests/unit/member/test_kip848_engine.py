@@ -229,6 +229,17 @@ async def test_a_fetch_that_fails_is_tried_again(fetching, brokers):
     assert brokers.fetched.count((0, 0)) == 2
 
 
+@pytest.mark.parametrize("after_s", [0, 0.01, 0.03, 0.06])
+async def test_closing_ends_what_fails_meanwhile(brokers, after_s):
+    """A fetch that has failed waits a while before it is tried again."""
+    fetching = Fetching(brokers, fetcher_timeout=0.05)
+    brokers.fails = KafkaError("gone")
+    fetching.assign({A: 0}, ())
+    await asyncio.sleep(after_s)
+    await fetching.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_a_fetcher_that_dies_is_told_of_and_works_again(fetching, brokers):
     brokers.fails = ZeroDivisionError()
     fetching.assign({A: 0}, ())
