@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -26,6 +27,12 @@ REAL_SECONDS = 120
 """How long a test may take that waits for other processes: the machine may be busy with anything."""
 
 FETCH_SECONDS = 120
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in its background with SIGINT ignored: tests send it, and programs obey it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
