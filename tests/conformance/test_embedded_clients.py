@@ -337,14 +337,17 @@ def connected(kafka: EmbeddedKafka, member_id: str) -> bool:
 def test_kafka_python_joins_and_is_fenced(kafka):
     kafka.produce("orders", *(str(number) for number in range(24)))
     consumer = kafka_python.KafkaConsumer(
-        "orders",
         bootstrap_servers=kafka.bootstrap_servers,
         group_id="g",
         auto_offset_reset="earliest",
         heartbeat_interval_ms=50,
+        metadata_max_age_ms=500,
         enable_auto_commit=False,
     )
     try:
+        # A leader that joins before it knows the topic assigns nothing, and hears of it by a refresh only.
+        until(lambda: consumer.partitions_for_topic("orders"))
+        consumer.subscribe(["orders"])
         got = []
 
         def poll() -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import aiokafka
 import aiokafka.errors
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -97,7 +97,11 @@ class Site:
         copies = len(self.upstreams)
 
         def create() -> None:
-            self.admin.create_topics([NewTopic(name, partitions, copies)])[name].result(30)
+            try:
+                self.admin.create_topics([NewTopic(name, partitions, copies)])[name].result(30)
+            except KafkaException as error:  # the answer was lost with a broker, and the client asked again
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
             deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline:
                 found = self.admin.list_topics(name, 20).topics[name].partitions
