@@ -181,12 +181,9 @@ async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installati
 async def test_a_run_that_is_cancelled_leaves_nothing(endpoint):
     run = asyncio.ensure_future(run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND))
     admin = AdminClient({"bootstrap.servers": endpoint, "log_level": 0})
-    async with asyncio.timeout(60):
-        while True:
-            topics = (await asyncio.to_thread(admin.list_topics, timeout=10)).topics
-            if topics and children():
-                break
-            await asyncio.sleep(0.05)
+    while not (await asyncio.to_thread(admin.list_topics, timeout=10)).topics or not children():
+        ended, _ = await asyncio.wait({run}, timeout=0.05)
+        assert not ended, f"it ended before it could be cancelled: {run.exception() or run.result()}"
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
