@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import pathlib
+import queue
+import shutil
+import subprocess
 import threading
 import time
 import uuid
@@ -19,6 +25,7 @@ from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.clusters.artifacts import Installation
 from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.clusters.settings import KAFKA_VERSION
 
 FAST = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,
@@ -186,3 +193,166 @@ def ours() -> Iterator[World]:
 def real(cluster: Cluster) -> World:
     """Kafka's broker alone."""
     return World(cluster)
+
+
+JAVA_SECONDS = 60
+"""How long a Java program may take to say what it is waited for."""
+
+_QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx192m")
+_SILENT = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+_STREAMS_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>fencepost</groupId>
+  <artifactId>streams</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-streams</artifactId>
+      <version>{KAFKA_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+class JavaProcess:
+    """A Java process that is told what to do on standard input, and the lines that it says."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self.said: list[str] = []
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.strip())
+
+    def wait(self, condition: Callable[[str], object]) -> str:
+        """The next line for which the condition holds."""
+        while True:
+            try:
+                line = self._lines.get(timeout=JAVA_SECONDS)
+            except queue.Empty:
+                pytest.fail(f"it only said {self.said[-20:]}")
+            self.said.append(line)
+            if condition(line):
+                return line
+
+    def tell(self, line: str) -> None:
+        """A line for its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        """End its input, on which it closes."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.wait(lambda one: one == "CLOSED")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        self._listener.join(10)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+class JavaPrograms:
+    """Programs of the folder java/, compiled when they are started first, for all of pytest's workers."""
+
+    def __init__(self, folder: pathlib.Path, installation: Installation) -> None:
+        self._folder = folder
+        self._installation = installation
+
+    def command(self, name: str, *jars: pathlib.Path) -> list[str]:
+        """The words that run a program, with these jars besides Kafka's."""
+        compiler = shutil.which("javac")
+        if compiler is None:
+            pytest.skip("javac is not installed")
+        source = pathlib.Path(__file__).with_name("java") / f"{name}.java"
+        made = self._folder / f"{name}.class"
+        class_path = os.pathsep.join(map(str, (self._folder, *jars, *self._installation.jars)))
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists() or made.stat().st_mtime <= source.stat().st_mtime:
+                words = [compiler, "--release", "17", "-cp", class_path, "-d", self._folder, source]
+                subprocess.run(words, check=True, timeout=120)
+        return [str(self._installation.java), *_QUICK, _SILENT, "-cp", class_path, name]
+
+
+@pytest.fixture(scope="session")
+def java_programs(tmp_path_factory: pytest.TempPathFactory, kafka_installation: Installation) -> JavaPrograms:
+    folder = tmp_path_factory.getbasetemp().parent / "java-programs"
+    folder.mkdir(exist_ok=True)
+    return JavaPrograms(folder, kafka_installation)
+
+
+@pytest.fixture
+def java_process() -> Iterator[Callable[[list[str]], JavaProcess]]:
+    """Starts Java processes, and ends them after the test."""
+    started: list[JavaProcess] = []
+
+    def start(command: list[str]) -> JavaProcess:
+        started.append(JavaProcess(command))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+@pytest.fixture(scope="session")
+def streams_jars(kafka_installation: Installation) -> list[pathlib.Path]:
+    """What Kafka Streams takes beyond the broker's jars, fetched once into the cache beside them."""
+    folder = kafka_installation.checkpoint.parent / "streams"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (jars := sorted(folder.glob("*.jar"))):
+            maven = shutil.which("mvn")
+            if maven is None:
+                pytest.skip("Kafka Streams is not in the cache, and Maven is not installed")
+            (folder / "pom.xml").write_text(_STREAMS_POM, encoding="utf-8")
+            words = [maven, "--quiet", "--batch-mode", "--file", str(folder / "pom.xml")]
+            words += ["dependency:copy-dependencies", "-DincludeArtifactIds=kafka-streams,rocksdbjni"]
+            words += [f"-DoutputDirectory={folder / 'fetched'}"]
+            try:
+                subprocess.run(words, check=True, timeout=240, capture_output=True)
+            except (subprocess.SubprocessError, OSError) as error:
+                pytest.skip(f"Maven does not fetch Kafka Streams: {error}")
+            for jar in sorted((folder / "fetched").glob("*.jar")):
+                jar.rename(folder / jar.name)
+            jars = sorted(folder.glob("*.jar"))
+    return jars
+
+
+@pytest.fixture
+def streams_application(
+    java_programs: JavaPrograms,
+    streams_jars: list[pathlib.Path],
+    java_process: Callable[[list[str]], JavaProcess],
+    tmp_path: pathlib.Path,
+) -> Callable[..., JavaProcess]:
+    """Starts instances of java/StreamsApplication, each with a state folder of its own.
+
+    Arguments: bootstrap servers, application id, group protocol, topology, input and output topic, then
+    settings of Kafka Streams as name=value.
+    """
+    count = 0
+
+    def start(*arguments: str) -> JavaProcess:
+        nonlocal count
+        count += 1
+        command = java_programs.command("StreamsApplication", *streams_jars)
+        return java_process([*command, *arguments, f"state.dir={tmp_path / str(count)}"])
+
+    return start

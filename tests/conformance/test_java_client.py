@@ -2,82 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pathlib
-import queue
-import shutil
 import signal
-import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from fencepost.simulation.clusters.artifacts import Installation
-
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
-
-SOURCE = pathlib.Path(__file__).with_name("java") / "ConsumerJudge.java"
-QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx128m"]
-SECONDS = 60
-
-
-def built(folder: pathlib.Path, installation: Installation) -> pathlib.Path:
-    """The folder with the compiled judge in it, made once for all of pytest's workers."""
-    compiler = shutil.which("javac")
-    if compiler is None:
-        pytest.skip("javac is not installed")
-    judge = folder / "ConsumerJudge.class"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not judge.exists() or judge.stat().st_mtime <= SOURCE.stat().st_mtime:
-            words = [compiler, "--release", "17", "-cp", class_path(installation), "-d", folder, SOURCE]
-            subprocess.run(words, check=True, timeout=120)
-    return folder
-
-
-def class_path(installation: Installation, *more: pathlib.Path) -> str:
-    return os.pathsep.join(map(str, (*more, *installation.jars)))
-
-
-@pytest.fixture(scope="module")
-def java(tmp_path_factory, kafka_installation) -> list[str]:
-    shared = tmp_path_factory.getbasetemp().parent / "java-client"
-    shared.mkdir(exist_ok=True)
-    folder = built(shared, kafka_installation)
-    words = [str(kafka_installation.java), *QUICK, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
-    return [*words, "-cp", class_path(kafka_installation, folder), "ConsumerJudge"]
 
 
 class Judge:
-    """A Java process and the lines that it says."""
+    """A consumer, or another action of the judge, in a Java process."""
 
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        self._lines: queue.Queue[str] = queue.Queue()
-        self.said: list[str] = []
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+    def __init__(self, java: Any) -> None:
+        self.java = java
+        self.process = java.process
+        self.wait = java.wait
+        self.close = java.close
 
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.strip())
-
-    def wait(self, condition: Callable[[str], object]) -> str:
-        """The next line for which the condition holds."""
-        while True:
-            try:
-                line = self._lines.get(timeout=SECONDS)
-            except queue.Empty:
-                pytest.fail(f"it only said {self.said[-20:]}")
-            self.said.append(line)
-            if condition(line):
-                return line
+    @property
+    def said(self) -> list[str]:
+        return self.java.said
 
     def wait_owned(self, count: int) -> list[int]:
         """The partitions, once there are that many."""
@@ -93,31 +39,15 @@ class Judge:
             missing.discard(value)
         self.wait(lambda one: one == "COMMITTED")
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.wait(lambda one: one == "CLOSED")
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-        self._listener.join(10)
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
-
 
 @pytest.fixture
-def judge(java, served) -> Iterator[Callable[..., Judge]]:
-    judges: list[Judge] = []
+def judge(java_programs, java_process, served) -> Callable[..., Judge]:
+    java = java_programs.command("ConsumerJudge")
 
     def start(action: str, *arguments: str) -> Judge:
-        judges.append(Judge([*java, action, served.bootstrap_servers, *arguments]))
-        return judges[-1]
+        return Judge(java_process([*java, action, served.bootstrap_servers, *arguments]))
 
-    yield start
-    for one in judges:
-        one.end()
+    return start
 
 
 PRODUCED = {f"value {number}" for number in range(500)}
