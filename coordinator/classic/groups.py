@@ -123,14 +123,20 @@ class ClassicGroups:
 
     def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
         """A member is alive: it committed, or the shell knows."""
-        group = self._groups[group_id]
-        member = group.members.get(member_id)
-        if member is not None and group.is_in(
-            ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE
+        group = self._groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if (
+            group is not None
+            and member is not None
+            and group.is_in(ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE)
         ):
             self._begin(group, now_ms).restart_session(member)
 
     # Time
+
+    def next_deadline(self) -> int | None:
+        """When `deadline_reached` has something to do."""
+        return self.timers.next_deadline()
 
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer; None if none is due."""

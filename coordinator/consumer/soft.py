@@ -41,19 +41,14 @@ class TimerKind(enum.StrEnum):
     """The member speaks the classic protocol, and did not join again when it was told to."""
     SYNC = "sync"
     """The member speaks the classic protocol, and did not ask for its assignment after it joined."""
-    SWEEP = "sweep"
-    """Offsets expire, and empty groups without offsets go."""
 
 
 class TimerKey(NamedTuple):
     """One deadline."""
 
     kind: TimerKind
-    group_id: str = ""
-    member_id: MemberId = ""
-
-
-_SWEEP = TimerKey(TimerKind.SWEEP)
+    group_id: str
+    member_id: MemberId
 
 
 class MemberContact:
@@ -112,12 +107,11 @@ class GroupSoftState:
 class SoftState:
     """The soft state of all groups of a coordinator, and its timers."""
 
-    __slots__ = ("_session_timeout_ms", "_sweep_interval_ms", "groups", "now_ms", "resolving", "timers")
+    __slots__ = ("_session_timeout_ms", "groups", "now_ms", "resolving", "timers")
 
-    def __init__(self, session_timeout_ms: Callable[[str], int], sweep_interval_ms: int) -> None:
+    def __init__(self, session_timeout_ms: Callable[[str], int]) -> None:
         self._session_timeout_ms = session_timeout_ms
         """The session length of a group, by its id."""
-        self._sweep_interval_ms = sweep_interval_ms
         self.groups: dict[str, GroupSoftState] = {}
         self.timers: Timers[TimerKey] = Timers()
         self.resolving: dict[str, None] = {}
@@ -154,7 +148,6 @@ class SoftState:
                     self._meet(group_id, group.members[key.member_id])
                 else:
                     self._told(group_id, group.members[key.member_id], soft.contacts[key.member_id])
-        self.arm_sweep()
 
     def rebuild(self, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
         """Start over after a load: every member was heard just now."""
@@ -165,11 +158,6 @@ class SoftState:
         for group_id, group in groups.items():
             for member_id in sorted(group.members):
                 self._meet(group_id, group.members[member_id])
-
-    def arm_sweep(self) -> None:
-        """Start the timer of the periodic sweep if it does not run."""
-        if _SWEEP not in self.timers:
-            self.timers.set(_SWEEP, self.now_ms + self._sweep_interval_ms)
 
     def session_is_over(self, key: TimerKey, now_ms: int) -> bool:
         """Whether the session that just came up has ended; if the member was heard since, it goes on."""

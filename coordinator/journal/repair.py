@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -63,7 +64,7 @@ def repair(path: Path, check: Check) -> Repaired:
         _copy(path, copy)
         rows, batches = _salvage(copy)
         rows = _consistent(rows, check)
-        with _closing(SqliteJournal(new, on_pending=lambda: None)) as journal:
+        with closing(SqliteJournal(new, on_pending=lambda: None)) as journal:
             for outcome in _outcomes(rows):
                 journal.append(outcome)
             for batch in batches:
@@ -74,17 +75,6 @@ def repair(path: Path, check: Check) -> Repaired:
     finally:
         _remove(copy, new)
     return Repaired(backup, len(rows), len(batches))
-
-
-class _closing:  # noqa: N801  # as contextlib's, with the journal's type
-    def __init__(self, journal: SqliteJournal) -> None:
-        self._journal = journal
-
-    def __enter__(self) -> SqliteJournal:
-        return self._journal
-
-    def __exit__(self, *error: object) -> None:
-        self._journal.close()
 
 
 def _beside(path: Path) -> Path:
@@ -159,16 +149,11 @@ def _batches(database: sqlite3.Connection) -> Iterator[tuple[str, int, bytes]]:
 def _consistent(rows: list[_Row], check: Check) -> list[_Row]:
     """As many outcomes as can be applied one after another."""
     while True:
-        seen = 0
-
-        def records(rows: list[_Row] = rows) -> Iterator[JournalRecord]:
-            nonlocal seen
-            for seen, row in enumerate(rows):  # noqa: B007  # the check ends in the middle
-                yield row.record
-
+        left = iter(rows)
         try:
-            check(records())
+            check(row.record for row in left)
         except FencepostError:
+            seen = len(rows) - 1 - sum(1 for _ in left)
             bad = rows[seen].outcome
             rows = [row for row in rows[:seen] if row.outcome != bad]
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.classic.join import check_request
@@ -10,9 +10,11 @@ from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer import heartbeat, leaving
 from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.consumer.heartbeat import Evaluated, Surroundings
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.soft import GroupSoftState, SoftState, TimerKind
+from fencepost.coordinator.consumer.records import apply_to_groups
+from fencepost.coordinator.consumer.soft import GroupSoftState, TimerKind
 from fencepost.coordinator.migration import downgrade, members, upgrade
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -28,7 +30,6 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.coordinator.replay import apply_to_groups
 
 
 class ClassicProtocol:
@@ -39,16 +40,14 @@ class ClassicProtocol:
     def __init__(
         self,
         config: GroupCoordinatorConfig,
-        groups: Mapping[str, ConsumerGroup],
+        consumer: ConsumerGroups,
         classic: ClassicGroups,
-        soft: SoftState,
-        surroundings: Callable[[str, int], Surroundings],
     ) -> None:
         self._config = config
-        self._groups = groups
+        self._groups = consumer.groups
         self._classic = classic
-        self._soft = soft
-        self._surroundings = surroundings
+        self._soft = consumer.soft
+        self._surroundings = consumer.surroundings
 
     def join(self, request: JoinGroupRequest, now_ms: int) -> Outcome:
         """JoinGroup. An empty consumer group gives way to a classic one."""

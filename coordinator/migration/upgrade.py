@@ -11,6 +11,7 @@ from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.records import apply_to_groups
 from fencepost.coordinator.consumer.subscription import metadata_hash
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import (
@@ -33,7 +34,6 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.coordinator.replay import apply_to_groups
 
 _ALLOWING = (ConsumerGroupMigrationPolicy.BIDIRECTIONAL, ConsumerGroupMigrationPolicy.UPGRADE)
 

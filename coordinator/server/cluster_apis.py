@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from fencepost.coordinator.codec.registry import SPOKEN
@@ -97,11 +99,11 @@ def find_coordinator(
     services: Services, request: cluster.FindCoordinatorRequest, asked: Asked
 ) -> cluster.FindCoordinatorResponse:
     """Groups and transactions have a coordinator here; share groups have none."""
-    leaders = {
+    leaders: dict[int, Callable[[str], int]] = {
         KeyType.GROUP: services.groups.leader_id,
         KeyType.TRANSACTION: services.transactions.leader_id,
     }
-    leader_id = leaders.get(request.key_type)  # type: ignore[call-overload]
+    leader_id = leaders.get(request.key_type)
     if leader_id is not None:
         by_id = {node.node_id: node for node in services.cluster.nodes_seen_from(asked.local_host)}
         found = tuple(cluster.FoundCoordinator(key=key, node=by_id[leader_id(key)]) for key in request.keys)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.records import apply_to_groups
 from fencepost.coordinator.journal.encoding import decode, encode
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.replay import apply_to_groups
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.checkers.step import touched_groups
 

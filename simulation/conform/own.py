@@ -62,9 +62,8 @@ class _Following(GroupCoordinator):
         """The rules about targets that the last request put to the test."""
         self.broken: list[str] = []
         """Those that do not hold."""
-        self._assignors = {
-            name: partial(self._follow, name, assignor) for name, assignor in self._assignors.items()
-        }
+        own = self.consumer.assignors.items()
+        self.consumer.assignors = {name: partial(self._follow, name, assignor) for name, assignor in own}
 
     def _follow(self, name: str, assignor: Assignor, spec: GroupSpec) -> Mapping[MemberId, Partitions]:
         if self.offered is None:

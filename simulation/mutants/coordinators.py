@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+import fencepost.coordinator.consumer.groups as consumer_groups
 import fencepost.coordinator.consumer.heartbeat as heartbeats
 import fencepost.coordinator.consumer.reconcile as reconciliation
-import fencepost.coordinator.coordinator as facade
 from fencepost.coordinator.consumer import validation
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -224,7 +224,7 @@ COORDINATOR_MUTANTS: Final = (
         "A member is told its target before the old owner has let go.",
         ("granted-after-release", "reply-equals-state", "one-claimant"),
         CHURN,
-        (Patch(facade, "heartbeat", _target_is_told),),
+        (Patch(consumer_groups, "heartbeat", _target_is_told),),
     ),
     Mutant(
         "lost-reply-fenced",

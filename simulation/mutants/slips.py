@@ -13,14 +13,14 @@ import msgspec
 import fencepost.coordinator.assign.registry as assignors
 import fencepost.coordinator.consumer.heartbeat as heartbeats
 import fencepost.coordinator.consumer.reconcile as reconciliation
+import fencepost.coordinator.consumer.records as replaying
 import fencepost.coordinator.offsets.fetch as fetching
-import fencepost.coordinator.replay as replaying
 from fencepost.coordinator.assign.spec import Assignor, GroupSpec
 from fencepost.coordinator.consumer import leaving, offset_fencing
 from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.soft import SoftState
-from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.outcome import Outcome
@@ -138,7 +138,7 @@ def _wrong_digest(_: _Function) -> _Function:
 def _refusal_writes(original: _Function) -> _Function:
     """A heartbeat that is refused raises the group epoch all the same."""
 
-    def heartbeat(self: GroupCoordinator, request: Any, now_ms: int) -> Outcome:
+    def heartbeat(self: ConsumerGroups, request: Any, now_ms: int) -> Outcome:
         outcome: Outcome = original(self, request, now_ms)
         reply, group = outcome.reply, self.groups.get(request.group_id)
         if group is None or not isinstance(reply, ConsumerGroupHeartbeatResponse) or not reply.error_code:
@@ -296,7 +296,7 @@ SLIPS: Final = (
         "A refused heartbeat raises the group epoch.",
         ("failed-changes-nothing",),
         LOSSES,
-        (Patch(GroupCoordinator, "_heartbeat", _refusal_writes),),
+        (Patch(ConsumerGroups, "heartbeat", _refusal_writes),),
     ),
     Mutant(
         "commits-unfenced",

@@ -57,7 +57,7 @@ def falsify(
     monkeypatch: pytest.MonkeyPatch, broker: Broker, change: Callable[[Event, Outcome], Outcome]
 ) -> None:
     """The judge's coordinator, and it alone, answers otherwise."""
-    truthful = broker.coordinator._heartbeat
+    truthful = broker.coordinator.consumer.heartbeat
 
     def heartbeat(request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
         return change(request, truthful(request, now_ms))
@@ -100,13 +100,13 @@ async def test_scripts_agree_with_ourselves(broker: Broker) -> None:
 
 
 async def test_a_session_ends_on_both_sides(broker: Broker) -> None:
-    broker.coordinator.config = msgspec.structs.replace(
+    broker.coordinator.consumer.config = msgspec.structs.replace(
         CONFIG, group_consumer_session_timeout_ms=300, group_consumer_heartbeat_interval_ms=100,
         group_consumer_min_heartbeat_interval_ms=50,
     )  # fmt: skip
-    broker.coordinator._settings.clear()
+    broker.coordinator.consumer._settings.clear()
     judge = await Judge.connect(broker.bootstrap_servers)
-    judge.config = broker.coordinator.config
+    judge.config = broker.coordinator.consumer.config
     try:
         steps = (scripts.join("A", "x"), Wait(ms=450), Beat(member="A"), Describe())
         report = await Suite(judge, "run").run([schedule(*steps)], seed=0, requests=0)
@@ -152,8 +152,10 @@ async def test_what_does_not_show_again_is_unclear(monkeypatch: pytest.MonkeyPat
 async def test_another_target_is_found_where_it_is_computed(
     monkeypatch: pytest.MonkeyPatch, broker: Broker
 ) -> None:
-    everything = dict(broker.coordinator._assignors)
-    monkeypatch.setattr(broker.coordinator, "_assignors", {**everything, "range": everything["uniform"]})
+    everything = dict(broker.coordinator.consumer.assignors)
+    monkeypatch.setattr(
+        broker.coordinator.consumer, "assignors", {**everything, "range": everything["uniform"]}
+    )
     two = (scripts.join("A", "x", "y"), scripts.join("B", "x", "y"), Describe())
     report = await compare(broker, schedule(*two))
     (difference,) = report.differences

@@ -497,7 +497,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 if member.pending_revocation:
                     expected[TimerKey(TimerKind.REBALANCE, group_id, member.member_id)] = None
         assert set(soft.groups) == set(self.coordinator.groups)
-        timers = {key for key in soft.timers if key.kind is not TimerKind.SWEEP}
+        timers = set(soft.timers)
         assert timers == set(expected)
 
     @invariant()

@@ -142,7 +142,7 @@ def test_nothing_is_left_of_members_that_went(scene: Any) -> None:
     scene.join("C", instance_id="i")
     soft = scene.coordinator.soft
     assert list(soft.groups["g"].contacts) == ["C"]
-    assert set(soft.timers) == {TimerKey(TimerKind.SESSION, "g", "C"), TimerKey(TimerKind.SWEEP)}
+    assert set(soft.timers) == {TimerKey(TimerKind.SESSION, "g", "C")}
     scene.beat("C", -1)
     scene.after(600_000)
     assert not scene.coordinator.groups

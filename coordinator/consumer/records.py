@@ -1,4 +1,4 @@
-"""From a record to the group it is about: groups come and go with their records, live and on load."""
+"""From a record to the consumer group it is about: groups come and go with their records."""
 
 from __future__ import annotations
 
