@@ -27,6 +27,8 @@ import msgspec
 from fencepost.coordinator.codec.registry import REGISTRY
 from fencepost.member.consumer.drafts import VIEWS, Difference
 from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.streams.kafka4 import VIEWS as KAFKA_VIEWS
+from fencepost.member.streams.kafka4 import verdict
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.conform.deviations import DEVIATIONS
@@ -310,6 +312,21 @@ def _reasons(differences: Sequence[Difference]) -> Iterator[str]:
         yield f"- {difference.reason} {steps}."
 
 
+def kafka_4() -> Iterator[str]:
+    """Where the machines of Kafka 4.x and ours part."""
+    yield "| machine | move | ours | Kafka 4.x | why |"
+    yield "|---|---|---|---|---|"
+    for view in KAFKA_VIEWS:
+        for difference in view.differences:
+            alike: dict[tuple[str, str], list[str]] = {}
+            for move in difference.moves:
+                verdicts = verdict(view.ours, move), verdict(view.kafka, move)
+                alike.setdefault(verdicts, []).append(" → ".join(move))
+            for (ours, kafkas), moves in alike.items():
+                shown = "; ".join(moves)
+                yield f"| `{view.ours.name}` | {shown} | {ours} | {kafkas} | {difference.reason} |"
+
+
 def apis() -> Iterator[str]:
     """The APIs that the endpoint speaks."""
     yield "| key | API | versions |\n|---|---|---|"
@@ -350,6 +367,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "apis": lambda: "\n".join(apis()) + "\n",
     "conformance-rules": lambda: "\n".join(conformance_rules()) + "\n",
     "deviations": lambda: "\n".join(deviations()) + "\n",
+    "kafka-4": lambda: "\n".join(kafka_4()) + "\n",
     "drafts": lambda: "\n".join(drafts()) + "\n",
     "machines": markdown,
     "scenario-keys": lambda: "\n".join(scenario_keys()) + "\n",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.member.machines import OTHERS
 from fencepost.simulation.cli.arguments import Json
 from fencepost.simulation.cli.output import print_json, print_text
 from fencepost.simulation.states import TABLES, Table, document, markdown, mermaid
@@ -20,6 +21,10 @@ def states(
     machine: Annotated[str | None, Parameter(help="One machine's name; all of them without.")] = None,
     /,
     *,
+    as_: Annotated[
+        str | None,
+        Parameter(name="--as", help="Show the machine as others have it: kafka-4, kip848-draft1 …"),
+    ] = None,
     format: Annotated[
         Literal["table", "mermaid", "json"],
         Parameter(help="How to write them; mermaid makes Markdown of all."),
@@ -27,7 +32,7 @@ def states(
     json: Json = False,
 ) -> int:
     """The state machines, each declared once as a table: every state, every arrow and its event."""
-    chosen = _chosen(machine)
+    chosen = _chosen(machine) if as_ is None else (_as(machine, as_),)
     if json or format == "json":
         print_json({each.name: document(each) for each in chosen})
     elif format == "mermaid":
@@ -46,6 +51,18 @@ def _chosen(machine: str | None) -> tuple[Table, ...]:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
         raise FencepostError(f"no machine is called {machine!r}; {hint}")
     return (names[machine],)
+
+
+def _as(machine: str | None, other: str) -> Table:
+    """The table that is beside a machine under another's name."""
+    if machine is None:
+        raise FencepostError(f"--as {other}: say which machine, as in: fencepost states MACHINE --as {other}")
+    (ours,) = _chosen(machine)
+    others = OTHERS.get(ours.name, {})
+    if other not in others:
+        known = f"there is {', '.join(others)}" if others else "there is no other table of it"
+        raise FencepostError(f"--as {other}: {machine} is not known so; {known}")
+    return others[other]
 
 
 def _print_tables(chosen: tuple[Table, ...]) -> None:

@@ -38,11 +38,12 @@ def test_arrows_that_are_never_taken_are_declared() -> None:
 
 
 def test_machines_are_listed_under_their_names() -> None:
-    assert list(MACHINES) == [
+    assert list(MACHINES)[:3] == [
         "consumer-member",
         "consumer-member-kip848-draft1",
         "consumer-member-kip848-draft2",
     ]
+    assert all(name == table.name for name, table in MACHINES.items())
 
 
 def test_arrows_from_the_composite_state_leave_every_state_inside() -> None:
