@@ -1,4 +1,4 @@
-"""The metadata of Kafka Streams where it is not what it should be; other tests compare its bytes with Kafka's."""
+"""The metadata of Kafka Streams where it is not what it should be; its right bytes are compared elsewhere."""
 
 from __future__ import annotations
 
