@@ -102,15 +102,5 @@ def writable_folder(path: Path, option: str) -> Path:
     return path
 
 
-def readable_folder(path: Path) -> Path:
-    """The path, if it is a folder.
-
-    :raises FencepostError: if it is not.
-    """
-    if not path.is_dir():
-        raise FencepostError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}")
-    return path
-
-
 def _reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()

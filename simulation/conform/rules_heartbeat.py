@@ -217,10 +217,6 @@ def _away(member: ConsumerGroupMember | None) -> bool:
     return member is not None and member.member_epoch == STATIC_LEAVE_EPOCH
 
 
-def _holds(x: Exchange, member: ConsumerGroupMember) -> bool:
-    return any(member.assigned.values()) or any(member.pending_revocation.values())
-
-
 STATIC: tuple[Rule, ...] = (
     Rule(
         "static.return_same_id",

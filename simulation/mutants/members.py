@@ -38,6 +38,7 @@ _put_aside: Final[dict[Membership, tuple[Any, int]]] = {}
 
 def _late_commit(original: _Method) -> _Method:
     """The commit before a release is put aside, and the release goes on without it."""
+    _put_aside.clear()
 
     def add_commit(self: Any, kind: CommitKind, offsets: Any, deadline_ms: int) -> Commit:
         current = self._pass

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import key_values, readable_folder, writable_file, writable_folder
+from fencepost.simulation.cli.arguments import key_values, writable_file, writable_folder
 
 
 def test_key_values() -> None:
@@ -47,12 +47,3 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(FencepostError, match=r"--out .*cannot be written"):
             writable_folder(path, "--out")
-
-
-def test_a_folder_to_read_must_be_there(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert readable_folder(tmp_path) == tmp_path
-    with pytest.raises(FencepostError, match="not a folder"):
-        readable_folder(tmp_path / "file")
-    with pytest.raises(FencepostError, match="no such folder"):
-        readable_folder(tmp_path / "none")

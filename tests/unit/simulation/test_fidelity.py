@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.simulation.chaos.result import ChaosResult
 from fencepost.simulation.chaos.tempo import tempo
 from fencepost.simulation.fidelity import compare as fidelity
@@ -47,10 +54,43 @@ def at(values: list[int], share: float) -> int:
     return sorted(values)[int(share * len(values))]
 
 
-def test_only_answered_heartbeats_count() -> None:
-    lossy = measured(scenario="lossy-network")
-    assert all(us > 0 for us in lossy.steady + lossy.written)
-    assert min(len(lossy.steady), len(lossy.written)) > 10
+KEEPALIVE = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=4)
+FULL = msgspec.structs.replace(KEEPALIVE, topic_partitions={})
+AT_4 = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=4)
+AT_5 = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=5)
+FENCED = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+COMMIT = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=4, offsets={})
+
+
+@pytest.mark.parametrize(
+    ("request_", "response", "steady", "written"),
+    [
+        (KEEPALIVE, AT_4, [70], []),
+        (KEEPALIVE, AT_5, [], [70]),
+        (FULL, AT_5, [], [70]),
+        (FULL, AT_4, [], []),  # it may have made the coordinator write, or not
+        (KEEPALIVE, FENCED, [], []),
+        (KEEPALIVE, TimeoutError(), [], []),
+        (COMMIT, OffsetCommitResponse(errors={}), [], []),
+    ],
+)
+def test_only_answered_heartbeats_count(
+    request_: Request, response: Response | Exception, steady: list[int], written: list[int]
+) -> None:
+    latencies = Latencies()
+    latencies.on_member_request("host", request_, 30)
+    latencies.on_member_response("host", request_, response, 100)
+    assert (latencies.steady, latencies.written) == (steady, written)
+
+
+def test_each_host_has_its_own_round_trips() -> None:
+    latencies = Latencies()
+    for host, sent_us in (("one", 10), ("two", 20)):
+        latencies.on_member_request(host, KEEPALIVE, sent_us)
+    latencies.on_member_response("two", KEEPALIVE, AT_4, 50)
+    latencies.on_member_response("one", KEEPALIVE, AT_4, 70)
+    latencies.on_member_response("one", KEEPALIVE, AT_4, 90)
+    assert latencies.steady == [30, 60]
 
 
 def test_too_few_round_trips_fit_nothing() -> None:
