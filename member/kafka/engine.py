@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from typing import Any, ClassVar
 
+import structlog
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason, create_conn
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, OffsetResetStrategy
@@ -31,6 +32,7 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 Frame = Callable[[int, int, str], bytes]
 """From version, correlation id and client id to a whole request frame, its length included."""
 
+_log = structlog.get_logger("fencepost.member")
 _CORRELATION_ID = struct.Struct(">i")
 
 
@@ -187,6 +189,23 @@ class Connections:
         self._client.force_metadata_update()
 
 
+class _PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
+    """aiokafka's fetcher, which ends for good when it can't make sense of an answer; this one asks again."""
+
+    async def _proc_fetch_request(self, assignment: Any, node_id: int, request: Any) -> bool:
+        try:
+            has_records: bool = await super()._proc_fetch_request(assignment, node_id, request)
+        except (LookupError, TypeError, ValueError, struct.error) as error:
+            _log.warning("broker sent a damaged answer to a fetch", node_id=node_id, error=repr(error))
+            # What follows on that connection is as doubtful.
+            connection = self._client._conns.get((node_id, ConnectionGroup.DEFAULT))
+            if connection is not None:
+                connection.close(reason=CloseReason.CONNECTION_BROKEN)
+            await asyncio.sleep(self._retry_backoff)
+            return False
+        return has_records
+
+
 class Fetching:
     """The fetcher with an assignment that changes in place."""
 
@@ -195,7 +214,7 @@ class Fetching:
         self._subscriptions.assign_from_user([])
         self._assignment = self._subscriptions.subscription.assignment
         # Resets are the member's: an offset that is out of range becomes an error here.
-        self._fetcher = Fetcher(client, self._subscriptions, auto_offset_reset="none", **settings)
+        self._fetcher = _PatientFetcher(client, self._subscriptions, auto_offset_reset="none", **settings)
         self._records: dict[TopicPartition, FetchResult | FetchError] = self._fetcher._records
         self._current: FetchResult | None = None
         """What `take_one` took its last record from."""

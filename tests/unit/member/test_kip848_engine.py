@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+from aiokafka.client import ConnectionGroup
+from aiokafka.conn import CloseReason
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -47,6 +50,9 @@ class Cluster:
         self.held = asyncio.Event()
         self.held.set()
         self.fails: Exception | None = None
+        self.misleads = False
+        """Whether the next answer is about a partition that nobody asked for."""
+        self._conns: dict[object, object] = {}
 
     async def send(self, node_id, request):
         asked = [(topic, number, offset) for topic, rows in request.topics for number, offset, _ in rows]
@@ -56,6 +62,9 @@ class Cluster:
         if self.fails is not None:
             fails, self.fails = self.fails, None
             raise fails
+        if self.misleads:
+            self.misleads = False
+            asked = [(topic, number + 7, offset) for topic, number, offset in asked]
         return SimpleNamespace(API_VERSION=4, topics=[(topic, [self._read(n, o)]) for topic, n, o in asked])
 
     def _read(self, number, offset):
@@ -227,6 +236,18 @@ async def test_a_fetch_that_fails_is_tried_again(fetching, brokers):
     fetching.assign({A: 0}, ())
     await buffered(fetching, A)
     assert brokers.fetched.count((0, 0)) == 2
+
+
+async def test_a_fetch_whose_answer_is_damaged_is_tried_again(fetching, brokers):
+    connection = mock.Mock()
+    brokers._conns[1, ConnectionGroup.DEFAULT] = connection
+    brokers.misleads = True
+    fetching.assign({A: 0}, ())
+    await buffered(fetching, A)
+    fetching.check()
+    connection.close.assert_called_once_with(reason=CloseReason.CONNECTION_BROKEN)
+    assert brokers.fetched.count((0, 0)) == 2
+    assert fetching.take_one().offset == 0
 
 
 @pytest.mark.parametrize("after_s", [0, 0.01, 0.03, 0.06])
