@@ -35,6 +35,8 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Event, Outcome, Response
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.sac_records import SacRecord
+from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 
 
 class AppendFailed(Exception):
@@ -69,6 +71,16 @@ _CLIENT_ERRORS = {
 def client_error(code: ErrorCode) -> ErrorCode:
     """What a member is told when the log failed with that error: whether and where to try again."""
     return _CLIENT_ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class SacJournal(Protocol):
+    """Where the records of single active consumers go: all of a batch, or none of it."""
+
+    def append(self, records: tuple[SacRecord, ...]) -> None:
+        """Keep one batch.
+
+        :raises AppendFailed: if it is not kept.
+        """
 
 
 class CoordinatorRuntime:
@@ -125,6 +137,35 @@ class CoordinatorRuntime:
                 raise IllegalTransition(
                     f"{GROUP_TABLE.name}: {group_id} moved from {source} to {group.state}"
                 )
+
+
+class SacRuntime:
+    """The same for single active consumers. Effects are to be carried out in their order."""
+
+    __slots__ = ("coordinator", "journal")
+
+    def __init__(self, coordinator: SacCoordinator, journal: SacJournal) -> None:
+        self.coordinator = coordinator
+        self.journal = journal
+
+    def process(self, event: SacInput, now_ms: int) -> SacOutcome:
+        """One step. If the journal fails, nothing changed and the reply says so."""
+        outcome = self.coordinator.handle(event, now_ms)
+        if outcome.records:
+            try:
+                self.journal.append(outcome.records)
+            except AppendFailed:
+                return self.coordinator.discard(event, now_ms)
+            for record in outcome.records:
+                self.coordinator.apply(record)
+        return outcome
+
+    def run_due(self, now_ms: int) -> list[SacOutcome]:
+        """Run all timers that are due."""
+        outcomes = []
+        while (deadline := self.coordinator.next_deadline()) is not None and deadline <= now_ms:
+            outcomes.append(self.process(DeadlineReached(), now_ms))
+        return outcomes
 
 
 def refusal(event: Event, code: ErrorCode) -> Response | None:

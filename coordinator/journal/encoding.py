@@ -18,17 +18,18 @@ from fencepost.coordinator.protocol.cluster_records import (
 )
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.records import Record, RecordKey, RecordValue
+from fencepost.coordinator.protocol.sac_records import SacRecord, SacRecordKey, SacRecordValue
 from fencepost.coordinator.protocol.transaction_records import (
     TransactionKey,
     TransactionRecord,
     TransactionValue,
 )
 
-JournalRecord: TypeAlias = Record | ClusterRecord | TransactionRecord
-"""A record of any kind: of a group, of the cluster, of a transactional id."""
+JournalRecord: TypeAlias = Record | ClusterRecord | TransactionRecord | SacRecord
+"""A record of any kind: of a group, of the cluster, of a transactional id, of single active consumers."""
 
-JournalKey: TypeAlias = RecordKey | ClusterRecordKey | TransactionKey
-JournalValue: TypeAlias = RecordValue | ClusterRecordValue | TransactionValue
+JournalKey: TypeAlias = RecordKey | ClusterRecordKey | TransactionKey | SacRecordKey
+JournalValue: TypeAlias = RecordValue | ClusterRecordValue | TransactionValue | SacRecordValue
 
 
 class _Pair(msgspec.Struct, array_like=True):
@@ -49,6 +50,7 @@ _RECORDS: dict[type, Any] = {
     **dict.fromkeys(get_args(RecordKey), Record),
     **dict.fromkeys(get_args(ClusterRecordKey), ClusterRecord),
     TransactionKey: TransactionRecord,
+    **dict.fromkeys(get_args(SacRecordKey), SacRecord),
 }
 
 

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
 
-from fencepost.coordinator.protocol.records import Record, RecordKey
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.sac_records import SacRecord
 
 
-class MemoryJournal:
+class _Keyed(Protocol):
+    """A record: the fact that it is about, and None as the value of one that ends."""
+
+    @property
+    def key(self) -> Hashable: ...
+
+    @property
+    def value(self) -> object: ...
+
+
+_R = TypeVar("_R", bound=_Keyed)
+
+
+class RecordBatches(Generic[_R]):
     """An append-only list of record batches. Each batch is one outcome: all of it is there, or none.
 
     With `compact_beyond` it compacts itself when it is longer than that, and than twice what was left last.
@@ -15,16 +30,14 @@ class MemoryJournal:
 
     __slots__ = ("_batches", "_compact_beyond", "_length", "_limit")
 
-    def __init__(
-        self, batches: Iterable[tuple[Record, ...]] = (), *, compact_beyond: int | None = None
-    ) -> None:
-        self._batches: list[tuple[Record, ...]] = []
+    def __init__(self, batches: Iterable[tuple[_R, ...]] = (), *, compact_beyond: int | None = None) -> None:
+        self._batches: list[tuple[_R, ...]] = []
         self._length = 0
         self._compact_beyond = self._limit = compact_beyond
         for batch in batches:
             self.append(batch)
 
-    def append(self, records: tuple[Record, ...]) -> None:
+    def append(self, records: tuple[_R, ...]) -> None:
         """Keeps one batch; one without records leaves nothing behind."""
         if records:
             self._batches.append(records)
@@ -33,14 +46,14 @@ class MemoryJournal:
                 self.compact()
                 self._limit = max(self._compact_beyond or 0, 2 * self._length)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[_R]:
         for batch in self._batches:
             yield from batch
 
     def __len__(self) -> int:
         return self._length
 
-    def batches(self) -> Iterator[tuple[Record, ...]]:
+    def batches(self) -> Iterator[tuple[_R, ...]]:
         """The batches in order; a replay may stop after any of them."""
         return iter(self._batches)
 
@@ -54,7 +67,7 @@ class MemoryJournal:
 
         Tombstones go too unless they are kept, as Kafka's cleaner keeps them for delete.retention.ms.
         """
-        newest: dict[RecordKey, int] = {}
+        newest: dict[Hashable, int] = {}
         seen = 0
         survivors = []
         for batch in reversed(self._batches):
@@ -69,3 +82,15 @@ class MemoryJournal:
         survivors.reverse()
         self._batches = survivors
         self._length = sum(map(len, survivors))
+
+
+class MemoryJournal(RecordBatches[Record]):
+    """The journal of a group coordinator."""
+
+    __slots__ = ()
+
+
+class SacMemoryJournal(RecordBatches[SacRecord]):
+    """The journal of a coordinator of single active consumers."""
+
+    __slots__ = ()

@@ -1,9 +1,9 @@
 """Replays recorded answers of real systems, and says by rule where ours differ.
 
-A file holds one JSON object a line, compressed with gzip or not. The kind known so far is a sequence of
-group changes with the targets that Kafka's server-side assignors computed: `{"seed", "assignor", "steps":
-[{"topics": {name: partitions}, "members": {id: {"topics", "instance"}}, "current", "target"}]}`, where
-`current` and `target` are `{member: {topic: [partition]}}` without members that have nothing.
+A file holds one JSON object a line, compressed with gzip or not. One kind is in `sac_vectors`; the other is a
+sequence of group changes with the targets that Kafka's server-side assignors computed: `{"seed", "assignor",
+"steps": [{"topics": {name: partitions}, "members": {id: {"topics", "instance"}}, "current", "target"}]}`,
+where `current` and `target` are `{member: {topic: [partition]}}` without members that have nothing.
 
 Kafka's `range` is a function of its input, so its targets must be equal. Which of equal choices `uniform`
 takes depends on the order of a hash map, so what must hold is: the same sizes, no more partitions moved,
@@ -24,6 +24,8 @@ from fencepost.coordinator.assign.registry import BUILT_IN
 from fencepost.coordinator.assign.spec import GroupSpec
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, partition_count
+from fencepost.simulation.conform import sac_vectors
+from fencepost.simulation.conform.sac_vectors import SacSequence
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Target: TypeAlias = dict[MemberId, dict[str, tuple[_Count, ...]]]
@@ -71,6 +73,12 @@ class _AssignorSequence(msgspec.Struct, forbid_unknown_fields=True):
     steps: list[_Step]
 
 
+class _Head(msgspec.Struct):
+    """What tells one kind of line from the other."""
+
+    assignor: object = None
+
+
 _FORMAT = "an assignor sequence {seed, assignor, steps}"
 
 
@@ -85,14 +93,17 @@ def replay_vectors(path: Path) -> VectorReport:
     differences = []
     for number, line in enumerate(_lines(path), 1):
         sequence = _sequence(line, f"{path}, line {number}")
-        for index, step in enumerate(sequence.steps):
-            requests += 1
-            for rule, holds in _check(sequence.assignor, step):
-                checked[rule] = checked.get(rule, True) and holds
-                if not holds:
-                    differences.append(Difference(rule, f"seed {sequence.seed} step {index}"))
+        last = None
+        for index, rule, holds in _checked(sequence):
+            requests += index != last
+            last = index
+            checked[rule] = checked.get(rule, True) and holds
+            if not holds:
+                differences.append(Difference(rule, f"seed {sequence.seed} step {index}"))
     if not requests:
-        raise FencepostError(f"{path} holds no vectors; each line should be {_FORMAT}")
+        raise FencepostError(
+            f"{path} holds no vectors; each line should be {_FORMAT} or {sac_vectors.FORMAT}"
+        )
     verdicts = [
         RuleVerdict(rule, "equal" if holds else "different") for rule, holds in sorted(checked.items())
     ]
@@ -111,11 +122,23 @@ def _lines(path: Path) -> Iterator[bytes]:
     return (line for line in data.splitlines() if line.strip())
 
 
-def _sequence(line: bytes, where: str) -> _AssignorSequence:
+def _checked(sequence: _AssignorSequence | SacSequence) -> Iterator[tuple[int, str, bool]]:
+    if isinstance(sequence, SacSequence):
+        return sac_vectors.check(sequence)
+    return (
+        (index, rule, holds)
+        for index, step in enumerate(sequence.steps)
+        for rule, holds in _check(sequence.assignor, step)
+    )
+
+
+def _sequence(line: bytes, where: str) -> _AssignorSequence | SacSequence:
     try:
+        if msgspec.json.decode(line, type=_Head).assignor is None:
+            return msgspec.json.decode(line, type=SacSequence)
         sequence = msgspec.json.decode(line, type=_AssignorSequence)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FencepostError(f"{where} is not {_FORMAT}: {error}") from error
+        raise FencepostError(f"{where} is not {_FORMAT} or {sac_vectors.FORMAT}: {error}") from error
     if sequence.assignor not in BUILT_IN:
         raise FencepostError(f"{where}: assignor {sequence.assignor!r} is none of {', '.join(BUILT_IN)}")
     for index, step in enumerate(sequence.steps):

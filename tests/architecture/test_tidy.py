@@ -20,6 +20,7 @@ CORES = (
     "coordinator/journal/memory.py",
     "coordinator/offsets",
     "coordinator/protocol",
+    "coordinator/sac",
     "member/consumer",
 )
 LONGEST_FILE = 500

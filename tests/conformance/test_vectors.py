@@ -1,4 +1,4 @@
-"""Kafka 4.3.1's own assignors, recorded: 400 sequences of six group changes."""
+"""Recorded answers: 400 sequences of Kafka 4.3.1's assignors, 300 of RabbitMQ's single active consumers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 
 from fencepost.coordinator.assign import registry
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.sac.draft import GroupDraft
 from fencepost.simulation.conform import vectors
 from fencepost.simulation.conform.vectors import replay_vectors
 
-ASSIGNORS = Path(__file__).resolve().parent.parent / "vectors" / "assignors.jsonl.gz"
+VECTORS = Path(__file__).resolve().parent.parent / "vectors"
+ASSIGNORS = VECTORS / "assignors.jsonl.gz"
 
 STEP = {
     "topics": {"t": 3},
@@ -39,6 +41,26 @@ def test_every_answer_of_kafka_is_met() -> None:
         "uniform.sizes": "equal",
         "uniform.valid": "equal",
     }
+
+
+def test_every_answer_of_rabbitmq_is_met() -> None:
+    report = replay_vectors(VECTORS / "sac.jsonl.gz")
+    assert report.requests == 300 * 30
+    assert report.differences == []
+    assert {rule.rule: rule.verdict for rule in report.rules} == {
+        "sac.effects": "equal",
+        "sac.reply": "equal",
+        "sac.state": "equal",
+    }
+
+
+def test_a_coordinator_that_never_steps_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(self: GroupDraft, current: int) -> None:
+        return None
+
+    monkeypatch.setattr(GroupDraft, "_step_down_if_wrong", careless)
+    report = replay_vectors(VECTORS / "sac.jsonl.gz")
+    assert {rule.rule for rule in report.rules if rule.verdict == "different"} >= {"sac.effects", "sac.state"}
 
 
 def test_an_assignor_that_forgets_its_target_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +106,7 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path, changes: dict[str, object]
         (b"\xff\xfe{}\n", "line 1 is not an assignor sequence"),
         (gzip.compress(b'{"seed"' * 100, mtime=0)[:-12], "damaged gzip file"),
         (b'{"seed": 1, "assignor": "sticky", "steps": []}\n', "'sticky' is none of uniform, range"),
+        (b'{"seed": 1, "steps": [{"command": {"op": "vote"}}]}\n', "Invalid value 'vote'"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, data: bytes, message: str) -> None:

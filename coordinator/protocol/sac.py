@@ -1,0 +1,274 @@
+"""The vocabulary of single active consumers: what a stream's coordinator is told, answers and asks for.
+
+A group is all single-active-consumer subscriptions of one stream under one consumer name, in one virtual
+host. Its members are subscriptions of connections. The names are RabbitMQ's, after its stream coordinator.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, TypeAlias
+
+import msgspec
+
+ConnectionId: TypeAlias = str
+"""One client's connection on one node, written `NAME@NODE`; a client that connects again has another."""
+
+SIMPLE: Final = -1
+"""Partition index of a plain stream; a partition of a super stream has 0 or more."""
+DEFAULT_VHOST: Final = "/"
+DISCONNECTED_TIMEOUT: Final = "disconnected_timeout"
+"""The one key of the configuration, in milliseconds."""
+DEFAULT_DISCONNECTED_TIMEOUT_MS: Final = 60_000
+
+
+def node_of(connection: ConnectionId) -> str:
+    """The node that a connection is on."""
+    return connection.rpartition("@")[2]
+
+
+class Connectivity(enum.StrEnum):
+    """What the coordinator knows of a consumer's connection."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    """Its node can't be reached; the consumer may well be running."""
+    FORGOTTEN = "forgotten"
+    """It was away for the whole disconnected timeout, and the group goes on without it."""
+    PRESUMED_DOWN = "forgotten"
+    """RabbitMQ's word for forgotten."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Connectivity | None:
+        return cls.FORGOTTEN if value in ("presumed_down", "presumed down") else None
+
+
+class Activity(enum.StrEnum):
+    """What the coordinator wants of a consumer."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    DEACTIVATING = "deactivating"
+    """It was told to step down and has not answered yet."""
+
+
+class ConsumerStatus(enum.StrEnum):
+    """Where a consumer stands: connectivity and activity in one.
+
+    Two of the nine combinations are never reached: a consumer that is stepping down counts as waiting once
+    its connection is lost.
+    """
+
+    UNREGISTERED = "UNREGISTERED"
+    """It is in no group, any more or yet; no consumer is stored like that."""
+    CONNECTED_WAITING = "CONNECTED_WAITING"
+    CONNECTED_ACTIVE = "CONNECTED_ACTIVE"
+    CONNECTED_DEACTIVATING = "CONNECTED_DEACTIVATING"
+    DISCONNECTED_WAITING = "DISCONNECTED_WAITING"
+    DISCONNECTED_ACTIVE = "DISCONNECTED_ACTIVE"
+    FORGOTTEN_WAITING = "FORGOTTEN_WAITING"
+    FORGOTTEN_ACTIVE = "FORGOTTEN_ACTIVE"
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """The first half.
+
+        :raises ValueError: if it is in no group.
+        """
+        return Connectivity(self.value.partition("_")[0].lower())
+
+    @property
+    def activity(self) -> Activity:
+        """The second half.
+
+        :raises ValueError: if it is in no group.
+        """
+        return Activity(self.value.partition("_")[2].lower())
+
+
+class SacError(enum.StrEnum):
+    """What a command is refused with."""
+
+    PARTITION_INDEX_CONFLICT = "partition_index_conflict"
+    """The group exists and was registered with another partition index."""
+    NOT_FOUND = "not_found"
+    """There is no such group."""
+    UNKNOWN_COMMAND = "unknown_command"
+    COORDINATOR_UNAVAILABLE = "coordinator_unavailable"
+    """The command was not written, or no coordinator could be reached: it may be sent again."""
+
+
+# -- commands ---------------------------------------------------------------------------------------------
+
+
+class RegisterConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection subscribes; it is a member from now on, active or waiting."""
+
+    stream: str
+    consumer_name: str
+    connection: ConnectionId
+    subscription_id: int
+    partition_index: int = SIMPLE
+    owner: str = ""
+    """How people know the connection."""
+    vhost: str = DEFAULT_VHOST
+
+
+class UnregisterConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection unsubscribes."""
+
+    stream: str
+    consumer_name: str
+    connection: ConnectionId
+    subscription_id: int
+    vhost: str = DEFAULT_VHOST
+
+
+class ActivateConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer stepped down, or an operator asks: the group is to choose its active consumer."""
+
+    stream: str
+    consumer_name: str
+    vhost: str = DEFAULT_VHOST
+
+
+class ConnectionReconnected(msgspec.Struct, frozen=True):
+    """A connection answers `CheckConnection`: it is alive and its node can be reached."""
+
+    connection: ConnectionId
+
+
+class PurgeNodes(msgspec.Struct, frozen=True):
+    """Nodes left the cluster for good, and all connections on them."""
+
+    nodes: tuple[str, ...]
+
+
+class UpdateConfiguration(msgspec.Struct, frozen=True):
+    """The configuration is this from now on, as a whole."""
+
+    conf: dict[str, int]
+
+
+class EvaluateGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator repairs a group: keep only members that are connected, and not among the dead."""
+
+    stream: str
+    consumer_name: str
+    dead: tuple[ConnectionId, ...] = ()
+    vhost: str = DEFAULT_VHOST
+
+
+# -- events -----------------------------------------------------------------------------------------------
+
+
+class DownReason(enum.StrEnum):
+    """Why a connection is down. Others than these count as an end of the connection."""
+
+    NORMAL = "normal"
+    KILLED = "killed"
+    NOPROC = "noproc"
+    """It was gone before it was watched."""
+    NOCONNECTION = "noconnection"
+    """Its node can't be reached: nobody knows how the connection is."""
+
+
+class ConnectionDown(msgspec.Struct, frozen=True):
+    """A connection that is watched ended, or its node was lost."""
+
+    connection: ConnectionId
+    reason: str = DownReason.NORMAL
+
+
+class NodeUp(msgspec.Struct, frozen=True):
+    """A node can be reached again."""
+
+    node: str
+
+
+class DisconnectedTimeout(msgspec.Struct, frozen=True):
+    """A connection's timer is over: its disconnected consumers are forgotten."""
+
+    connection: ConnectionId
+
+
+class LeaderChanged(msgspec.Struct, frozen=True):
+    """This coordinator leads from now on: what is watched and timed has to be set up again."""
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """Time to look after nodes that left the cluster, and after the configuration; every 30 s by default."""
+
+    nodes: tuple[str, ...]
+    """All nodes that belong to the cluster, running or not; if empty, nobody knows."""
+    disconnected_timeout_ms: int = DEFAULT_DISCONNECTED_TIMEOUT_MS
+    """What is configured now."""
+
+
+# -- answers ----------------------------------------------------------------------------------------------
+
+
+class SacReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a command; no error means ok."""
+
+    error: SacError | None = None
+    is_active: bool | None = None
+    """Of a registration: whether the new consumer is the active one."""
+
+
+class NotifyConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell a connection that one of its consumers is active now, or has to step down."""
+
+    connection: ConnectionId
+    subscription_id: int
+    stream: str
+    consumer_name: str
+    active: bool
+    stepping_down: bool = False
+    """Its answer is awaited as an `ActivateConsumer`."""
+
+
+class CheckConnection(msgspec.Struct, frozen=True):
+    """Ask a connection whether it is there; it answers with `ConnectionReconnected`."""
+
+    connection: ConnectionId
+
+
+class MonitorConnection(msgspec.Struct, frozen=True):
+    """Watch a connection: one `ConnectionDown` when it ends, or at once if it is gone."""
+
+    connection: ConnectionId
+
+
+class DemonitorConnection(msgspec.Struct, frozen=True):
+    """Watch a connection no more."""
+
+    connection: ConnectionId
+
+
+class MonitorNode(msgspec.Struct, frozen=True):
+    """Watch a node: `NodeUp` when it can be reached again."""
+
+    node: str
+
+
+class StartTimer(msgspec.Struct, frozen=True):
+    """A connection's timer runs. The coordinator times it itself: this is for those who watch."""
+
+    connection: ConnectionId
+    delay_ms: int
+
+
+SacCommand: TypeAlias = (
+    RegisterConsumer
+    | UnregisterConsumer
+    | ActivateConsumer
+    | ConnectionReconnected
+    | PurgeNodes
+    | UpdateConfiguration
+    | EvaluateGroup
+)
+SacEvent: TypeAlias = ConnectionDown | NodeUp | DisconnectedTimeout | LeaderChanged | Tick
+SacEffect: TypeAlias = (
+    NotifyConsumer | CheckConnection | MonitorConnection | DemonitorConnection | MonitorNode | StartTimer
+)

@@ -1,0 +1,337 @@
+"""The coordinator of single active consumers: one pure object that takes events and answers what to do.
+
+It is run as the group coordinator is: append the records of an outcome, apply them, then send the reply and
+carry out the effects. It knows connections and nodes, never clients and offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.protocol.outcome import DeadlineReached
+from fencepost.coordinator.protocol.sac import (
+    DISCONNECTED_TIMEOUT,
+    ActivateConsumer,
+    CheckConnection,
+    ConnectionDown,
+    ConnectionId,
+    ConnectionReconnected,
+    DemonitorConnection,
+    DisconnectedTimeout,
+    DownReason,
+    EvaluateGroup,
+    LeaderChanged,
+    MonitorConnection,
+    MonitorNode,
+    NodeUp,
+    PurgeNodes,
+    RegisterConsumer,
+    SacCommand,
+    SacEffect,
+    SacError,
+    SacEvent,
+    SacReply,
+    StartTimer,
+    Tick,
+    UnregisterConsumer,
+    UpdateConfiguration,
+    node_of,
+)
+from fencepost.coordinator.protocol.sac_records import (
+    SacConfigurationKey,
+    SacConfigurationValue,
+    SacConnectionKey,
+    SacConnectionValue,
+    SacGroupKey,
+    SacGroupValue,
+    SacRecord,
+)
+from fencepost.coordinator.sac.draft import GroupDraft
+from fencepost.coordinator.sac.state import SacState
+
+SacInput: TypeAlias = SacCommand | SacEvent | DeadlineReached
+
+OK = SacReply()
+_RETRY_MS = 1_000
+"""When a timer runs again whose records could not be written."""
+
+
+class SacOutcome(msgspec.Struct, frozen=True, gc=False):
+    """The value of one step."""
+
+    records: tuple[SacRecord, ...] = ()
+    """One atomic batch; to be durable before anything below is seen by anyone."""
+    reply: SacReply | None = None
+    effects: tuple[SacEffect, ...] = ()
+
+
+class _Step:
+    """What one event changes: drafts of groups, and of what is known of connections."""
+
+    def __init__(self, state: SacState, now_ms: int) -> None:
+        self.state = state
+        self.now_ms = now_ms
+        self.drafts: dict[SacGroupKey, GroupDraft] = {}
+        self.index: dict[ConnectionId, Iterable[SacGroupKey]] = {}
+        """What the index is to say of connections, where the event sets it."""
+        self.rebuilt = False
+        """Whether the index is what the groups say, for all connections."""
+        self.first: list[SacEffect] = []
+        """Effects that come before those of the groups."""
+        self.records: list[SacRecord] = []
+
+    def draft(self, key: SacGroupKey) -> GroupDraft | None:
+        """The group as this step has it so far; None if there is none."""
+        draft = self.drafts.get(key)
+        if draft is None:
+            value = self.state.groups.get(key)
+            if value is None:
+                return None
+            draft = self.drafts[key] = GroupDraft(key, value, self.now_ms)
+        return draft
+
+    def open(self, key: SacGroupKey, partition_index: int) -> GroupDraft:
+        """The group, made if there is none."""
+        draft = self.draft(key)
+        if draft is None:
+            draft = self.drafts[key] = GroupDraft(key, SacGroupValue(partition_index, ()), self.now_ms)
+        return draft
+
+    def has_members(self, connection: ConnectionId, key: SacGroupKey) -> bool:
+        """Whether a connection has members in a group as this step has it so far."""
+        draft = self.drafts.get(key)
+        if draft is None:
+            return self.state.has_members(connection, key)
+        return bool(draft.places_of(connection))
+
+    def outcome(self, reply: SacReply | None) -> SacOutcome:
+        """What came of it."""
+        records = self.records
+        records += [SacRecord(key, each.value()) for key, each in self.drafts.items() if each.changed]
+        if self.rebuilt:
+            records += [SacRecord(SacConnectionKey(connection), None) for connection in self.state.strays]
+        else:
+            for connection, groups in self.index.items():
+                self._record_index(connection, sorted(groups))
+        effects = self.first
+        for draft in self.drafts.values():
+            effects += draft.effects
+        return SacOutcome(tuple(records), reply, tuple(effects))
+
+    def _record_index(self, connection: ConnectionId, groups: list[SacGroupKey]) -> None:
+        """There is a record of a connection only if its groups are not those that it has members in."""
+        known = dict.fromkeys((*self.state.groups_of(connection), *self.drafts))
+        members = sorted(key for key in known if self.has_members(connection, key))
+        stray = self.state.strays.get(connection)
+        if groups == members:
+            if stray is not None:
+                self.records.append(SacRecord(SacConnectionKey(connection), None))
+        elif stray is None or list(stray) != groups:
+            value = SacConnectionValue(tuple(groups))
+            self.records.append(SacRecord(SacConnectionKey(connection), value))
+
+
+class SacCoordinator:
+    """All groups of single active consumers whose records are in one journal."""
+
+    __slots__ = ("_due", "_handlers", "state")
+
+    def __init__(self) -> None:
+        self.state = SacState()
+        """For those who list, and those who check."""
+        self._due: ConnectionId | None = None
+        self._handlers: Mapping[type, Callable[[Any, _Step], SacReply | None]] = {
+            RegisterConsumer: _register,
+            UnregisterConsumer: _unregister,
+            ActivateConsumer: _activate,
+            ConnectionReconnected: _reconnected,
+            PurgeNodes: _purge,
+            UpdateConfiguration: _configure,
+            EvaluateGroup: _evaluate,
+            ConnectionDown: _down,
+            NodeUp: _node_up,
+            DisconnectedTimeout: _timeout,
+            LeaderChanged: _leader_changed,
+            Tick: _tick,
+            DeadlineReached: self._deadline_reached,
+        }
+
+    def handle(self, event: SacInput, now_ms: int) -> SacOutcome:
+        """What an event leads to. What is no command or event is answered with UNKNOWN_COMMAND."""
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            return SacOutcome(reply=SacReply(error=SacError.UNKNOWN_COMMAND))
+        step = _Step(self.state, now_ms)
+        return step.outcome(handler(event, step))
+
+    def apply(self, record: SacRecord) -> None:
+        """Make a record true."""
+        self.state.apply(record)
+
+    def replay(self, records: Iterable[SacRecord], now_ms: int) -> None:
+        """Load a journal: apply its records, then start all timers with the rest of their time.
+
+        Hand in `LeaderChanged` next: what was watched has to be watched again.
+        """
+        for record in records:
+            self.state.apply(record)
+        self.state.restart_timers(now_ms)
+
+    def next_deadline(self) -> int | None:
+        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed."""
+        return self.state.timers.next_deadline()
+
+    def discard(self, event: SacInput, now_ms: int) -> SacOutcome:
+        """What to answer instead of an outcome that could not be written: nothing happened."""
+        if isinstance(event, DeadlineReached) and self._due is not None:
+            self.state.timers.set(self._due, now_ms + _RETRY_MS)
+        command = isinstance(event, SacCommand)
+        return SacOutcome(reply=SacReply(error=SacError.COORDINATOR_UNAVAILABLE) if command else None)
+
+    def hard_state(self) -> dict[str, Any]:
+        """All that records made, to compare with another coordinator's."""
+        return self.state.hard_state()
+
+    def _deadline_reached(self, _: DeadlineReached, step: _Step) -> None:
+        """The most overdue timer."""
+        self._due = self.state.timers.pop_due(step.now_ms)
+        if self._due is not None:
+            _timeout(DisconnectedTimeout(self._due), step)
+
+
+# -- commands ---------------------------------------------------------------------------------------------
+
+
+def _key(command: RegisterConsumer | UnregisterConsumer | ActivateConsumer | EvaluateGroup) -> SacGroupKey:
+    return SacGroupKey(command.vhost, command.stream, command.consumer_name)
+
+
+def _register(command: RegisterConsumer, step: _Step) -> SacReply:
+    """The connection is watched even if the group has another partition index."""
+    key, connection = _key(command), command.connection
+    step.first += [MonitorConnection(connection), MonitorNode(node_of(connection))]
+    step.index[connection] = {*step.state.indexed(connection), key}
+    group = step.open(key, command.partition_index)
+    if group.partition_index != command.partition_index:
+        return SacReply(error=SacError.PARTITION_INDEX_CONFLICT)
+    return SacReply(is_active=group.register(command))
+
+
+def _unregister(command: UnregisterConsumer, step: _Step) -> SacReply:
+    """Answered with ok, whether there was such a consumer or not."""
+    key, connection = _key(command), command.connection
+    group = step.draft(key)
+    if group is not None:
+        group.unregister(connection, command.subscription_id)
+    groups = set(step.state.indexed(connection))
+    if not step.has_members(connection, key):
+        groups.discard(key)
+    if step.state.is_indexed(connection) and not groups:
+        step.first.append(DemonitorConnection(connection))
+    step.index[connection] = groups
+    return OK
+
+
+def _activate(command: ActivateConsumer, step: _Step) -> SacReply:
+    group = step.draft(_key(command))
+    if group is None:
+        return SacReply(error=SacError.NOT_FOUND)
+    group.activate()
+    return OK
+
+
+def _reconnected(command: ConnectionReconnected, step: _Step) -> SacReply:
+    connection = command.connection
+    step.first += [MonitorConnection(connection), MonitorNode(node_of(connection))]
+    step.rebuilt = True
+    for group in _groups(step, step.state.groups_of(connection)):
+        group.reconnect(connection)
+    return OK
+
+
+def _purge(command: PurgeNodes, step: _Step) -> SacReply:
+    """Connection after connection: an early one may promote a consumer that a later one takes away."""
+    step.rebuilt = True
+    for node in command.nodes:
+        for connection in step.state.connections_on(node):
+            for group in _groups(step, step.state.groups_of(connection)):
+                group.end_connection(connection)
+    return OK
+
+
+def _configure(command: UpdateConfiguration, step: _Step) -> SacReply:
+    step.records.append(SacRecord(SacConfigurationKey(), SacConfigurationValue(dict(command.conf))))
+    return OK
+
+
+def _evaluate(command: EvaluateGroup, step: _Step) -> SacReply:
+    step.rebuilt = True
+    group = step.draft(_key(command))
+    if group is None:
+        return SacReply(error=SacError.NOT_FOUND)
+    group.evaluate(frozenset(command.dead))
+    return OK
+
+
+# -- events -----------------------------------------------------------------------------------------------
+
+
+def _groups(step: _Step, keys: Iterable[SacGroupKey]) -> list[GroupDraft]:
+    drafts = (step.draft(key) for key in keys)
+    return [draft for draft in drafts if draft is not None]
+
+
+def _down(event: ConnectionDown, step: _Step) -> SacReply:
+    """Acted upon once: a connection whose node was lost is indexed again when the node is back."""
+    connection = event.connection
+    lost = event.reason == DownReason.NOCONNECTION
+    if lost:
+        step.first.append(MonitorNode(node_of(connection)))
+    if not step.state.is_indexed(connection):
+        return OK
+    if lost:
+        step.first.append(StartTimer(connection, step.state.disconnected_timeout_ms))
+    step.index[connection] = ()
+    for group in _groups(step, step.state.indexed(connection)):
+        if lost:
+            group.lose_connection(connection)
+        else:
+            group.end_connection(connection)
+    return OK
+
+
+def _node_up(event: NodeUp, step: _Step) -> SacReply:
+    for connection in step.state.connections_on(event.node):
+        step.first += [CheckConnection(connection), MonitorConnection(connection)]
+        if connection in step.state.strays:
+            step.index[connection] = step.state.groups_of(connection)
+    return OK
+
+
+def _timeout(event: DisconnectedTimeout, step: _Step) -> SacReply:
+    for group in _groups(step, step.state.groups_of(event.connection)):
+        group.forget(event.connection)
+    return OK
+
+
+def _leader_changed(_: LeaderChanged, step: _Step) -> None:
+    """Watching and timing is soft: set all of it up again."""
+    state = step.state
+    step.first += [MonitorConnection(connection) for connection in state.index()]
+    step.first += [MonitorNode(node) for node in state.nodes]
+    for connection in state.away:
+        deadline_ms = state.timers.deadline_of(connection)
+        if deadline_ms is not None:
+            step.first.append(StartTimer(connection, max(0, deadline_ms - step.now_ms)))
+
+
+def _tick(event: Tick, step: _Step) -> None:
+    """Nodes with members that are none of the cluster's are purged."""
+    stale = tuple(node for node in step.state.nodes if node not in event.nodes)
+    if stale and event.nodes:
+        _purge(PurgeNodes(stale), step)
+    if step.state.conf.get(DISCONNECTED_TIMEOUT) != event.disconnected_timeout_ms:
+        _configure(UpdateConfiguration({DISCONNECTED_TIMEOUT: event.disconnected_timeout_ms}), step)

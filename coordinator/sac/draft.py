@@ -1,0 +1,299 @@
+"""One group as a step changes it: the rules by which its active consumer is chosen.
+
+Nothing here is true before the group's record is applied. The rules are those of RabbitMQ's stream
+coordinator in its machine version 7, its oddities included; docs/sac.md names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fencepost.coordinator.protocol.sac import (
+    SIMPLE,
+    ConnectionId,
+    ConsumerStatus,
+    NotifyConsumer,
+    RegisterConsumer,
+    SacEffect,
+)
+from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue
+from fencepost.coordinator.sac.states import SAC_CONSUMER_TABLE, ConsumerEvent
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+UNREGISTERED = ConsumerStatus.UNREGISTERED
+C_WAITING, C_ACTIVE = ConsumerStatus.CONNECTED_WAITING, ConsumerStatus.CONNECTED_ACTIVE
+C_DEACTIVATING = ConsumerStatus.CONNECTED_DEACTIVATING
+D_WAITING, D_ACTIVE = ConsumerStatus.DISCONNECTED_WAITING, ConsumerStatus.DISCONNECTED_ACTIVE
+F_WAITING, F_ACTIVE = ConsumerStatus.FORGOTTEN_WAITING, ConsumerStatus.FORGOTTEN_ACTIVE
+
+_E = ConsumerEvent
+
+
+def is_active(status: ConsumerStatus) -> bool:
+    """Whether the consumer is active for all that the group knows: it holds the others off."""
+    return status is C_ACTIVE or status is C_DEACTIVATING or status is D_ACTIVE
+
+
+def is_connected(status: ConsumerStatus) -> bool:
+    """Whether the consumer may be chosen."""
+    return status is C_ACTIVE or status is C_WAITING or status is C_DEACTIVATING
+
+
+def is_disconnected(status: ConsumerStatus) -> bool:
+    """Whether the consumer's timer runs."""
+    return status is D_ACTIVE or status is D_WAITING
+
+
+class GroupDraft:
+    """A group in the making. `effects` gather what its connections have to be told, in order."""
+
+    __slots__ = ("_now_ms", "changed", "consumers", "effects", "key", "partition_index")
+
+    def __init__(self, key: SacGroupKey, value: SacGroupValue, now_ms: int) -> None:
+        self.key = key
+        self.partition_index = value.partition_index
+        self.consumers = list(value.consumers)
+        self.effects: list[SacEffect] = []
+        self.changed = False
+        self._now_ms = now_ms
+
+    def value(self) -> SacGroupValue | None:
+        """The group's record as of now; None for a group without members, which ends."""
+        return SacGroupValue(self.partition_index, tuple(self.consumers)) if self.consumers else None
+
+    # -- who is who -----------------------------------------------------------------------------------------
+
+    def current(self) -> int | None:
+        """The place of the active consumer; None if there is none."""
+        for place, consumer in enumerate(self.consumers):
+            if is_active(consumer.status):
+                return place
+        return None
+
+    def target(self) -> int | None:
+        """The place of the consumer that should be active.
+
+        A disconnected active one blocks each choice: it may be consuming, and can't be told to stop. Of
+        those that are connected it is the first, or in a super stream the one at partition index modulo
+        their number.
+        """
+        eligible = []
+        for place, consumer in enumerate(self.consumers):
+            status = consumer.status
+            if status is D_ACTIVE:
+                return place
+            if is_connected(status):
+                eligible.append(place)
+        if not eligible or self.partition_index < SIMPLE:
+            return None
+        return eligible[0 if self.partition_index == SIMPLE else self.partition_index % len(eligible)]
+
+    def places_of(self, connection: ConnectionId) -> list[int]:
+        """Where the connection's consumers are."""
+        return [place for place, each in enumerate(self.consumers) if each.connection == connection]
+
+    # -- one consumer ---------------------------------------------------------------------------------------
+
+    def _move(self, place: int, event: ConsumerEvent, target: ConsumerStatus) -> None:
+        """Set a status, along an arrow of the table; what stays as it is needs no arrow."""
+        one = self.consumers[place]
+        SAC_CONSUMER_TABLE.check(one.status, event, target)
+        self.consumers[place] = SacConsumer(
+            one.connection, one.subscription_id, one.owner, target, self._now_ms
+        )
+        self.changed = True
+
+    def _notify(self, place: int, *, active: bool) -> None:
+        one = self.consumers[place]
+        self.effects.append(
+            NotifyConsumer(
+                connection=one.connection,
+                subscription_id=one.subscription_id,
+                stream=self.key.stream,
+                consumer_name=self.key.consumer_name,
+                active=active,
+                stepping_down=not active,
+            )
+        )
+
+    def _activate(self, place: int) -> None:
+        if self.consumers[place].status is not C_ACTIVE:
+            self._move(place, _E.ACTIVATED, C_ACTIVE)
+
+    def _release(self, place: int) -> None:
+        if self.consumers[place].status in (C_ACTIVE, C_DEACTIVATING):
+            self._move(place, _E.RELEASED, C_WAITING)
+
+    # -- choices --------------------------------------------------------------------------------------------
+
+    def _promote(self) -> None:
+        """In a simple group: the first connected consumer is active and the others wait, unless blocked."""
+        target = self.target()
+        if target is None or not is_connected(self.consumers[target].status):
+            return
+        for place, consumer in enumerate(self.consumers):
+            if place != target and is_connected(consumer.status):
+                self._release(place)
+        self._activate(target)
+
+    def rebalance(self) -> None:
+        """Bring the right consumer to be active: in a super stream the wrong one has to step down before."""
+        current = self.current()
+        if self.partition_index < SIMPLE:
+            return
+        if self.partition_index == SIMPLE:
+            if current is not None:
+                if current:
+                    self.consumers.insert(0, self.consumers.pop(current))
+                    self.changed = True
+            else:
+                self._promote()
+                self._notify_current()
+        elif current is not None:
+            self._step_down_if_wrong(current)
+        elif (target := self.target()) is not None:
+            self._activate(target)
+            self._notify(target, active=True)
+
+    def _notify_current(self) -> None:
+        current = self.current()
+        if current is not None:
+            self._notify(current, active=True)
+
+    def _step_down_if_wrong(self, current: int) -> None:
+        target = self.target()
+        if target is not None and target != current:
+            self._move(current, _E.STEP_DOWN_ASKED, C_DEACTIVATING)
+            self._notify(current, active=False)
+
+    def _after_removal(self, *, active_removed: bool) -> None:
+        """Fill the gap. Nobody has to step down before: who was active is gone."""
+        if not self.consumers:
+            return
+        if self.partition_index == SIMPLE:
+            if active_removed:
+                self._promote()
+                self._notify_current()
+            return
+        current = self.current()
+        if current is not None:
+            self._step_down_if_wrong(current)
+        elif active_removed and (target := self.target()) is not None:
+            self._activate(target)
+            self._notify(target, active=True)
+
+    # -- what befalls the group -----------------------------------------------------------------------------
+
+    def register(self, command: RegisterConsumer) -> bool:
+        """Add a consumer, and answer whether it is active. One that is there already stays as it is."""
+        known = self._place_of(command.connection, command.subscription_id)
+        if self.partition_index == SIMPLE:
+            first = self.current() is None
+            if known is None:
+                known = self._add(command, C_ACTIVE if first else C_WAITING)
+            if first:
+                self._notify(known, active=True)
+            return first
+        if not self.consumers:
+            self._notify(self._add(command, C_ACTIVE), active=True)
+            return True
+        if known is None:
+            known = self._add(command, C_WAITING)
+        self.rebalance()
+        return is_active(self.consumers[known].status)
+
+    def _place_of(self, connection: ConnectionId, subscription_id: int) -> int | None:
+        for place, one in enumerate(self.consumers):
+            if one.connection == connection and one.subscription_id == subscription_id:
+                return place
+        return None
+
+    def _add(self, command: RegisterConsumer, status: ConsumerStatus) -> int:
+        SAC_CONSUMER_TABLE.check(UNREGISTERED, _E.REGISTERED, status)
+        self.consumers.append(
+            SacConsumer(command.connection, command.subscription_id, command.owner, status, self._now_ms)
+        )
+        self.changed = True
+        return len(self.consumers) - 1
+
+    def unregister(self, connection: ConnectionId, subscription_id: int) -> None:
+        """Remove one consumer, if it is there."""
+        place = self._place_of(connection, subscription_id)
+        if place is not None:
+            self._remove([place])
+
+    def end_connection(self, connection: ConnectionId) -> None:
+        """Remove all consumers of a connection that ended."""
+        self._remove(self.places_of(connection))
+
+    def _remove(self, places: Collection[int]) -> None:
+        """Remove consumers; those that stay are looked at even if none goes."""
+        gone = set(places)
+        active_removed = any(is_active(self.consumers[place].status) for place in gone)
+        if gone:
+            self.consumers = [one for place, one in enumerate(self.consumers) if place not in gone]
+            self.changed = True
+        self._after_removal(active_removed=active_removed)
+
+    def lose_connection(self, connection: ConnectionId) -> None:
+        """Its node can't be reached. A consumer that was stepping down will not answer: choose again."""
+        stepping_down = False
+        for place in self.places_of(connection):
+            status = self.consumers[place].status
+            active = status in (C_ACTIVE, D_ACTIVE, F_ACTIVE)
+            stepping_down = stepping_down or status is C_DEACTIVATING
+            self._move(place, _E.CONNECTION_LOST, D_ACTIVE if active else D_WAITING)
+        if stepping_down:
+            self.rebalance()
+
+    def forget(self, connection: ConnectionId) -> None:
+        """Its timer is over: the group goes on without its disconnected consumers."""
+        forgotten = False
+        for place in self.places_of(connection):
+            status = self.consumers[place].status
+            if is_disconnected(status):
+                self._move(place, _E.TIMED_OUT, F_ACTIVE if status is D_ACTIVE else F_WAITING)
+                forgotten = True
+        if forgotten:
+            self.rebalance()
+
+    def reconnect(self, connection: ConnectionId) -> None:
+        """It is back. If it was forgotten while it was active, nobody knows who is: all have to step down."""
+        mine = self.places_of(connection)
+        if any(self.consumers[place].status is F_ACTIVE for place in mine):
+            self._reconcile(mine)
+            return
+        for place in mine:
+            status = self.consumers[place].status
+            if not is_connected(status):
+                self._move(place, _E.RETURNED, C_ACTIVE if status is D_ACTIVE else C_WAITING)
+        if mine:
+            self.rebalance()
+
+    def _reconcile(self, mine: list[int]) -> None:
+        blocked = any(one.status is D_ACTIVE for one in self.consumers)
+        for place, one in enumerate(self.consumers):
+            status = one.status
+            if (status is F_ACTIVE and place in mine) or (status is C_ACTIVE and not blocked):
+                self._move(place, _E.RECONCILED, C_WAITING)
+                self._notify(place, active=False)
+            elif status is F_WAITING and place in mine and not blocked:
+                self._move(place, _E.RETURNED, C_WAITING)
+
+    def activate(self) -> None:
+        """Choose among those that are connected, whoever was active; tell the one that was not."""
+        current, target = self.current(), self.target()
+        stays = target is not None and target == current and self.consumers[target].status is C_ACTIVE
+        for place in range(len(self.consumers)):
+            if place != target or not stays:
+                self._release(place)
+        if target is not None and not stays and is_connected(self.consumers[target].status):
+            self._activate(target)
+            self._notify(target, active=True)
+
+    def evaluate(self, dead: Collection[ConnectionId]) -> None:
+        """Keep those that are connected and not dead, and choose again."""
+        kept = [one for one in self.consumers if is_connected(one.status) and one.connection not in dead]
+        self.changed = self.changed or len(kept) != len(self.consumers)
+        self.consumers = kept
+        self.rebalance()

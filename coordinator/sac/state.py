@@ -1,0 +1,197 @@
+"""The hard state of all groups, and what follows from it. Records are the only way to change it.
+
+What is derived (whose members are in which groups, which connections are on a node, whose timers run) is kept
+up to date as groups change: an event that concerns one connection reads that connection's groups only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from fencepost.coordinator.protocol.sac import (
+    DEFAULT_DISCONNECTED_TIMEOUT_MS,
+    DISCONNECTED_TIMEOUT,
+    ConnectionId,
+    node_of,
+)
+from fencepost.coordinator.protocol.sac_records import (
+    SacConfigurationKey,
+    SacConfigurationValue,
+    SacConnectionKey,
+    SacConnectionValue,
+    SacConsumer,
+    SacGroupKey,
+    SacGroupValue,
+    SacRecord,
+)
+from fencepost.coordinator.sac.draft import is_disconnected
+from fencepost.coordinator.timers import Timers
+
+_NOBODY: tuple[SacConsumer, ...] = ()
+_TOLD_AFRESH_MS = 10_000
+"""How long a new leader waits at least for a connection that is away: it may be about to come back."""
+
+
+class SacState:
+    """Groups, the index of connections, the configuration; read-only outside `apply`."""
+
+    __slots__ = ("_away", "_groups", "_groups_of", "_nodes", "_strays", "conf", "groups", "strays", "timers")
+
+    def __init__(self) -> None:
+        self._groups: dict[SacGroupKey, SacGroupValue] = {}
+        self.groups: Mapping[SacGroupKey, SacGroupValue] = MappingProxyType(self._groups)
+        """All groups, none without members."""
+        self._strays: dict[ConnectionId, tuple[SacGroupKey, ...]] = {}
+        self.strays: Mapping[ConnectionId, tuple[SacGroupKey, ...]] = MappingProxyType(self._strays)
+        """Connections whose end is acted upon in other groups than those that they have members in."""
+        self.conf: dict[str, int] = {DISCONNECTED_TIMEOUT: DEFAULT_DISCONNECTED_TIMEOUT_MS}
+        self.timers: Timers[ConnectionId] = Timers()
+        """Soft: when connections that are away are forgotten."""
+        self._groups_of: dict[ConnectionId, dict[SacGroupKey, int]] = {}
+        """How many members a connection has in each group."""
+        self._nodes: dict[str, dict[ConnectionId, None]] = {}
+        self._away: dict[ConnectionId, dict[SacGroupKey, int]] = {}
+        """Since when a connection is away, in each group that has disconnected members of it."""
+
+    @property
+    def disconnected_timeout_ms(self) -> int:
+        """How long a connection may be away before the groups go on without it."""
+        return self.conf.get(DISCONNECTED_TIMEOUT, DEFAULT_DISCONNECTED_TIMEOUT_MS)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes that any member is on, sorted."""
+        return sorted(self._nodes)
+
+    @property
+    def connections(self) -> Iterable[ConnectionId]:
+        """All connections that have members."""
+        return self._groups_of
+
+    @property
+    def away(self) -> Iterable[ConnectionId]:
+        """All connections that have disconnected members."""
+        return self._away
+
+    def groups_of(self, connection: ConnectionId) -> list[SacGroupKey]:
+        """The groups that a connection has members in, sorted."""
+        return sorted(self._groups_of.get(connection, ()))
+
+    def has_members(self, connection: ConnectionId, key: SacGroupKey) -> bool:
+        """Whether a connection has members in a group."""
+        return key in self._groups_of.get(connection, ())
+
+    def connections_on(self, node: str) -> list[ConnectionId]:
+        """The connections of a node that have members, sorted."""
+        return sorted(self._nodes.get(node, ()))
+
+    def indexed(self, connection: ConnectionId) -> list[SacGroupKey]:
+        """The groups that the end of a connection is acted upon in, sorted."""
+        stray = self._strays.get(connection)
+        return self.groups_of(connection) if stray is None else list(stray)
+
+    def is_indexed(self, connection: ConnectionId) -> bool:
+        """Whether the end of a connection is acted upon at all."""
+        stray = self._strays.get(connection)
+        return connection in self._groups_of if stray is None else bool(stray)
+
+    def index(self) -> dict[ConnectionId, list[SacGroupKey]]:
+        """The groups of each connection that is indexed."""
+        known = dict.fromkeys((*self._groups_of, *self._strays))
+        return {connection: self.indexed(connection) for connection in known if self.is_indexed(connection)}
+
+    # -- records --------------------------------------------------------------------------------------------
+
+    def apply(self, record: SacRecord) -> None:
+        """Make a record true, and let timers follow."""
+        key, value = record.key, record.value
+        if isinstance(key, SacGroupKey):
+            assert value is None or isinstance(value, SacGroupValue)
+            self._apply_group(key, value)
+        elif isinstance(key, SacConnectionKey):
+            if value is None:
+                self._strays.pop(key.connection, None)
+            else:
+                assert isinstance(value, SacConnectionValue)
+                self._strays[key.connection] = value.groups
+        else:
+            assert isinstance(key, SacConfigurationKey)
+            assert value is None or isinstance(value, SacConfigurationValue)
+            self.conf = (
+                {DISCONNECTED_TIMEOUT: DEFAULT_DISCONNECTED_TIMEOUT_MS} if value is None else dict(value.conf)
+            )
+
+    def _apply_group(self, key: SacGroupKey, value: SacGroupValue | None) -> None:
+        old = self._groups.get(key)
+        before = _NOBODY if old is None else old.consumers
+        after = _NOBODY if value is None else value.consumers
+        if value is None:
+            self._groups.pop(key, None)
+        else:
+            self._groups[key] = value
+        if [one.connection for one in before] != [one.connection for one in after]:
+            self._count(key, before, -1)
+            self._count(key, after, 1)
+        self._follow(key, before, after)
+
+    def _count(self, key: SacGroupKey, consumers: tuple[SacConsumer, ...], sign: int) -> None:
+        """Count members in or out; a connection without members is in no map."""
+        for one in consumers:
+            connection = one.connection
+            groups = self._groups_of.get(connection)
+            if groups is None:
+                groups = self._groups_of[connection] = {}
+                self._nodes.setdefault(node_of(connection), {})[connection] = None
+            groups[key] = groups.get(key, 0) + sign
+            if not groups[key]:
+                del groups[key]
+                if not groups:
+                    self._leave(connection)
+
+    def _leave(self, connection: ConnectionId) -> None:
+        del self._groups_of[connection]
+        node = node_of(connection)
+        del self._nodes[node][connection]
+        if not self._nodes[node]:
+            del self._nodes[node]
+
+    def _follow(
+        self, key: SacGroupKey, before: tuple[SacConsumer, ...], after: tuple[SacConsumer, ...]
+    ) -> None:
+        """Timers run for connections with disconnected members, from when the last of them was lost."""
+        was = {one.connection for one in before if is_disconnected(one.status)}
+        now: dict[ConnectionId, int] = {}
+        for one in after:
+            if is_disconnected(one.status):
+                now[one.connection] = max(one.since_ms, now.get(one.connection, one.since_ms))
+        for connection in sorted(was - now.keys()):
+            groups = self._away[connection]
+            del groups[key]
+            if not groups:
+                del self._away[connection]
+                self.timers.cancel(connection)
+        for connection, since_ms in now.items():
+            groups = self._away.setdefault(connection, {})
+            if groups.get(key) != since_ms:
+                groups[key] = since_ms
+                self.timers.set(connection, max(groups.values()) + self.disconnected_timeout_ms)
+
+    def restart_timers(self, now_ms: int) -> None:
+        """Time the rest of what each connection has, as a new leader does: at least 10 s of it."""
+        timeout_ms = self.disconnected_timeout_ms
+        for connection, groups in self._away.items():
+            rest_ms = max(groups.values()) + timeout_ms - now_ms
+            self.timers.set(connection, now_ms + min(max(rest_ms, _TOLD_AFRESH_MS), timeout_ms))
+
+    def hard_state(self) -> dict[str, Any]:
+        """All that records made, and what is derived from it, to compare with another coordinator's."""
+        return {
+            "groups": dict(self._groups),
+            "strays": dict(self._strays),
+            "conf": dict(self.conf),
+            "groups_of": {connection: dict(groups) for connection, groups in self._groups_of.items()},
+            "nodes": {node: set(connections) for node, connections in self._nodes.items()},
+            "away": {connection: dict(groups) for connection, groups in self._away.items()},
+        }

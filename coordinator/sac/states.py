@@ -1,0 +1,72 @@
+"""The states of a single active consumer, and the arrows between them.
+
+Connectivity {connected, disconnected, forgotten} times activity {waiting, active, deactivating}. A consumer
+whose connection is lost while it steps down is waiting from then on, so two of the nine are never reached.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.coordinator.protocol.sac import ConsumerStatus
+
+
+class ConsumerEvent(enum.StrEnum):
+    """What happens to a consumer."""
+
+    REGISTERED = "registered"
+    ACTIVATED = "activated"
+    """It was chosen, and is told."""
+    STEP_DOWN_ASKED = "asked to step down"
+    """Another one is to be active, in a super stream."""
+    RELEASED = "group activated"
+    """A choice begins: whoever is connected waits. Its answer to a step-down leads here."""
+    RECONCILED = "asked to step down by a return"
+    """An active consumer came back that had been forgotten: all that may be active are told to stop."""
+    CONNECTION_LOST = "connection lost"
+    RETURNED = "connection is back"
+    TIMED_OUT = "disconnected timeout"
+    REMOVED = "removed"
+    """It unsubscribed, its connection ended, its node left, or an operator repaired the group."""
+
+
+_S, _E = ConsumerStatus, ConsumerEvent
+
+SAC_CONSUMER_TABLE: StateTable[ConsumerStatus, ConsumerEvent] = StateTable(
+    "sac-consumer",
+    source="RabbitMQ's stream coordinator, Single Active Consumer; its machine version 7",
+    states=ConsumerStatus,
+    initial=_S.UNREGISTERED,
+    transitions=(
+        (_S.UNREGISTERED, _E.REGISTERED, _S.CONNECTED_WAITING),
+        (_S.UNREGISTERED, _E.REGISTERED, _S.CONNECTED_ACTIVE),
+        (_S.CONNECTED_WAITING, _E.ACTIVATED, _S.CONNECTED_ACTIVE),
+        (_S.CONNECTED_WAITING, _E.CONNECTION_LOST, _S.DISCONNECTED_WAITING),
+        (_S.CONNECTED_WAITING, _E.REMOVED, _S.UNREGISTERED),
+        (_S.CONNECTED_ACTIVE, _E.STEP_DOWN_ASKED, _S.CONNECTED_DEACTIVATING),
+        (_S.CONNECTED_ACTIVE, _E.RELEASED, _S.CONNECTED_WAITING),
+        (_S.CONNECTED_ACTIVE, _E.RECONCILED, _S.CONNECTED_WAITING),
+        (_S.CONNECTED_ACTIVE, _E.CONNECTION_LOST, _S.DISCONNECTED_ACTIVE),
+        (_S.CONNECTED_ACTIVE, _E.REMOVED, _S.UNREGISTERED),
+        (_S.CONNECTED_DEACTIVATING, _E.STEP_DOWN_ASKED, _S.CONNECTED_DEACTIVATING),
+        (_S.CONNECTED_DEACTIVATING, _E.RELEASED, _S.CONNECTED_WAITING),
+        (_S.CONNECTED_DEACTIVATING, _E.CONNECTION_LOST, _S.DISCONNECTED_WAITING),
+        (_S.CONNECTED_DEACTIVATING, _E.REMOVED, _S.UNREGISTERED),
+        (_S.DISCONNECTED_WAITING, _E.CONNECTION_LOST, _S.DISCONNECTED_WAITING),
+        (_S.DISCONNECTED_WAITING, _E.RETURNED, _S.CONNECTED_WAITING),
+        (_S.DISCONNECTED_WAITING, _E.TIMED_OUT, _S.FORGOTTEN_WAITING),
+        (_S.DISCONNECTED_WAITING, _E.REMOVED, _S.UNREGISTERED),
+        (_S.DISCONNECTED_ACTIVE, _E.CONNECTION_LOST, _S.DISCONNECTED_ACTIVE),
+        (_S.DISCONNECTED_ACTIVE, _E.RETURNED, _S.CONNECTED_ACTIVE),
+        (_S.DISCONNECTED_ACTIVE, _E.TIMED_OUT, _S.FORGOTTEN_ACTIVE),
+        (_S.DISCONNECTED_ACTIVE, _E.REMOVED, _S.UNREGISTERED),
+        (_S.FORGOTTEN_WAITING, _E.CONNECTION_LOST, _S.DISCONNECTED_WAITING),
+        (_S.FORGOTTEN_WAITING, _E.RETURNED, _S.CONNECTED_WAITING),
+        (_S.FORGOTTEN_WAITING, _E.REMOVED, _S.UNREGISTERED),
+        (_S.FORGOTTEN_ACTIVE, _E.CONNECTION_LOST, _S.DISCONNECTED_ACTIVE),
+        (_S.FORGOTTEN_ACTIVE, _E.RECONCILED, _S.CONNECTED_WAITING),
+        (_S.FORGOTTEN_ACTIVE, _E.REMOVED, _S.UNREGISTERED),
+    ),
+)
+"""A return turns a forgotten waiting consumer into a connected one, whoever else comes back with it."""
