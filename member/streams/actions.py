@@ -1,0 +1,100 @@
+"""What the machine of a client tells its shell to do, and what it tells listeners. In their order."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+
+class Level(enum.StrEnum):
+    """Whose state it is."""
+
+    CLIENT = "client"
+    THREAD = "thread"
+    GLOBAL = "global thread"
+
+
+class Moved(msgspec.Struct, frozen=True, gc=False):
+    """A machine took an arrow of its table. Listeners hear of it in this order."""
+
+    level: Level
+    name: str
+    """The thread's name, or the client's."""
+    event: str
+    source: str
+    target: str
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """A machine was asked for a move that is forbidden but no error: nothing has changed. To be logged."""
+
+    level: Level
+    name: str
+    event: str
+    source: str
+    target: str
+
+
+class StartThread(msgspec.Struct, frozen=True, gc=False):
+    """Run this thread; it says `thread_started` first."""
+
+    thread: str
+    asks_for_shutdown: bool = False
+    """It carries a request to shut the application down from its first request on."""
+
+
+class EndThread(msgspec.Struct, frozen=True, gc=False):
+    """Let this thread stop after what it is doing, and close; `thread_ended` follows."""
+
+    thread: str
+
+
+class StartGlobalThread(msgspec.Struct, frozen=True, gc=False):
+    """Run the global thread; `global_ready` follows once it has caught up, or `global_failed`."""
+
+
+class EndGlobalThread(msgspec.Struct, frozen=True, gc=False):
+    """Let the global thread stop; `global_ended` follows."""
+
+
+class StartServices(msgspec.Struct, frozen=True, gc=False):
+    """Start the cleaner of the state directory and the recorder of metrics."""
+
+
+class EndServices(msgspec.Struct, frozen=True, gc=False):
+    """Stop both, before any thread is told to stop."""
+
+
+class CloseResources(msgspec.Struct, frozen=True, gc=False):
+    """Close the store and unlock the state directory: no thread lives. `resources_closed` follows."""
+
+
+class AskForShutdown(msgspec.Struct, frozen=True, gc=False):
+    """Let this thread's member ask the group to shut the application down, from now on and when it leaves."""
+
+    thread: str
+
+
+class Complain(msgspec.Struct, frozen=True, gc=False):
+    """Something that whoever runs the application should read: to be logged."""
+
+    text: str
+    error: bool = False
+    """An error; a warning otherwise."""
+
+
+Action: TypeAlias = (
+    Moved
+    | Refused
+    | StartThread
+    | EndThread
+    | StartGlobalThread
+    | EndGlobalThread
+    | StartServices
+    | EndServices
+    | CloseResources
+    | AskForShutdown
+    | Complain
+)

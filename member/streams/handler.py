@@ -1,0 +1,151 @@
+"""What an uncaught exception of a thread leads to (KIP-671): the handler is asked, and its answer weighed."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+
+class StreamThreadExceptionResponse(enum.Enum):
+    """What a handler may answer; the numbers are Kafka's."""
+
+    REPLACE_THREAD = 0
+    """The thread ends, and a new one takes its place."""
+    SHUTDOWN_CLIENT = 1
+    """All threads of this client end; the client ends in ERROR."""
+    SHUTDOWN_APPLICATION = 2
+    """All clients of the application, that is of the group, end in ERROR; as far as they can be reached."""
+
+
+UncaughtExceptionHandler: TypeAlias = Callable[[BaseException], StreamThreadExceptionResponse]
+"""Takes the exception, and answers what to do."""
+
+OldExceptionHandler: TypeAlias = Callable[..., None]
+"""Takes the thread's name and the exception, or the exception alone, and answers nothing (deprecated)."""
+
+
+class Answer(NamedTuple):
+    """What is to be done about an exception."""
+
+    response: StreamThreadExceptionResponse | None
+    """None: the thread ends, and nothing else happens, as with a handler of the old style."""
+    complaint: str | None = None
+    """What was wrong with the handler."""
+
+
+def shut_down_client(error: BaseException) -> StreamThreadExceptionResponse:
+    """The handler where there is none."""
+    return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
+
+
+def is_old_style(handler: Callable[..., Any]) -> bool:
+    """Whether a handler is old: it takes a thread and an exception, or declares that it answers None."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return False
+    if signature.return_annotation in (None, "None"):
+        return True
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [
+        each
+        for each in signature.parameters.values()
+        if each.kind in positional and each.default is inspect.Parameter.empty
+    ]
+    return len(required) == 2
+
+
+def check_handler(handler: object) -> Callable[..., Any]:
+    """The handler, if it can be one.
+
+    :raises TypeError: if it can't be called, is a coroutine function, or takes other arguments.
+    """
+    if not callable(handler):
+        raise TypeError(
+            f"handler should be a function of an exception that answers a StreamThreadExceptionResponse, "
+            f"got {handler!r}"
+        )
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - whether calling it makes a coroutine
+    ):
+        raise TypeError("handler should be a plain function: a thread that fails waits for nothing")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return handler
+    arguments = (None, None) if is_old_style(handler) and not _takes(signature, 1) else (None,)
+    if not _takes(signature, len(arguments)):
+        raise TypeError(f"handler should take one argument, the exception; it is {handler!r}{signature}")
+    return handler
+
+
+def _takes(signature: inspect.Signature, arguments: int) -> bool:
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
+
+
+class Handlers:
+    """The handlers of one client. Where both are set, the new one counts."""
+
+    __slots__ = ("_new", "_old")
+
+    def __init__(self) -> None:
+        self._new: UncaughtExceptionHandler | None = None
+        self._old: OldExceptionHandler | None = None
+
+    def add(self, handler: object) -> bool:
+        """Use this handler, in place of one of its style. Whether it is of the old style.
+
+        :raises TypeError: if it can't be one; see `check_handler`.
+        """
+        checked = check_handler(handler)
+        if is_old_style(checked):
+            self._old = checked
+            return True
+        self._new = checked
+        return False
+
+    def clear(self) -> None:
+        """Forget both: SHUTDOWN_CLIENT is the answer to everything."""
+        self._new = self._old = None
+
+    def ask(self, thread: str, error: BaseException) -> Answer:
+        """What to do about this exception of this thread.
+
+        A handler that raises, whatever it is, or that answers something else, counts as SHUTDOWN_CLIENT.
+        """
+        if self._new is None and self._old is not None:
+            return self._tell_old(self._old, thread, error)
+        handler = self._new or shut_down_client
+        try:
+            response: object = handler(error)
+        except BaseException as raised:
+            return Answer(
+                StreamThreadExceptionResponse.SHUTDOWN_CLIENT,
+                f"the uncaught-exception handler raised {raised!r}: the client is shut down",
+            )
+        if isinstance(response, StreamThreadExceptionResponse):
+            return Answer(response)
+        if inspect.iscoroutine(response):
+            response.close()
+        return Answer(
+            StreamThreadExceptionResponse.SHUTDOWN_CLIENT,
+            f"the uncaught-exception handler answered {response!r}, which is no "
+            "StreamThreadExceptionResponse: the client is shut down",
+        )
+
+    @staticmethod
+    def _tell_old(handler: OldExceptionHandler, thread: str, error: BaseException) -> Answer:
+        try:
+            if _takes(inspect.signature(handler), 2):
+                handler(thread, error)
+            else:
+                handler(error)
+        except BaseException as raised:
+            return Answer(None, f"the old uncaught-exception handler raised {raised!r}")
+        return Answer(None)

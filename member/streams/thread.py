@@ -1,0 +1,78 @@
+"""One stream thread, as a pure state machine."""
+
+from __future__ import annotations
+
+from fencepost.member.streams.actions import Action, Level
+from fencepost.member.streams.moving import Moving
+from fencepost.member.streams.thread_states import CONNECTED, RUNNING, STREAM_THREAD
+from fencepost.member.streams.thread_states import StreamThreadEvent as E
+from fencepost.member.streams.thread_states import StreamThreadState as S
+
+
+class StreamThread(Moving[S, E]):
+    """A thread's state, and the one that a lost connection hides; `<client id>-StreamThread-<index>`."""
+
+    __slots__ = ("_hidden", "index", "launched")
+
+    def __init__(self, client_id: str, index: int, out: list[Action]) -> None:
+        super().__init__(STREAM_THREAD, Level.THREAD, f"{client_id}-StreamThread-{index}", out)
+        self.index = index
+        self.launched = False
+        """Whether a shell was told to run it: only then there is anything to wait for when it ends."""
+        self._hidden = S.STARTING
+
+    # -- what it is --------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Started and not about to end, connected or not (KIP-457)."""
+        return self.state in RUNNING
+
+    @property
+    def is_live(self) -> bool:
+        """Not about to end: also before it has started."""
+        return self.state is S.CREATED or self.state in RUNNING
+
+    @property
+    def underneath(self) -> S:
+        """The state, or while disconnected the one that was left for it."""
+        return self._hidden if self.state is S.DISCONNECTED else self.state
+
+    # -- what happens to it ------------------------------------------------------------------------------
+
+    def started(self) -> bool:
+        """It runs. False if it was told to stop before: then it has nothing to do."""
+        return self.move(E.STARTED, S.STARTING)
+
+    def revoked(self) -> None:
+        """A rebalance begins: partitions are taken away, or none are; or all are lost."""
+        self.move(E.REVOKED, S.PARTITIONS_REVOKED)
+
+    def assigned(self) -> None:
+        """The rebalance has given it partitions, or none. One that revoked nothing began with this."""
+        if self.state is not S.PARTITIONS_REVOKED and self.is_running:
+            self.revoked()
+        self.move(E.ASSIGNED, S.PARTITIONS_ASSIGNED)
+
+    def ready(self) -> None:
+        """All its tasks are restored. Means something in PARTITIONS_ASSIGNED only."""
+        if self.state is S.PARTITIONS_ASSIGNED:
+            self.move(E.READY, S.RUNNING)
+
+    def connection(self, *, connected: bool) -> None:
+        """What `is_connected()` of its member answered."""
+        if connected and self.state is S.DISCONNECTED:
+            self.move(E.CONNECTION_BACK, self._hidden)
+        elif not connected and self.state in CONNECTED:
+            self._hidden = self.state
+            self.move(E.CONNECTION_LOST, S.DISCONNECTED)
+
+    def shut_down(self) -> bool:
+        """It is to end. False if somebody else has said so before: that one decides what follows."""
+        return self.move(E.SHUTDOWN, S.PENDING_SHUTDOWN)
+
+    def ended(self) -> None:
+        """Everything of it is closed."""
+        if self.is_live:
+            self.shut_down()
+        self.move(E.ENDED, S.DEAD)
