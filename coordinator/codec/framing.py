@@ -19,16 +19,22 @@ _HTTP = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC"
 
 
 class MalformedFrame(Exception):
-    """Bytes that are no Kafka request. The connection they came on can't be trusted any more."""
+    """Bytes that are no frame of the protocol. The connection they came on can't be trusted any more."""
+
+
+class FrameTooLarge(MalformedFrame):
+    """A frame that claims more bytes than it may have, or fewer than none."""
 
 
 class FrameBuffer:
     """Cuts a stream of bytes into frames. A claimed length costs no memory before the bytes have come."""
 
-    __slots__ = ("_available", "_chunks", "_max_bytes", "_position")
+    __slots__ = ("_available", "_chunks", "_position", "_protocol", "max_bytes")
 
-    def __init__(self, max_bytes: int = KAFKA_MAX_FRAME_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int = KAFKA_MAX_FRAME_BYTES, *, protocol: str = "Kafka") -> None:
+        self.max_bytes = max_bytes
+        """The longest frame that is taken, its length not counted."""
+        self._protocol = protocol
         self._chunks: list[bytes] = []
         self._position = 0
         self._available = 0
@@ -46,15 +52,16 @@ class FrameBuffer:
     def next_frame(self) -> bytes | None:
         """The next whole frame without its length, or None until more bytes come.
 
-        :raises MalformedFrame: if the length is negative or above the limit.
+        :raises FrameTooLarge: if the length is negative or above the limit.
         """
         if self._available < 4:
             return None
         if len(self._chunks[0]) - self._position < 4:
             self._flatten()
         (size,) = _SIZE.unpack_from(self._chunks[0], self._position)
-        if size < 0 or size > self._max_bytes:
-            raise MalformedFrame(f"frame of {size} bytes, expected 0 to {self._max_bytes}{_hint(size)}")
+        if size < 0 or size > self.max_bytes:
+            hint = _hint(size, self._protocol)
+            raise FrameTooLarge(f"frame of {size} bytes, expected 0 to {self.max_bytes}{hint}")
         if self._available < 4 + size:
             return None
         if len(self._chunks[0]) - self._position < 4 + size:
@@ -74,13 +81,13 @@ class FrameBuffer:
         self._position = 0
 
 
-def _hint(size: int) -> str:
+def _hint(size: int, protocol: str) -> str:
     """What a length that cannot be one was meant as."""
     start = _SIZE.pack(size)
     if start.startswith(_TLS_HANDSHAKE):
         return ": the client speaks TLS, and this port does not"
     if start in _HTTP:
-        return f": the client speaks HTTP ({start.decode().strip()} ...), and this port speaks Kafka"
+        return f": the client speaks HTTP ({start.decode().strip()} ...), and this port speaks {protocol}"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -76,9 +77,9 @@ class Brokers:
         self._intercept = intercept
         self._auto_create_topics = auto_create_topics
         self._default_partitions = default_partitions
-        self._listeners = tuple(
-            Listener(host, port, max_frame_bytes=max_frame_bytes, max_connections=max_connections)
-            for port in ports
+        self._max_frame_bytes = max_frame_bytes
+        self._listeners: tuple[Listener[Connection], ...] = tuple(
+            Listener(host, port, max_connections=max_connections) for port in ports
         )
         self._gate = Gate() if storage is None else storage.gate
         self._failed = asyncio.Event()
@@ -116,7 +117,10 @@ class Brokers:
         )
         try:
             for services, listener in zip(self.services, self._listeners, strict=True):
-                await listener.open(services, self._intercept(services.node_id, handlers()))
+                table = self._intercept(services.node_id, handlers())
+                await listener.open(
+                    partial(Connection, services, table, max_frame_bytes=self._max_frame_bytes)
+                )
         except BaseException:
             await self.close()
             raise

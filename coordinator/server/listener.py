@@ -7,11 +7,10 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar, cast
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.coordinator.server.connection import Connection
-from fencepost.coordinator.server.services import Handler, Services
 
 _BACKLOG = 1024
 _ACCEPT_TURNS = 2
@@ -19,40 +18,53 @@ _ACCEPT_TURNS = 2
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
-class Listener:
+class Closable(Protocol):
+    """A connection, as the protocol that asyncio drives."""
+
+    def close(self) -> None:
+        """Close it; what its client does not read is dropped."""
+
+
+C = TypeVar("C", bound=Closable)
+Made = TypeVar("Made", bound=Closable, covariant=True)
+
+
+class Connect(Protocol[Made]):
+    """Makes the protocol of a new connection. It calls `on_made` when it is connected, and closes with a
+    reason that this answers; it calls `on_lost` when it is no more.
+    """
+
+    def __call__(self, *, on_made: Callable[[Made], str | None], on_lost: Callable[[Made], None]) -> Made:
+        """Make one."""
+
+
+class Listener(Generic[C]):
     """Serves the clients of one broker. `port` 0 takes a free one, and is that one once it is opened."""
 
-    def __init__(self, host: str, port: int, *, max_frame_bytes: int, max_connections: int) -> None:
+    def __init__(self, host: str, port: int, *, max_connections: int) -> None:
         self.host = host
         self.port = port
-        self._max_frame_bytes = max_frame_bytes
         self._max_connections = max_connections
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[C, None] = {}
         """All that are open."""
         self._closing = False
         self._all_gone: asyncio.Event | None = None
         self._server: asyncio.Server | None = None
 
-    async def open(self, services: Services, table: Mapping[int, Handler]) -> None:
-        """Listen, and answer clients.
+    async def open(self, connect: Connect[C]) -> None:
+        """Listen, and make a connection of each client.
 
         :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.
         """
         loop = asyncio.get_running_loop()
         self._closing = False
 
-        def connect() -> Connection:
-            return Connection(
-                services,
-                table,
-                max_frame_bytes=self._max_frame_bytes,
-                on_made=self._made,
-                on_lost=self._lost,
-            )
+        def made() -> asyncio.BaseProtocol:
+            return cast("asyncio.BaseProtocol", connect(on_made=self._made, on_lost=self._lost))
 
         try:
             address = await _address(self.host)
-            self._server = await loop.create_server(connect, address, self.port, backlog=_BACKLOG)
+            self._server = await loop.create_server(made, address, self.port, backlog=_BACKLOG)
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
         self.port = self._server.sockets[0].getsockname()[1]
@@ -92,13 +104,13 @@ class Listener:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
-    def _made(self, connection: Connection) -> str | None:
+    def _made(self, connection: C) -> str | None:
         self.connections[connection] = None
         if self._closing:
             return "the broker is closing"
         return "too many connections" if len(self.connections) > self._max_connections else None
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: C) -> None:
         self.connections.pop(connection, None)
         if not self.connections and self._all_gone is not None:
             self._all_gone.set()
