@@ -6,18 +6,15 @@ import random
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.member.consumer import states
 from fencepost.member.consumer.actions import Action, SendHeartbeat, WakeApplication
-from fencepost.member.consumer.commits import CommitKind
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import ErrorRule, MemberError, NoOffsetForPartition, heartbeat_rule
+from fencepost.member.consumer.errors import ErrorRule, MemberError, heartbeat_rule
 from fencepost.member.consumer.heartbeats import MemberView
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.states import ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
-
-_REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def earliest(*moments: int | None) -> int | None:
@@ -32,7 +29,7 @@ def earliest(*moments: int | None) -> int | None:
 class Exchange(Membership):
     """A membership that talks: each step settles what follows from the input, then sends what is due."""
 
-    __slots__ = ("_deadline_ms", "_idle_until_ms", "_keepalive", "_other_deadline_ms")
+    __slots__ = ("_idle_until_ms", "_keepalive", "_other_deadline_ms")
 
     def __init__(
         self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
@@ -44,7 +41,6 @@ class Exchange(Membership):
         """The earliest deadline but for those of the next heartbeat and of the application's poll."""
         self._idle_until_ms: int | None = None
         """The earliest deadline but for the next heartbeat's."""
-        self._deadline_ms: int | None = None
 
     # -- one step ----------------------------------------------------------------------------------------
 
@@ -101,10 +97,6 @@ class Exchange(Membership):
         """Whether heartbeats go out in this state; a member that never joined does not join to leave."""
         return self.state in ACTIVE or (self.state is states.PREPARE_LEAVING and self.member_epoch > 0)
 
-    def _poll_expired(self, now_ms: int) -> bool:
-        """Whether the application has been out of poll for too long: then nothing but a leave goes out."""
-        return self._poll_deadline_ms is not None and now_ms >= self._poll_deadline_ms
-
     def _send_heartbeat(self, now_ms: int) -> bool:
         """Send the heartbeat, if one is due. Whether that moved the member."""
         heartbeats = self._heartbeats
@@ -143,10 +135,6 @@ class Exchange(Membership):
             self._put(self.positions.reset_request(now_ms))
         if self.state is states.RECONCILING:
             self._put(self._names.request(self._names.unknown(self.assignment.target or ()), now_ms))
-
-    def _put(self, action: Action | None) -> None:
-        if action is not None:
-            self._out.append(action)
 
     @property
     def _wants_coordinator(self) -> bool:
@@ -202,36 +190,6 @@ class Exchange(Membership):
             self._leave.failed(token, now_ms)
         else:
             self._leave.answered(token)
-
-    def _note_coordinator(self, code: ErrorCode, now_ms: int) -> None:
-        """The answer to a commit, a fetch or a leave says something about the coordinator, too."""
-        if code in _REDISCOVER:
-            self._coordinator.lost(now_ms)
-        elif not code:
-            self._coordinator.answered()
-
-    def _fetch_ended(self, code: ErrorCode, undecided: list[TopicPartition]) -> None:
-        """Raise what only the application can decide about committed offsets."""
-        if (
-            code
-            and not code.retriable
-            and code not in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
-        ):
-            self._raise(MemberError(code, "committed offsets cannot be fetched"))
-        for partition in undecided:
-            name = f"{partition.topic}-{partition.partition}"
-            self._raise(
-                NoOffsetForPartition(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is committed for {name}")
-            )
-
-    def _auto_commit(self, now_ms: int) -> None:
-        """Commit what is processed, unless a commit of the member's own is under way."""
-        if self._commits.has(CommitKind.AUTO) or self._commits.has(CommitKind.RELEASE):
-            return
-        offsets = self.positions.uncommitted(delivered=False)
-        if offsets:
-            self._add_commit(CommitKind.AUTO, offsets, now_ms + self.config.request_timeout_ms)
-        self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_ms
 
     # -- time --------------------------------------------------------------------------------------------
 

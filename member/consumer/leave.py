@@ -1,4 +1,4 @@
-"""The leave heartbeat on its way: outside of the state machine, which has left already.
+"""The leave on its way: outside of the state machine, which has left already.
 
 It is sent once and its answer does not matter; only where it may not have arrived it is sent again,
 for a bounded time. A member that joins again stops that: a late leave would throw it out.
@@ -7,11 +7,13 @@ for a bounded time. A member that joins again stops that: a late leave would thr
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.member.consumer.actions import SendHeartbeat
 from fencepost.member.consumer.backoff import Backoff
+
+R = TypeVar("R")
+A = TypeVar("A")
 
 
 class CloseOption(enum.Enum):
@@ -25,15 +27,19 @@ class CloseOption(enum.Enum):
     """Say nothing (a static member: that it comes back); the place is kept until the session ends."""
 
 
-class Leave:
-    """A leave that is still to be sent or to be answered; idle when there is none."""
+class Leave(Generic[R, A]):
+    """A leave that is still to be sent or to be answered; idle when there is none.
 
-    __slots__ = ("_backoff", "_request", "_tokens", "deadline_ms", "in_flight", "retry_at_ms")
+    `send` makes the action that sends a request under a token.
+    """
 
-    def __init__(self, backoff: Backoff, tokens: Iterator[int]) -> None:
+    __slots__ = ("_backoff", "_request", "_send", "_tokens", "deadline_ms", "in_flight", "retry_at_ms")
+
+    def __init__(self, backoff: Backoff, tokens: Iterator[int], send: Callable[[int, R], A]) -> None:
         self._backoff = backoff
         self._tokens = tokens
-        self._request: ConsumerGroupHeartbeatRequest | None = None
+        self._send = send
+        self._request: R | None = None
         self.in_flight: int | None = None
         self.retry_at_ms = 0
         self.deadline_ms = 0
@@ -43,7 +49,7 @@ class Leave:
         """Whether there is nothing (more) to do."""
         return self._request is None
 
-    def begin(self, request: ConsumerGroupHeartbeatRequest, now_ms: int, deadline_ms: int) -> None:
+    def begin(self, request: R, now_ms: int, deadline_ms: int) -> None:
         """Send this as soon as the coordinator is known; give up at the deadline."""
         self._request = request
         self._backoff.reset()
@@ -56,13 +62,12 @@ class Leave:
         self._request = None
         self.in_flight = None
 
-    def request(self, now_ms: int) -> SendHeartbeat | None:
+    def request(self, now_ms: int) -> A | None:
         """The leave, if it is to be sent now."""
         if self._request is None or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
-        action = SendHeartbeat(next(self._tokens), self._request)
-        self.in_flight = action.token
-        return action
+        self.in_flight = next(self._tokens)
+        return self._send(self.in_flight, self._request)
 
     def answered(self, token: int) -> bool:
         """The coordinator answered: done, whatever it said. Whether this was the leave's answer."""

@@ -23,24 +23,16 @@ from fencepost.coordinator.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-)
-from fencepost.member.consumer.actions import Action
 from fencepost.member.consumer.assignment import named
-from fencepost.member.consumer.commits import CommitKind
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import Failure, PositionOutOfRange
+from fencepost.member.consumer.errors import Failure
 from fencepost.member.consumer.exchange import Exchange, earliest
 from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.states import ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
 from fencepost.member.consumer.states import ConsumerMemberState as S
 from fencepost.member.consumer.subscription import NO_SUBSCRIPTION, Subscription
-
-Actions = tuple[Action, ...]
 
 
 class ConsumerMember(Exchange):
@@ -57,6 +49,10 @@ class ConsumerMember(Exchange):
         super().__init__(group_id, member_id, config, rng)
         self._owned: tuple[Partitions, tuple[TopicPartition, ...]] = NO_PARTITIONS, ()
         """What `owned_partitions` answered last, and for which set."""
+
+    @property
+    def _has_failed(self) -> bool:
+        return self.state is S.FATAL
 
     # -- what the application does -----------------------------------------------------------------------
 
@@ -106,12 +102,6 @@ class ConsumerMember(Exchange):
             return ()
         return self._step(now_ms)
 
-    def poll_failed(self, now_ms: int) -> Actions:
-        """The application's poll ended with an exception: it is out of poll, and the poll timer starts."""
-        self.in_poll = False
-        self._poll_deadline_ms = now_ms + self.config.max_poll_interval_ms
-        return self._step(now_ms)
-
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
         """Everything owned, from the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
         owned, names = self._owned
@@ -141,36 +131,6 @@ class ConsumerMember(Exchange):
         self._idle_until_ms = earliest(self._other_deadline_ms, self._poll_deadline_ms)
         self._deadline_ms = earliest(due, self._idle_until_ms)
         return True
-
-    def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, now_ms: int
-    ) -> tuple[int, Actions]:
-        """Commit these offsets, or everything that was handed over. `CommitFinished` with this id follows."""
-        chosen = self.positions.uncommitted(delivered=True) if offsets is None else offsets
-        deadline_ms = now_ms + self.config.default_api_timeout_ms
-        commit = self._add_commit(CommitKind.MANUAL, chosen, deadline_ms)
-        if not chosen or self.state is S.FATAL:
-            self._commits.drop(commit)
-            error = ErrorCode.NONE if not chosen else ErrorCode.UNKNOWN_MEMBER_ID
-            self._commit_ended(commit, error, now_ms)
-        return commit.commit_id, self._step(now_ms)
-
-    def seek(self, partition: TopicPartition, offset: int, now_ms: int) -> Actions:
-        """Go on reading from this offset.
-
-        :raises ValueError: if the partition is not owned, or is about to be given up.
-        """
-        if not self.positions.seek(partition, offset):
-            raise ValueError(f"{partition.topic}-{partition.partition} is not assigned")
-        self._wake = True
-        return self._step(now_ms)
-
-    def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
-        """The log does not have the position (any more): start again by `auto_offset_reset`."""
-        if not self.positions.reset(partition):
-            message = f"position of {partition.topic}-{partition.partition} is outside of the log"
-            self._raise(PositionOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, message))
-        return self._step(now_ms)
 
     def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
         """The application's callback ended, with this exception if it raised."""
@@ -222,20 +182,8 @@ class ConsumerMember(Exchange):
             self._coordinator.lost(now_ms)
         elif self._coordinator.failed(token, now_ms) or self._names.answered(token, {}, now_ms):
             pass
-        elif token == self.positions.fetch_in_flight:
-            self._coordinator.lost(now_ms)
-            self.positions.failed(token, now_ms)
-        elif self.positions.failed(token, now_ms):
-            pass
-        elif (ended := self._commits.failed(token, now_ms)) is not None:
-            self._coordinator.lost(now_ms)
-            if ended[1]:
-                self._commit_ended(ended[0], ErrorCode.REQUEST_TIMED_OUT, now_ms)
-        return self._step(now_ms)
-
-    def coordinator_found(self, token: int, now_ms: int) -> Actions:
-        """The group's coordinator is known."""
-        self._coordinator.found(token)
+        else:
+            self._work_failed(token, now_ms)
         return self._step(now_ms)
 
     def coordinator_refused(self, token: int, code: ErrorCode, now_ms: int) -> Actions:
@@ -255,37 +203,7 @@ class ConsumerMember(Exchange):
         self._names.answered(token, names, now_ms)
         return self._step(now_ms)
 
-    def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
-        """The coordinator answered an OffsetCommit. A stale epoch leaves the member's own alone (KIP-848)."""
-        answer = self._commits.answered(token, response, now_ms)
-        if answer is not None:
-            commit, accepted, error, ended = answer
-            self.positions.committed(accepted)
-            self._note_coordinator(error, now_ms)
-            if ended:
-                self._commit_ended(commit, error, now_ms)
-        return self._step(now_ms)
-
-    def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
-        """The coordinator answered an OffsetFetch."""
-        undecided = self.positions.fetched(token, response, now_ms)
-        if undecided is not None:
-            self._note_coordinator(response.error_code, now_ms)
-            self._wake = True
-            self._fetch_ended(response.error_code, undecided)
-        return self._step(now_ms)
-
-    def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
-        """The logs answered where they begin or end."""
-        if self.positions.log_offsets_found(token, offsets, now_ms):
-            self._wake = True
-        return self._step(now_ms)
-
     # -- time --------------------------------------------------------------------------------------------
-
-    def next_deadline(self) -> int | None:
-        """When `deadline_reached` is due; None: not before another input."""
-        return self._deadline_ms
 
     def deadline_reached(self, now_ms: int) -> Actions:
         """Time passed. Does nothing if called too early."""

@@ -7,7 +7,6 @@ and commits, lookups, the leave on its way.
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterable, Mapping
 
@@ -24,23 +23,22 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.consumer.actions import (
-    Action,
     CallbackKind,
     CommitFinished,
     LeaveFinished,
     Moved,
-    RaiseToApplication,
     RunCallback,
+    SendHeartbeat,
 )
 from fencepost.member.consumer.assignment import intersection, named
 from fencepost.member.consumer.backoff import Backoff
-from fencepost.member.consumer.commits import Commit, CommitKind, Commits
+from fencepost.member.consumer.commits import Commit, CommitKind
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import CallbackFailed, FatalMemberError
 from fencepost.member.consumer.heartbeats import Heartbeats
 from fencepost.member.consumer.leave import CloseOption, Leave
-from fencepost.member.consumer.lookups import CoordinatorLookup, TopicNames
-from fencepost.member.consumer.positions import Positions
+from fencepost.member.consumer.lookups import TopicNames
+from fencepost.member.consumer.participant import Participant
 from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, Stage
 from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
@@ -48,39 +46,22 @@ from fencepost.member.consumer.states import ConsumerMemberState as S
 from fencepost.member.consumer.subscription import NO_SUBSCRIPTION, Subscription
 
 
-class Membership:
+class Membership(Participant):
     """State, epoch and assignment of one member, and how they change."""
 
     __slots__ = (
         "_announced",
         "_callback",
         "_close_commit",
-        "_close_deadline_ms",
-        "_close_option",
-        "_commits",
-        "_coordinator",
         "_heartbeats",
         "_joins_refused",
         "_leave",
-        "_leave_wanted",
         "_may_be_member",
         "_names",
         "_needs_new_poll",
-        "_next_auto_commit_ms",
-        "_out",
         "_pass",
-        "_poll_deadline_ms",
         "_release",
-        "_tokens",
-        "_wake",
         "assignment",
-        "closed",
-        "config",
-        "group_id",
-        "in_poll",
-        "member_epoch",
-        "member_id",
-        "positions",
         "state",
         "subscription",
     )
@@ -91,29 +72,16 @@ class Membership:
         def backoff() -> Backoff:
             return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
 
-        tokens = itertools.count(1)
-        self.group_id = group_id
-        self.member_id = member_id
-        self.config = config
+        super().__init__(group_id, member_id, config, rng)
+        tokens = self._tokens
         self.state = S.UNSUBSCRIBED
-        self.member_epoch = 0
-        """The newest epoch received; 0 while joining and out of the group."""
         self.subscription: Subscription = NO_SUBSCRIPTION
         self._announced: Subscription = NO_SUBSCRIPTION
         """The subscription as the coordinator is to know it: it stays as it is while the member leaves."""
-        self.closed = False
-        self.in_poll = False
         self.assignment = Assignment()
-        self.positions = Positions(group_id, member_id, config, backoff(), tokens)
-        self._tokens = tokens
-        self._poll_deadline_ms: int | None = None
-        self._out: list[Action] = []
-        self._wake = False
         self._heartbeats = Heartbeats(group_id, member_id, config, backoff(), tokens)
-        self._coordinator = CoordinatorLookup(backoff(), tokens)
         self._names = TopicNames(backoff(), tokens)
-        self._commits = Commits(group_id, member_id, config, backoff(), tokens)
-        self._leave = Leave(backoff(), tokens)
+        self._leave = Leave(backoff(), tokens, SendHeartbeat)
         self._pass: Pass | None = None
         self._callback: Callback | None = None
         self._release: CallbackKind | None = None
@@ -123,11 +91,7 @@ class Membership:
         self._may_be_member = False
         """A join went out since the member was last known to be out of the group."""
         self._joins_refused = 0
-        self._leave_wanted = False
-        self._close_option = CloseOption.DEFAULT
         self._close_commit: Commit | None = None
-        self._close_deadline_ms: int | None = None
-        self._next_auto_commit_ms = 0
 
     # -- moving ------------------------------------------------------------------------------------------
 
@@ -135,10 +99,6 @@ class Membership:
         CONSUMER_MEMBER.check(self.state, event, target)
         self._out.append(Moved(event, self.state, target))
         self.state = target
-
-    def _raise(self, error: Exception, *, fatal: bool = False) -> None:
-        self._out.append(RaiseToApplication(error, fatal))
-        self._wake = True
 
     def _join(self, event: E, now_ms: int) -> None:
         """Ask to join, with the same member id and epoch 0."""
@@ -209,14 +169,6 @@ class Membership:
                     )
                     return
             self._release_for_leaving()
-
-    def _close_limit(self, now_ms: int) -> int:
-        limit = now_ms + self.config.request_timeout_ms
-        return limit if self._close_deadline_ms is None else min(limit, self._close_deadline_ms)
-
-    def _close_commit_limit(self, now_ms: int) -> int:
-        """A commit that nobody answers leaves half of the time to the callbacks and the leave."""
-        return now_ms + (self._close_limit(now_ms) - now_ms) // 2
 
     def _release_for_leaving(self) -> None:
         self._release = CallbackKind.REVOKED if self.member_epoch > 0 else CallbackKind.LOST

@@ -1,0 +1,246 @@
+"""What a member does whatever its group's protocol is: polls, positions, commits, finding the coordinator."""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import random
+from collections.abc import Mapping
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
+from fencepost.member.consumer.actions import Action, RaiseToApplication
+from fencepost.member.consumer.backoff import Backoff
+from fencepost.member.consumer.commits import Commit, CommitKind, Commits
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import MemberError, NoOffsetForPartition, PositionOutOfRange
+from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.consumer.lookups import CoordinatorLookup
+from fencepost.member.consumer.positions import Positions
+
+Actions = tuple[Action, ...]
+
+REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+"""Errors after which the coordinator is looked up again."""
+
+
+class Participant(abc.ABC):
+    """The part of a member's machine that knows nothing of joining. A protocol's own part comes on top."""
+
+    __slots__ = (
+        "_close_deadline_ms",
+        "_close_option",
+        "_commits",
+        "_coordinator",
+        "_deadline_ms",
+        "_leave_wanted",
+        "_next_auto_commit_ms",
+        "_out",
+        "_poll_deadline_ms",
+        "_tokens",
+        "_wake",
+        "closed",
+        "config",
+        "group_id",
+        "in_poll",
+        "member_epoch",
+        "member_id",
+        "positions",
+    )
+
+    def __init__(
+        self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
+    ) -> None:
+        def backoff() -> Backoff:
+            return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
+
+        tokens = itertools.count(1)
+        self.group_id = group_id
+        self.member_id = member_id
+        self.config = config
+        self.member_epoch = 0
+        """The newest epoch or generation received; 0 while joining and out of the group."""
+        self.closed = False
+        self.in_poll = False
+        self.positions = Positions(group_id, member_id, config, backoff(), tokens)
+        self._tokens = tokens
+        self._poll_deadline_ms: int | None = None
+        self._out: list[Action] = []
+        self._wake = False
+        self._coordinator = CoordinatorLookup(backoff(), tokens)
+        self._commits = Commits(group_id, member_id, config, backoff(), tokens)
+        self._leave_wanted = False
+        self._close_option = CloseOption.DEFAULT
+        self._close_deadline_ms: int | None = None
+        self._next_auto_commit_ms = 0
+        self._deadline_ms: int | None = None
+
+    # -- what each protocol has of its own ---------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _step(self, now_ms: int) -> Actions:
+        """Let everything follow from what just happened, and hand out the actions."""
+
+    @abc.abstractmethod
+    def _add_commit(
+        self, kind: CommitKind, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline_ms: int
+    ) -> Commit:
+        """Queue a commit."""
+
+    @abc.abstractmethod
+    def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
+        """Go on with whoever waited for it."""
+
+    @property
+    @abc.abstractmethod
+    def _has_failed(self) -> bool:
+        """Whether the member has stopped for good."""
+
+    # -- what the application does -----------------------------------------------------------------------
+
+    def poll_failed(self, now_ms: int) -> Actions:
+        """The application's poll ended with an exception: it is out of poll, and the poll timer starts."""
+        self.in_poll = False
+        self._poll_deadline_ms = now_ms + self.config.max_poll_interval_ms
+        return self._step(now_ms)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, now_ms: int
+    ) -> tuple[int, Actions]:
+        """Commit these offsets, or everything that was handed over. `CommitFinished` with this id follows."""
+        chosen = self.positions.uncommitted(delivered=True) if offsets is None else offsets
+        deadline_ms = now_ms + self.config.default_api_timeout_ms
+        commit = self._add_commit(CommitKind.MANUAL, chosen, deadline_ms)
+        if not chosen or self._has_failed:
+            self._commits.drop(commit)
+            error = ErrorCode.NONE if not chosen else ErrorCode.UNKNOWN_MEMBER_ID
+            self._commit_ended(commit, error, now_ms)
+        return commit.commit_id, self._step(now_ms)
+
+    def seek(self, partition: TopicPartition, offset: int, now_ms: int) -> Actions:
+        """Go on reading from this offset.
+
+        :raises ValueError: if the partition is not owned, or is about to be given up.
+        """
+        if not self.positions.seek(partition, offset):
+            raise ValueError(f"{partition.topic}-{partition.partition} is not assigned")
+        self._wake = True
+        return self._step(now_ms)
+
+    def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
+        """The log does not have the position (any more): start again by `auto_offset_reset`."""
+        if not self.positions.reset(partition):
+            message = f"position of {partition.topic}-{partition.partition} is outside of the log"
+            self._raise(PositionOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, message))
+        return self._step(now_ms)
+
+    # -- what comes back from the cluster ----------------------------------------------------------------
+
+    def coordinator_found(self, token: int, now_ms: int) -> Actions:
+        """The group's coordinator is known."""
+        self._coordinator.found(token)
+        return self._step(now_ms)
+
+    def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
+        """The coordinator answered an OffsetCommit. A stale epoch leaves the member's own alone (KIP-848)."""
+        answer = self._commits.answered(token, response, now_ms)
+        if answer is not None:
+            commit, accepted, error, ended = answer
+            self.positions.committed(accepted)
+            self._note_coordinator(error, now_ms)
+            if ended:
+                self._commit_ended(commit, error, now_ms)
+        return self._step(now_ms)
+
+    def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
+        """The coordinator answered an OffsetFetch."""
+        undecided = self.positions.fetched(token, response, now_ms)
+        if undecided is not None:
+            self._note_coordinator(response.error_code, now_ms)
+            self._wake = True
+            self._fetch_ended(response.error_code, undecided)
+        return self._step(now_ms)
+
+    def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
+        """The logs answered where they begin or end."""
+        if self.positions.log_offsets_found(token, offsets, now_ms):
+            self._wake = True
+        return self._step(now_ms)
+
+    def _work_failed(self, token: int, now_ms: int) -> bool:
+        """A commit or a question about positions got no answer. Whether it was one."""
+        if token == self.positions.fetch_in_flight:
+            self._coordinator.lost(now_ms)
+            self.positions.failed(token, now_ms)
+        elif self.positions.failed(token, now_ms):
+            pass
+        elif (ended := self._commits.failed(token, now_ms)) is not None:
+            self._coordinator.lost(now_ms)
+            if ended[1]:
+                self._commit_ended(ended[0], ErrorCode.REQUEST_TIMED_OUT, now_ms)
+        else:
+            return False
+        return True
+
+    def _note_coordinator(self, code: ErrorCode, now_ms: int) -> None:
+        """The answer to a commit, a fetch or a leave says something about the coordinator, too."""
+        if code in REDISCOVER:
+            self._coordinator.lost(now_ms)
+        elif not code:
+            self._coordinator.answered()
+
+    def _fetch_ended(self, code: ErrorCode, undecided: list[TopicPartition]) -> None:
+        """Raise what only the application can decide about committed offsets."""
+        if (
+            code
+            and not code.retriable
+            and code not in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
+        ):
+            self._raise(MemberError(code, "committed offsets cannot be fetched"))
+        for partition in undecided:
+            name = f"{partition.topic}-{partition.partition}"
+            self._raise(
+                NoOffsetForPartition(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is committed for {name}")
+            )
+
+    # -- for the protocol's part -------------------------------------------------------------------------
+
+    def _raise(self, error: Exception, *, fatal: bool = False) -> None:
+        self._out.append(RaiseToApplication(error, fatal))
+        self._wake = True
+
+    def _put(self, action: Action | None) -> None:
+        if action is not None:
+            self._out.append(action)
+
+    def _poll_expired(self, now_ms: int) -> bool:
+        """Whether the application has been out of poll for too long: then nothing but a leave goes out."""
+        return self._poll_deadline_ms is not None and now_ms >= self._poll_deadline_ms
+
+    def _auto_commit(self, now_ms: int) -> None:
+        """Commit what is processed, unless a commit of the member's own is under way."""
+        if self._commits.has(CommitKind.AUTO) or self._commits.has(CommitKind.RELEASE):
+            return
+        offsets = self.positions.uncommitted(delivered=False)
+        if offsets:
+            self._add_commit(CommitKind.AUTO, offsets, now_ms + self.config.request_timeout_ms)
+        self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_ms
+
+    def _close_limit(self, now_ms: int) -> int:
+        limit = now_ms + self.config.request_timeout_ms
+        return limit if self._close_deadline_ms is None else min(limit, self._close_deadline_ms)
+
+    def _close_commit_limit(self, now_ms: int) -> int:
+        """A commit that nobody answers leaves half of the time to the callbacks and the leave."""
+        return now_ms + (self._close_limit(now_ms) - now_ms) // 2
+
+    # -- time --------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """When `deadline_reached` is due; None: not before another input."""
+        return self._deadline_ms
