@@ -1,0 +1,104 @@
+"""The orders in which Kafka's tables and queues hand out their entries, where its ties are decided by them.
+
+An assignor that walks a hash map gives its first task to whoever comes first. To give the same tasks to the
+same members as Kafka does, the order must be Kafka's: that of the Java standard library, and of the tables
+that a coordinator keeps its groups in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_LOAD_FACTOR = 0.75
+_FIBONACCI = -7046029254386353131 & (2**64 - 1)
+
+
+def string_hash(text: str) -> int:
+    """The hash code of a Java string, as a signed 32-bit number."""
+    code = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(data[::2], data[1::2], strict=True):
+        code = (31 * code + (high << 8) + low) & 0xFFFFFFFF
+    return code - 2**32 if code >= 2**31 else code
+
+
+def hash_map_order(keys: Iterable[str], capacity: int = 16) -> list[str]:
+    """Keys as java.util.HashMap has them, put in the order given into a table of at least that capacity.
+
+    Buckets of eight and more are not told apart from shorter ones: their keys would have to collide.
+    """
+    found = list(dict.fromkeys(keys))
+    size = 1
+    while size < capacity or len(found) > size * _LOAD_FACTOR:
+        size *= 2
+    return sorted(found, key=lambda key: _spread(string_hash(key)) & (size - 1))
+
+
+def _spread(code: int) -> int:
+    return code ^ ((code & 0xFFFFFFFF) >> 16)
+
+
+def timeline_order(keys: Iterable[str]) -> list[str]:
+    """Keys as a table of Kafka's coordinators has them that never held more of them."""
+    found = list(dict.fromkeys(keys))
+    size = 2
+    while len(found) * _LOAD_FACTOR > size:
+        size *= 2
+    shift = 65 - size.bit_length()
+    return sorted(found, key=lambda key: (string_hash(key) * _FIBONACCI & (2**64 - 1)) >> shift)
+
+
+class PriorityQueue(Generic[T]):
+    """java.util.PriorityQueue: of those with the least key, which one comes is its structure's choice.
+
+    A key may change only while its item is not in the queue.
+    """
+
+    __slots__ = ("_items", "_key")
+
+    def __init__(self, items: Iterable[T], key: Callable[[T], float]) -> None:
+        self._items: list[T] = []
+        self._key = key
+        for item in items:
+            self.add(item)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: T) -> None:
+        """Put an item in."""
+        items, key = self._items, self._key
+        at, own = len(items), key(item)
+        items.append(item)
+        while at > 0:
+            parent = (at - 1) // 2
+            if own >= key(items[parent]):
+                break
+            items[at] = items[parent]
+            at = parent
+        items[at] = item
+
+    def poll(self) -> T:
+        """Take the first item.
+
+        :raises IndexError: if there is none.
+        """
+        items, key = self._items, self._key
+        first, item = items[0], items.pop()
+        size = len(items)
+        if size == 0:
+            return first
+        at, own = 0, key(item)
+        while at < size // 2:
+            child = 2 * at + 1
+            if child + 1 < size and key(items[child]) > key(items[child + 1]):
+                child += 1
+            if own <= key(items[child]):
+                break
+            items[at] = items[child]
+            at = child
+        items[at] = item
+        return first
