@@ -2,8 +2,8 @@
 
 A line that begins with `=` opens one: title, partition index, and the members that it starts with. The others
 are input, reply, members after it, effects. `k1@a/0 C.w` is subscription 0 of connection k1 on node a,
-connected and waiting (D is disconnected, F forgotten; a active, d deactivating). What is watched is told in the first one
-only.
+connected and waiting (D is disconnected, F forgotten; a active, d deactivating). What is watched is told in
+the first one only.
 """
 
 from __future__ import annotations
