@@ -134,6 +134,7 @@ class KIP848Consumer:
         }
         self._max_poll_records = max_poll_records
         self._observer = observer
+        self._own_listener = listener
         self._listener = ApplicationListener(listener)
         self._session: Session | None = None
         self._closed = False
@@ -244,7 +245,8 @@ class KIP848Consumer:
         """Subscribe to these topics, or to all that an expression matches, in place of what was before.
 
         The expression is the broker's: RE2 syntax, and the whole name has to match. The listener replaces
-        the one before, too; partitions that are subscribed to as before stay assigned.
+        the one before, too; without one it is again what the consumer was made with. Partitions that are
+        subscribed to as before stay assigned.
 
         :raises TypeError: for neither or both, for a string in place of a list, for an impossible listener.
         """
@@ -259,7 +261,7 @@ class KIP848Consumer:
             raise TypeError("pattern should be a string in RE2 syntax: the broker matches it")
         if self._closed:
             raise ConsumerStoppedError
-        self._listener.replace(listener)
+        self._listener.replace(self._own_listener if listener is None else listener)
         self._remember(topics, pattern)
         if self._session is not None:
             self._session.subscribe(self._topics, self._pattern)

@@ -32,6 +32,7 @@ rebalance_timeout = "20s"
 start = "0s..2s"
 [application]
 poll = "500ms"
+callback = "300ms"
 restart = "500ms..1s"
 [[topics]]
 name = "orders"
@@ -95,6 +96,18 @@ class Rows(list[Row]):
         return Counter(row.kind for row in self)
 
 
+def callbacks(rows: list[Row]) -> list[int]:
+    """How long each took, in microseconds."""
+    begun: dict[str, int] = {}
+    lasted = []
+    for row in rows:
+        if row.kind == "callback.begin":
+            begun[row.actor] = row.t_us
+        elif row.kind == "callback.end" and row.actor in begun:
+            lasted.append(row.t_us - begun.pop(row.actor))
+    return lasted
+
+
 def children() -> set[str]:
     """Processes of this one's that are members or their template."""
     listing = subprocess.run(
@@ -142,6 +155,9 @@ async def test_a_group_survives_on_a_cluster_of_others(endpoint, client):
     assert rows.kinds["host"] > 10
     assert (rows[0].kind, rows[-1].kind) == ("run.start", "run.end")
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    lasted = callbacks(rows)
+    assert len(lasted) > 5
+    assert sum(us > 0.9 * 300_000 / result.speed for us in lasted) > 0.8 * len(lasted)
     topics = AdminClient({"bootstrap.servers": endpoint, "log_level": 0}).list_topics(timeout=10).topics
     assert set(topics) == set()
 
