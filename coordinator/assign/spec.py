@@ -33,3 +33,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 Assignor: TypeAlias = Callable[[GroupSpec], Mapping[MemberId, Partitions]]
 """Answers the target of each member; members that are missing in the answer get nothing."""
+
+
+def may_assign_again(computed_ms: int, interval_ms: int, now_ms: int) -> bool:
+    """Whether the interval since a group's last target has passed (KIP-1263); 0 if there was no target."""
+    return computed_ms == 0 or interval_ms == 0 or now_ms >= computed_ms + interval_ms

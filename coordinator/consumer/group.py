@@ -14,7 +14,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
 from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.consumer.subscription import SubscriptionCounts
-from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -40,10 +40,6 @@ INITIAL_EPOCH = 1
 """Group and assignment epoch of a new group; the first change of its inputs makes 2."""
 NO_REFRESH = -(2**63)
 """Time of the last resolution in a group that never resolved a regular expression."""
-
-
-class InconsistentRecord(FencepostError):
-    """A record that cannot follow those before it: the journal is broken."""
 
 
 class ConsumerGroup:

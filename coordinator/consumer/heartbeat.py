@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from fencepost.coordinator.assign.spec import Assignor
+from fencepost.coordinator.assign.spec import Assignor, may_assign_again
 from fencepost.coordinator.config import GroupSettings
 from fencepost.coordinator.consumer import regular_expressions, validation
 from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -23,14 +23,12 @@ from fencepost.coordinator.consumer.soft import GroupSoftState
 from fencepost.coordinator.consumer.subscription import (
     SubscriptionCounts,
     effective_topics,
-    metadata_hash,
     topic_ids,
 )
 from fencepost.coordinator.consumer.target import (
     Target,
     compute_target,
     last_target,
-    may_compute,
     preferred_assignor,
     replaced_id,
 )
@@ -47,7 +45,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupTargetAssignmentMemberValue,
     Record,
 )
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,8 +236,8 @@ def _target(
     epoch: int,
     around: Surroundings,
 ) -> Target:
-    due = group.assignment_epoch < epoch and may_compute(
-        group, around.settings.assignment_interval_ms, around.now_ms
+    due = group.assignment_epoch < epoch and may_assign_again(
+        group.assignment_timestamp_ms, around.settings.assignment_interval_ms, around.now_ms
     )
     if not due:
         return last_target(group, member)

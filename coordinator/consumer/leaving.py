@@ -10,7 +10,6 @@ import msgspec
 from fencepost.coordinator.consumer import regular_expressions, validation
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.subscription import metadata_hash
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -27,7 +26,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     Record,
 )
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 Removal: TypeAlias = Callable[[ConsumerGroup, Sequence[ConsumerGroupMember]], tuple[Record, ...]]
 """The records that remove members for good: `removal_records`, or what turns the group into another kind."""

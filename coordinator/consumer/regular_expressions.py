@@ -14,7 +14,7 @@ import re2
 
 from fencepost.coordinator.consumer.group import NO_REFRESH, ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.subscription import SubscriptionCounts, metadata_hash, topic_ids
+from fencepost.coordinator.consumer.subscription import SubscriptionCounts, topic_ids
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.outcome import RegularExpressionsResolved, ResolveRegularExpressions
 from fencepost.coordinator.protocol.records import (
@@ -24,7 +24,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupRegularExpressionValue,
     Record,
 )
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 MIN_REFRESH_INTERVAL_MS = 10_000
 """A group's expressions are not resolved again within this time, not even for a new one."""

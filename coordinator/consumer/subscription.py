@@ -6,16 +6,12 @@ resolved to. A topic counts once for each member that names it, and once for eac
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-
-import msgspec
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.records import ConsumerGroupRegularExpressionValue
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.protocol.topics import TopicsImage
 
 Resolved = Mapping[str, ConsumerGroupRegularExpressionValue]
 
@@ -108,26 +104,3 @@ def topic_ids(names: Iterable[str], image: TopicsImage) -> tuple[TopicId, ...]:
     """Ids of those topics that exist, ascending."""
     by_name = image.by_name
     return tuple(sorted(by_name[name].topic_id for name in names if name in by_name))
-
-
-def metadata_hash(names: Iterable[str], image: TopicsImage) -> int:
-    """A 64-bit signed digest of the existing topics among `names`, given sorted; 0 if none exists.
-
-    It changes with a topic's id, partition count or racks. Kafka uses XXH3 (KIP-1101); the value is private
-    to a coordinator's records.
-    """
-    by_name = image.by_name
-    digests = [_topic_digest(by_name[name]) for name in names if name in by_name]
-    if not digests:
-        return 0
-    return int.from_bytes(hashlib.blake2b(b"".join(digests), digest_size=8).digest(), "big", signed=True)
-
-
-_encoder = msgspec.msgpack.Encoder()
-
-
-@lru_cache(maxsize=16_384)
-def _topic_digest(topic: Topic) -> bytes:
-    racks = tuple(tuple(sorted(racks)) for racks in topic.racks)
-    fields = (topic.topic_id, topic.name, topic.partitions, racks)
-    return hashlib.blake2b(_encoder.encode(fields), digest_size=8).digest()

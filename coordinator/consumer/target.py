@@ -30,12 +30,6 @@ class Target(msgspec.Struct, frozen=True):
     records: tuple[Record, ...] = ()
 
 
-def may_compute(group: ConsumerGroup, interval_ms: int, now_ms: int) -> bool:
-    """Whether the interval since the last target has passed (KIP-1263)."""
-    computed_ms = group.assignment_timestamp_ms
-    return computed_ms == 0 or interval_ms == 0 or now_ms >= computed_ms + interval_ms
-
-
 def last_target(group: ConsumerGroup, member: ConsumerGroupMember) -> Target:
     """The target that stands, for a member that may just be replacing another static one."""
     return Target(group.assignment_epoch, _target_of(group, member))

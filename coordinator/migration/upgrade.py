@@ -12,7 +12,6 @@ from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoor
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import apply_to_groups
-from fencepost.coordinator.consumer.subscription import metadata_hash
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import (
     MalformedConsumerProtocol,
@@ -33,7 +32,7 @@ from fencepost.coordinator.protocol.records import (
     GroupMetadataKey,
     Record,
 )
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 _ALLOWING = (ConsumerGroupMigrationPolicy.BIDIRECTIONAL, ConsumerGroupMigrationPolicy.UPGRADE)
 

@@ -34,6 +34,8 @@ class ErrorCode(enum.IntEnum):
     INVALID_COMMIT_OFFSET_SIZE = 28
     TOPIC_AUTHORIZATION_FAILED = 29
     GROUP_AUTHORIZATION_FAILED = 30
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -50,6 +52,7 @@ class ErrorCode(enum.IntEnum):
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
+    SASL_AUTHENTICATION_FAILED = 58
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
@@ -75,6 +78,9 @@ class ErrorCode(enum.IntEnum):
     UNSUPPORTED_ENDPOINT_TYPE = 115
     TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
+    STREAMS_INVALID_TOPOLOGY = 130
+    STREAMS_INVALID_TOPOLOGY_EPOCH = 131
+    STREAMS_TOPOLOGY_FENCED = 132
     GROUP_DELETION_FAILED = 134
 
     @property
@@ -119,6 +125,10 @@ class FencepostError(Exception):
     """
 
     exit_code = 2
+
+
+class InconsistentRecord(FencepostError):
+    """A record that cannot follow those before it: the journal is broken."""
 
 
 class EnvironmentLacks(FencepostError):

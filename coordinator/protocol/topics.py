@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
 from fencepost.coordinator.protocol.ids import TopicId
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics of the brokers themselves."""
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether a topic may have that name: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and not '.' nor '..'."""
+    return _NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,3 +58,26 @@ class TopicsImage(msgspec.Struct, frozen=True):
         """The topic's name, or None if there is no such topic (any more)."""
         topic = self.by_id.get(topic_id)
         return None if topic is None else topic.name
+
+
+def metadata_hash(names: Iterable[str], image: TopicsImage) -> int:
+    """A 64-bit signed digest of the existing topics among `names`, given sorted; 0 if none exists.
+
+    It changes with a topic's id, partition count or racks. Kafka uses XXH3 (KIP-1101); the value is private
+    to a coordinator's records.
+    """
+    by_name = image.by_name
+    digests = [_topic_digest(by_name[name]) for name in names if name in by_name]
+    if not digests:
+        return 0
+    return int.from_bytes(hashlib.blake2b(b"".join(digests), digest_size=8).digest(), "big", signed=True)
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+@lru_cache(maxsize=16_384)
+def _topic_digest(topic: Topic) -> bytes:
+    racks = tuple(tuple(sorted(racks)) for racks in topic.racks)
+    fields = (topic.topic_id, topic.name, topic.partitions, racks)
+    return hashlib.blake2b(_encoder.encode(fields), digest_size=8).digest()

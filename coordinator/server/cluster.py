@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,13 +26,12 @@ from fencepost.coordinator.protocol.cluster_records import (
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 from fencepost.coordinator.protocol.logs import OfTopic
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage, is_valid_name
 from fencepost.coordinator.server.logs import MAX_BATCH_BYTES, PartitionLog
 from fencepost.coordinator.server.storage import Storage
 
 MAX_PARTITIONS = 100_000
 """Of one topic; a request for more is taken for a mistake."""
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 PRODUCER_IDS_AT_ONCE = 1_000
 """So many producer ids are put on record together, as Kafka does: a restart leaves a gap."""
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
@@ -52,7 +50,7 @@ def check_topic_name(name: str) -> None:
 
     :raises ProtocolError: INVALID_TOPIC_EXCEPTION, with the rule.
     """
-    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+    if not is_valid_name(name):
         raise ProtocolError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic name {name!r}: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and neither '.' nor '..'",

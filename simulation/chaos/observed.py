@@ -25,10 +25,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.consumer.group import InconsistentRecord
 from fencepost.coordinator.consumer.states import MemberState
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.errors import InconsistentRecord
 from fencepost.coordinator.protocol.ids import MemberId, TopicId
 from fencepost.coordinator.protocol.outcome import Outcome, TopicsChanged
 from fencepost.coordinator.protocol.records import Record

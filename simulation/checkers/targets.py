@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fencepost.coordinator.consumer.subscription import metadata_hash
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, TopicId, partition_count
+from fencepost.coordinator.protocol.topics import metadata_hash
 from fencepost.simulation.checkers.base import Finding, shown
 from fencepost.simulation.checkers.holders import Holders, added
 from fencepost.simulation.checkers.step import subscribed_topics

@@ -17,7 +17,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.consumer.soft import TimerKey, TimerKind
 from fencepost.coordinator.consumer.states import GroupState, MemberState
-from fencepost.coordinator.consumer.subscription import effective_topics, metadata_hash
+from fencepost.coordinator.consumer.subscription import effective_topics
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import (
@@ -35,7 +35,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     Record,
 )
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage, metadata_hash
 from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
 
 GROUP = "g"

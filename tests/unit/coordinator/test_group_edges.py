@@ -9,9 +9,10 @@ import pytest
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.reconcile import reconcile
 from fencepost.coordinator.consumer.states import MemberState
-from fencepost.coordinator.consumer.subscription import effective_topics, metadata_hash
+from fencepost.coordinator.consumer.subscription import effective_topics
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.topics import metadata_hash
 from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
 
 

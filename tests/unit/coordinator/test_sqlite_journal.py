@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.coordinator.consumer.group import InconsistentRecord
 from fencepost.coordinator.journal.encoding import BrokenJournal, JournalRecord
 from fencepost.coordinator.journal.repair import repair
 from fencepost.coordinator.journal.sqlite import JournalFailed, SqliteJournal
 from fencepost.coordinator.protocol.cluster_records import ClusterRecord, TopicKey, TopicValue
-from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, InconsistentRecord
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupMetadataKey,

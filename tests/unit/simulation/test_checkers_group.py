@@ -7,11 +7,10 @@ import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.states import MemberState
-from fencepost.coordinator.consumer.subscription import metadata_hash
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage, metadata_hash
 from fencepost.simulation.checkers.epochs import check_epochs
 from fencepost.simulation.checkers.groups import GroupWatch
 from fencepost.simulation.checkers.ownership import Ownership
