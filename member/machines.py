@@ -8,6 +8,7 @@ from typing import Any
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.member.consumer.drafts import DRAFT_1, DRAFT_2
 from fencepost.member.consumer.states import CONSUMER_MEMBER
+from fencepost.member.sac.states import SAC_MEMBER
 from fencepost.member.streams.client_states import STREAM_CLIENT
 from fencepost.member.streams.kafka4 import KAFKA_4_CLIENT, KAFKA_4_THREAD
 from fencepost.member.streams.thread_states import GLOBAL_THREAD, STREAM_THREAD
@@ -23,6 +24,7 @@ MACHINES: Mapping[str, StateTable[Any, Any]] = {
         GLOBAL_THREAD,
         STREAM_CLIENT,
         KAFKA_4_CLIENT,
+        SAC_MEMBER,
     )
 }
 

@@ -1,0 +1,1 @@
+"""A single active consumer of a stream: a pure machine, and `SingleActiveConsumer` over a transport."""

@@ -1,0 +1,66 @@
+"""What the machine of a single active consumer asks its driver to do."""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+from fencepost.member.sac.offsets import OffsetSpecification
+from fencepost.member.sac.states import SacMemberEvent, SacMemberState
+
+
+class SacCallback(enum.StrEnum):
+    """What the application is told, one at a time."""
+
+    ACTIVATED = "activated"
+    """It answers where to start."""
+    STEPPING_DOWN = "stepping down"
+    """It finishes what it has and stores its offset; when it returns, another one may start."""
+    LOST = "lost"
+    """The connection is gone: another one may be active already."""
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """Connect to a node of the stream. Connections are counted: what an earlier one says means nothing."""
+
+    connection: int
+
+
+class Subscribe(msgspec.Struct, frozen=True):
+    """Subscribe on that connection."""
+
+    connection: int
+
+
+class AnswerUpdate(msgspec.Struct, frozen=True):
+    """Answer a consumer update."""
+
+    correlation_id: int
+    offset: OffsetSpecification
+
+
+class RunCallback(msgspec.Struct, frozen=True):
+    """Tell the application. Hand the outcome in with `callback_finished`."""
+
+    kind: SacCallback
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Hand nothing over any more that was received before."""
+
+
+class Disconnect(msgspec.Struct, frozen=True):
+    """Give the connection up, if there is one."""
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """The machine moved along an arrow of its table."""
+
+    event: SacMemberEvent
+    source: SacMemberState
+    target: SacMemberState
+
+
+Action: TypeAlias = Connect | Subscribe | AnswerUpdate | RunCallback | Hold | Disconnect | Moved

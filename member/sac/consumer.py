@@ -1,0 +1,418 @@
+"""`SingleActiveConsumer`: one consumer of a stream on asyncio, as an application uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+from fencepost.member.driver.clock import LoopClock
+from fencepost.member.driver.transport import Clock, TimerHandle, TransportError
+from fencepost.member.sac.actions import (
+    Action,
+    AnswerUpdate,
+    Connect,
+    Disconnect,
+    Hold,
+    Moved,
+    RunCallback,
+    SacCallback,
+    Subscribe,
+)
+from fencepost.member.sac.machine import SacConfig, SacMember
+from fencepost.member.sac.offsets import OffsetSpecification
+from fencepost.member.sac.states import SacMemberEvent, SacMemberState
+from fencepost.member.sac.transport import (
+    SacConnection,
+    SacSubscription,
+    SacTransport,
+    SubscriptionRefused,
+)
+
+_SUBSCRIBED = frozenset(
+    {
+        SacMemberState.WAITING,
+        SacMemberState.ACTIVATING,
+        SacMemberState.ACTIVE,
+        SacMemberState.STEPPING_DOWN,
+    }
+)
+
+
+class StreamMessage(NamedTuple):
+    """One message of a stream."""
+
+    offset: int
+    value: bytes
+
+
+class ConsumerClosed(Exception):
+    """The consumer was closed while, or before, a message was asked for."""
+
+
+class SacListener:
+    """What an application wants to know; override what matters. Each method may be plain or async.
+
+    They are called one at a time, and none while the application works on a message.
+    """
+
+    def on_activated(self, consumer: SingleActiveConsumer) -> Any:
+        """It is active from now on: answer an `OffsetSpecification`, or None for behind the stored offset.
+
+        If nothing is stored it starts where the subscription says.
+        """
+        return None
+
+    def on_stepping_down(self, consumer: SingleActiveConsumer) -> Any:
+        """It is to stop. Store what was processed: when this returns another consumer may start."""
+
+    def on_lost(self, consumer: SingleActiveConsumer) -> Any:
+        """Its connection is gone: another consumer may have started already."""
+
+
+class SacObserver(Protocol):
+    """Sees what the machine does, for traces and checkers."""
+
+    def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
+        """It moved along an arrow of its table."""
+
+    def on_callback(self, kind: SacCallback, phase: str) -> None:
+        """A callback reached `begin`, `end` or `raised`."""
+
+    def on_answer(self, offset: OffsetSpecification) -> None:
+        """A consumer update was answered."""
+
+
+class _Ear:
+    """Listens to one connection for the consumer."""
+
+    def __init__(self, consumer: SingleActiveConsumer, number: int) -> None:
+        self._consumer = consumer
+        self._number = number
+
+    def consumer_update(self, correlation_id: int, active: bool) -> None:
+        consumer = self._consumer
+        consumer._run(
+            consumer._machine.consumer_update(self._number, correlation_id, active, consumer._clock.now_ms())
+        )
+
+    def delivered(self, first: int, messages: Sequence[bytes]) -> None:
+        self._consumer._take(self._number, first, messages)
+
+    def disconnected(self) -> None:
+        self._consumer._disconnected(self._number)
+
+
+class SingleActiveConsumer:
+    """One consumer of a stream, of which one of its group gets messages at a time.
+
+    ::
+
+        async with SingleActiveConsumer(subscription, transport) as consumer:
+            async for message in consumer:
+                process(message)
+                consumer.store_offset(message.offset)
+
+    A message counts as processed when the next one is asked for: a step-down waits for that. It connects
+    again by itself after a loss. All methods are to be called on the loop that it was started on.
+
+    :raises SubscriptionRefused: from `start` on, wherever it waits, if the server refuses it.
+    """
+
+    def __init__(
+        self,
+        subscription: SacSubscription,
+        transport: SacTransport,
+        *,
+        listener: SacListener | None = None,
+        config: SacConfig | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        observer: SacObserver | None = None,
+    ) -> None:
+        self.subscription = subscription
+        self._transport = transport
+        self._listener = listener or SacListener()
+        self._observer = observer
+        self._machine = SacMember(config or SacConfig(), rng or random.Random())
+        self._chosen_clock = clock
+        self._connection: SacConnection | None = None
+        self._connecting: asyncio.Future[SacConnection] | None = None
+        self._timer: tuple[int, TimerHandle] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._chunks: deque[deque[StreamMessage]] = deque()
+        self._owed = 0
+        """Chunks that the server may send in place of those that are done with."""
+        self._handed_over: int | None = None
+        """Offset of the message that the application works on."""
+        self._wakers: list[asyncio.Future[None]] = []
+        self._failure: Exception | None = None
+        self._stopped = False
+
+    @property
+    def _clock(self) -> Clock:
+        if self._chosen_clock is None:
+            self._chosen_clock = LoopClock()
+        return self._chosen_clock
+
+    # -- what it is --------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> SacMemberState:
+        """Where it stands."""
+        return self._machine.state
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is the active one, as far as it knows, and was not told to step down."""
+        return self.state is SacMemberState.ACTIVE
+
+    # -- what the application does -----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect and subscribe, and return once the server has accepted the subscription.
+
+        :raises SubscriptionRefused: if it has not.
+        :raises ConsumerClosed: if it is closed meanwhile.
+        """
+        self._run(self._machine.start(self._clock.now_ms()))
+        await self._until(lambda: self.state in _SUBSCRIBED)
+
+    async def close(self) -> None:
+        """Step down if it is active, and go. What the application works on counts as processed."""
+        self._handed_over = None
+        self._run(self._machine.close(self._clock.now_ms()))
+        while not self._machine.is_over:
+            await self._wait()
+        self._stop()
+
+    def abandon(self) -> None:
+        """Stop at once and tell nobody, as a process that is killed."""
+        if self._task is not None:
+            self._task.cancel()
+        self._stop()
+
+    async def getone(self) -> StreamMessage:
+        """The next message; waits until there is one, as long as other consumers are active.
+
+        :raises SubscriptionRefused: if the server refused the subscription.
+        :raises ConsumerClosed: if the consumer is closed.
+        """
+        self._handed_over = None
+        self._wake()
+        await self._until(lambda: bool(self._chunks))
+        chunk = self._chunks[0]
+        message = chunk.popleft()
+        if not chunk:
+            self._chunks.popleft()
+            self._owed += 1
+            self._pay()
+        self._handed_over = message.offset
+        return message
+
+    def __aiter__(self) -> SingleActiveConsumer:
+        return self
+
+    async def __anext__(self) -> StreamMessage:
+        """The next message; the iteration ends when the consumer is closed."""
+        try:
+            return await self.getone()
+        except ConsumerClosed:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> SingleActiveConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def store_offset(self, offset: int) -> None:
+        """Store that everything up to and with this offset was processed, for the group.
+
+        Nothing is stored while there is no connection.
+        """
+        if self._connection is not None:
+            self._connection.store_offset(self.subscription, offset)
+
+    async def stored_offset(self) -> int | None:
+        """The offset that the group stored last; None if there is none.
+
+        :raises TransportError: if there is no answer, or no connection.
+        """
+        return None if self._connection is None else await self._connection.query_offset(self.subscription)
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._failure is not None:
+                raise self._failure
+            if self._machine.is_over or self._stopped:
+                raise ConsumerClosed("the consumer is closed")
+            await self._wait()
+
+    async def _wait(self) -> None:
+        waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wakers.append(waker)
+        await waker
+
+    def _wake(self) -> None:
+        wakers, self._wakers = self._wakers, []
+        for waker in wakers:
+            if not waker.done():
+                waker.set_result(None)
+
+    # -- running the machine -----------------------------------------------------------------------------
+
+    def _run(self, actions: tuple[Action, ...]) -> None:
+        if self._stopped:
+            return
+        for action in actions:
+            self._perform(action)
+        self._arm()
+        if actions:
+            self._wake()
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Moved():
+                if self._observer is not None:
+                    self._observer.on_state(action.event, action.source, action.target)
+            case Connect():
+                self._connecting = self._transport.connect(_Ear(self, action.connection))
+                self._connecting.add_done_callback(lambda done: self._connect_done(action.connection, done))
+            case Subscribe():
+                assert self._connection is not None
+                future = self._connection.subscribe(self.subscription)
+                future.add_done_callback(lambda done: self._subscribe_done(action.connection, done))
+            case AnswerUpdate():
+                assert self._connection is not None
+                if self._observer is not None:
+                    self._observer.on_answer(action.offset)
+                self._connection.answer(action.correlation_id, action.offset)
+                self._pay()
+            case RunCallback():
+                self._task = asyncio.get_running_loop().create_task(self._call(action.kind))
+            case Hold():
+                self._owed += len(self._chunks)
+                self._chunks.clear()
+            case Disconnect():
+                self._hang_up()
+
+    def _arm(self) -> None:
+        deadline = self._machine.next_deadline()
+        if self._timer is not None and self._timer[0] != deadline:
+            self._timer[1].cancel()
+            self._timer = None
+        if deadline is not None and self._timer is None:
+            self._timer = deadline, self._clock.call_at(deadline, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._run(self._machine.deadline_reached(self._clock.now_ms()))
+
+    def _connect_done(self, number: int, future: asyncio.Future[SacConnection]) -> None:
+        if future.cancelled() or self._stopped:
+            return
+        if future.exception() is not None:
+            self._disconnected(number)
+        elif number == self._machine.connection and future is self._connecting:
+            self._connecting = None
+            self._connection = future.result()
+            self._owed = 0
+            self._run(self._machine.connected(number, self._clock.now_ms()))
+        else:
+            future.result().close()
+
+    def _subscribe_done(self, number: int, future: asyncio.Future[None]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if isinstance(error, SubscriptionRefused) and number == self._machine.connection:
+            self._failure = error
+            self._run(self._machine.refused(number, self._clock.now_ms()))
+        elif error is not None:
+            self._disconnected(number)
+        else:
+            self._run(self._machine.subscribed(number, self._clock.now_ms()))
+
+    def _disconnected(self, number: int) -> None:
+        self._run(self._machine.disconnected(number, self._clock.now_ms()))
+
+    def _take(self, number: int, first: int, messages: Sequence[bytes]) -> None:
+        begin = self._machine.delivered(number, first, first + len(messages))
+        if begin is None or self._stopped:
+            self._owed += number == self._machine.connection
+            self._pay()
+            return
+        rest = messages[begin - first :]
+        self._chunks.append(deque(StreamMessage(begin + i, value) for i, value in enumerate(rest)))
+        self._wake()
+
+    def _pay(self) -> None:
+        """Give credit, while the server has a log open that it counts for."""
+        if self._owed and self._connection is not None and self.is_active:
+            self._connection.credit(self._owed)
+            self._owed = 0
+
+    async def _call(self, kind: SacCallback) -> None:
+        """Tell the application, when it is done with what it works on; an error of its own counts as told."""
+        offset: OffsetSpecification | None = None
+        phase = "end"
+        while self._handed_over is not None and kind is not SacCallback.ACTIVATED:
+            await self._wait()
+        if self._observer is not None:
+            self._observer.on_callback(kind, "begin")
+        try:
+            if kind is SacCallback.ACTIVATED:
+                chosen = await _result(self._listener.on_activated(self))
+                offset = await self._stored_or(chosen)
+            elif kind is SacCallback.STEPPING_DOWN:
+                await _result(self._listener.on_stepping_down(self))
+            else:
+                await _result(self._listener.on_lost(self))
+        except TransportError:
+            phase = "raised"
+        except Exception as error:
+            phase = "raised"
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"the listener failed when the consumer was {kind}", "exception": error}
+            )
+        if self._observer is not None:
+            self._observer.on_callback(kind, phase)
+        self._task = None
+        self._run(self._machine.callback_finished(offset, self._clock.now_ms()))
+
+    async def _stored_or(self, chosen: OffsetSpecification | None) -> OffsetSpecification:
+        if chosen is not None:
+            return chosen
+        stored = await self.stored_offset()
+        return self.subscription.offset if stored is None else OffsetSpecification.at(stored + 1)
+
+    def _hang_up(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _stop(self) -> None:
+        self._stopped = True
+        if self._timer is not None:
+            self._timer[1].cancel()
+            self._timer = None
+        self._hang_up()
+        self._chunks.clear()
+        self._wake()
+
+
+async def _result(value: Any | Awaitable[Any]) -> Any:
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,81 @@
+"""What a single active consumer needs from the outside: connections to nodes, on which it listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from fencepost.coordinator.protocol.sac import SIMPLE
+from fencepost.member.sac.offsets import NEXT, OffsetSpecification
+
+
+class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer subscribes to, and under which name."""
+
+    stream: str
+    name: str
+    """The consumer name: those who have it in common are a group, and the stored offset is theirs."""
+    super_stream: str | None = None
+    """The super stream that the stream is a partition of."""
+    partition_index: int = SIMPLE
+    """Which partition it is: the server finds it out by itself, where there is one."""
+    offset: OffsetSpecification = NEXT
+    """Where the server starts if an answer names no place."""
+
+
+class SubscriptionRefused(Exception):
+    """The server does not take the subscription, and would not take it a second time."""
+
+
+class ConnectionListener(Protocol):
+    """The consumer's ear on a connection. Called on the loop, in the order in which frames came."""
+
+    def consumer_update(self, correlation_id: int, active: bool) -> None:
+        """The server says whether the consumer is to be active."""
+
+    def delivered(self, first: int, messages: Sequence[bytes]) -> None:
+        """A chunk came: the offset of its first message, and all of them."""
+
+    def disconnected(self) -> None:
+        """The connection is gone; nothing else comes from it."""
+
+
+class SacConnection(Protocol):
+    """One connection to a node, for one consumer."""
+
+    def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
+        """Subscribe as a single active consumer.
+
+        The future fails with SubscriptionRefused, or with TransportError if there is no answer.
+        """
+
+    def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
+        """Answer a consumer update."""
+
+    def credit(self, chunks: int) -> None:
+        """Let the server send so many more chunks."""
+
+    def store_offset(self, subscription: SacSubscription, offset: int) -> None:
+        """Store the offset of the last message that was processed, for the whole group."""
+
+    def query_offset(self, subscription: SacSubscription) -> asyncio.Future[int | None]:
+        """The offset that the group stored last, None if it has none.
+
+        The future fails with TransportError.
+        """
+
+    def close(self) -> None:
+        """Give it up; the server takes the consumer out of its group. Its listener hears nothing more."""
+
+
+class SacTransport(Protocol):
+    """The way from one consumer to the nodes of its stream."""
+
+    def connect(self, listener: ConnectionListener) -> asyncio.Future[SacConnection]:
+        """A new connection to any node that has the stream.
+
+        The future fails with TransportError; if it is cancelled there is no connection.
+        """

@@ -1,0 +1,281 @@
+"""`SingleActiveConsumer` over a connection that a test holds in its hand."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from fencepost.member.driver.transport import Disconnected
+from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SingleActiveConsumer
+from fencepost.member.sac.offsets import FIRST, NONE, OffsetSpecification
+from fencepost.member.sac.states import SacMemberState
+from fencepost.member.sac.transport import ConnectionListener, SacSubscription, SubscriptionRefused
+
+SUBSCRIPTION = SacSubscription(stream="orders", name="app", offset=FIRST)
+
+
+class Handle:
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 0
+        self.timers: list[tuple[int, Handle, Any]] = []
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def call_at(self, when_ms: int, callback: Any, *args: Any) -> Handle:
+        handle = Handle()
+        self.timers.append((when_ms, handle, callback))
+        return handle
+
+    def advance(self) -> None:
+        """To the next timer."""
+        self.timers = [timer for timer in self.timers if not timer[1].cancelled]
+        timer = min(self.timers, key=lambda timer: timer[0])
+        self.timers.remove(timer)
+        self.ms = timer[0]
+        timer[2]()
+
+
+class Connection:
+    def __init__(self, node: Node, listener: ConnectionListener) -> None:
+        self.node, self.listener = node, listener
+        self.answers: list[tuple[int, OffsetSpecification]] = []
+        self.credits: list[int] = []
+        self.closed = False
+
+    def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.node.refusing:
+            future.set_exception(SubscriptionRefused("another partition index"))
+        else:
+            future.set_result(None)
+        return future
+
+    def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
+        self.answers.append((correlation_id, offset))
+
+    def credit(self, chunks: int) -> None:
+        self.credits.append(chunks)
+
+    def store_offset(self, subscription: SacSubscription, offset: int) -> None:
+        self.node.stored = offset
+
+    def query_offset(self, subscription: SacSubscription) -> asyncio.Future[int | None]:
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        future.set_result(self.node.stored)
+        return future
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Node:
+    """A transport whose far end is the test."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.stored: int | None = None
+        self.refusing = False
+        self.down = False
+
+    def connect(self, listener: ConnectionListener) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.down:
+            future.set_exception(Disconnected("nobody listens"))
+        else:
+            self.connections.append(Connection(self, listener))
+            future.set_result(self.connections[-1])
+        return future
+
+    @property
+    def last(self) -> Connection:
+        return self.connections[-1]
+
+
+class Listener(SacListener):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.release = asyncio.Event()
+        self.release.set()
+        self.offset: OffsetSpecification | None = None
+
+    async def on_activated(self, consumer: SingleActiveConsumer) -> OffsetSpecification | None:
+        self.told.append("activated")
+        await self.release.wait()
+        return self.offset
+
+    async def on_stepping_down(self, consumer: SingleActiveConsumer) -> None:
+        self.told.append("stepping down")
+        await self.release.wait()
+
+    def on_lost(self, consumer: SingleActiveConsumer) -> None:
+        self.told.append("lost")
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.node, self.clock, self.listener = Node(), Clock(), Listener()
+        self.consumer = SingleActiveConsumer(
+            SUBSCRIPTION, self.node, listener=self.listener, clock=self.clock, rng=random.Random(1)
+        )
+
+    async def active(self) -> None:
+        await self.consumer.start()
+        self.node.last.listener.consumer_update(1, True)
+        await settled()
+        assert self.consumer.is_active
+
+    def deliver(self, first: int, *messages: bytes) -> None:
+        self.node.last.listener.delivered(first, messages)
+
+
+async def settled() -> None:
+    """Let everything happen that can without time."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    return Scene()
+
+
+async def test_it_starts_where_the_subscription_says_and_behind_what_was_stored(scene: Scene) -> None:
+    await scene.active()
+    assert scene.node.last.answers == [(1, FIRST)]
+    scene.consumer.store_offset(41)
+    scene.node.last.listener.consumer_update(2, False)
+    scene.node.last.listener.consumer_update(3, True)
+    await settled()
+    assert scene.node.last.answers[1:] == [(2, NONE), (3, OffsetSpecification.at(42))]
+    assert scene.listener.told == ["activated", "stepping down", "activated"]
+
+
+async def test_messages_come_one_by_one_and_pay_for_their_chunk(scene: Scene) -> None:
+    await scene.active()
+    scene.deliver(0, b"a", b"b")
+    scene.deliver(2, b"c")
+    assert [await scene.consumer.getone() for _ in range(2)] == [(0, b"a"), (1, b"b")]
+    assert scene.node.last.credits == [1]
+    assert (await scene.consumer.getone()).value == b"c"
+    assert scene.node.last.credits == [1, 1]
+
+
+async def test_a_step_down_waits_for_the_message_that_is_worked_on(scene: Scene) -> None:
+    await scene.active()
+    scene.deliver(0, b"a", b"b")
+    await scene.consumer.getone()
+    scene.node.last.listener.consumer_update(2, False)
+    await settled()
+    assert scene.listener.told == ["activated"]
+    assert len(scene.node.last.answers) == 1
+    asking = asyncio.ensure_future(scene.consumer.getone())
+    await settled()
+    assert scene.listener.told == ["activated", "stepping down"]
+    assert scene.node.last.answers[1] == (2, NONE)
+    assert not asking.done()
+    scene.node.last.listener.consumer_update(3, True)
+    await settled()
+    assert scene.node.last.credits == [1]
+    scene.deliver(1, b"b")
+    assert await asking == (1, b"b")
+
+
+async def test_an_answer_waits_for_the_listener(scene: Scene) -> None:
+    await scene.active()
+    scene.listener.release.clear()
+    scene.node.last.listener.consumer_update(2, False)
+    await settled()
+    assert len(scene.node.last.answers) == 1
+    scene.listener.release.set()
+    await settled()
+    assert scene.node.last.answers[1] == (2, NONE)
+
+
+async def test_it_comes_back_after_a_loss(scene: Scene) -> None:
+    await scene.active()
+    scene.deliver(0, b"a")
+    first = scene.node.last
+    first.listener.disconnected()
+    await settled()
+    assert scene.listener.told == ["activated", "lost"]
+    assert first.closed
+    scene.node.down = True
+    scene.clock.advance()
+    await settled()
+    scene.node.down = False
+    scene.clock.advance()
+    await settled()
+    assert scene.consumer.state is SacMemberState.WAITING
+    assert scene.node.last is not first
+    first.listener.delivered(0, [b"late"])
+    scene.node.last.listener.consumer_update(1, True)
+    await settled()
+    scene.deliver(0, b"a")
+    assert await scene.consumer.getone() == (0, b"a")
+
+
+async def test_a_refusal_is_raised_wherever_it_is_waited(scene: Scene) -> None:
+    scene.node.refusing = True
+    with pytest.raises(SubscriptionRefused):
+        await scene.consumer.start()
+    with pytest.raises(SubscriptionRefused):
+        await scene.consumer.getone()
+    assert scene.node.last.closed
+    await scene.consumer.close()
+
+
+async def test_the_iteration_ends_when_it_is_closed(scene: Scene) -> None:
+    seen = []
+    async with scene.consumer as consumer:
+        scene.node.last.listener.consumer_update(1, True)
+        await settled()
+        scene.deliver(0, b"a", b"b")
+        async for message in consumer:
+            seen.append(message.offset)
+            if len(seen) == 2:
+                break
+    assert seen == [0, 1]
+    assert scene.listener.told == ["activated", "stepping down"]
+    assert consumer.state is SacMemberState.CLOSED
+    assert scene.node.last.closed
+    with pytest.raises(ConsumerClosed):
+        await consumer.getone()
+    assert [message async for message in consumer] == []
+
+
+async def test_a_listener_that_fails_gives_the_connection_up(scene: Scene) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+
+    async def fail(consumer: SingleActiveConsumer) -> None:
+        raise LookupError("no offset")
+
+    scene.listener.on_activated = fail  # type: ignore[method-assign]
+    await scene.consumer.start()
+    scene.node.last.listener.consumer_update(1, True)
+    await settled()
+    assert scene.node.last.closed
+    assert scene.node.last.answers == []
+    assert [str(context["exception"]) for context in failures] == ["no offset"]
+    assert scene.consumer.state is SacMemberState.BACKING_OFF
+
+
+async def test_one_that_is_abandoned_says_nothing(scene: Scene) -> None:
+    await scene.active()
+    asking = asyncio.ensure_future(scene.consumer.getone())
+    await settled()
+    scene.consumer.abandon()
+    with pytest.raises(ConsumerClosed):
+        await asking
+    assert scene.listener.told == ["activated"]
