@@ -1,0 +1,141 @@
+"""What publishers send and chunks hold: messages, and batches of messages (osiris, Data Entry format).
+
+A message is its length, below 2**31, and its bytes. A batch is a byte with the top bit set and the way of
+compression in the next three, the number of messages (u16), their length before compression (u32), and the
+length of what follows (u32). Batches are kept as they are: what they hold is the clients' affair.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.rabbit_codec.fields import I32, OPTIONAL_STRING, U64
+from fencepost.coordinator.rabbit_codec.frames import Entry, FilteredPublish, Publish
+
+_SIMPLE: Final = struct.Struct(">I")
+_BATCH: Final = struct.Struct(">BHII")
+_TOP_BIT: Final = 1 << 31
+_MAX_COMPRESSION: Final = 4
+"""None, gzip, snappy, lz4, zstd."""
+MAX_UNCOMPRESSED_BYTES: Final = 1 << 26
+
+
+class InvalidBatch(Exception):
+    """A batch that no consumer could read."""
+
+
+def message(value: bytes) -> bytes:
+    """A message as an entry's data."""
+    return _SIMPLE.pack(len(value)) + value
+
+
+def publish(publisher_id: int, entries: Iterable[Entry]) -> Publish:
+    """The frame that publishes these; with filter values if one of them has one."""
+    listed = list(entries)
+    filtered = any(entry.filter_value is not None for entry in listed)
+    out: list[bytes] = []
+    I32.write(len(listed), out)
+    for entry in listed:
+        U64.write(entry.publishing_id, out)
+        if filtered:
+            OPTIONAL_STRING.write(entry.filter_value, out)
+        out.append(entry.data)
+    frame_type = FilteredPublish if filtered else Publish
+    return frame_type(publisher_id, b"".join(out))
+
+
+def entries_of(frame: Publish) -> list[Entry]:
+    """The entries of a frame that publishes.
+
+    :raises MalformedFrame: if they are not what the frame says.
+    """
+    data, filtered = frame.entries, isinstance(frame, FilteredPublish)
+    filter_value = None
+    entries = []
+    try:
+        count, at = I32.read(data, 0)
+        if not 0 <= count <= len(data):
+            raise MalformedFrame(f"{count} messages in {len(data)} bytes")
+        for _ in range(count):
+            publishing_id, at = U64.read(data, at)
+            if filtered:
+                filter_value, at = OPTIONAL_STRING.read(data, at)
+            start, end, records = _extent(data, at)
+            at = end
+            entries.append(Entry(publishing_id, data[start:end], records, filter_value))
+    except struct.error:
+        raise MalformedFrame(f"messages that end early, after {len(data)} bytes") from None
+    if at != len(data):
+        raise MalformedFrame(f"{count} messages of {at} bytes in {len(data)}")
+    return entries
+
+
+def _extent(data: bytes, at: int) -> tuple[int, int, int]:
+    """Where an entry starts and ends, and how many records it has."""
+    (size,) = _SIMPLE.unpack_from(data, at)
+    if size < _TOP_BIT:
+        end, records = at + _SIMPLE.size + size, 1
+    else:
+        _, records, _, size = _BATCH.unpack_from(data, at)
+        end = at + _BATCH.size + size
+    if end > len(data):
+        raise MalformedFrame(f"a message of {size} bytes at {at}, of {len(data)}")
+    return at, end, records
+
+
+def check_batch(entry: Entry) -> None:
+    """Nothing, for a message.
+
+    :raises InvalidBatch: for a batch that RabbitMQ would refuse.
+    """
+    if entry.data[0] < 0x80:
+        return
+    kind, records, uncompressed, size = _BATCH.unpack_from(entry.data)
+    compression = kind >> 4 & 7
+    if uncompressed > MAX_UNCOMPRESSED_BYTES:
+        raise InvalidBatch(f"a batch of {uncompressed} bytes, at most {MAX_UNCOMPRESSED_BYTES}")
+    if not records or records * _SIMPLE.size > uncompressed:
+        raise InvalidBatch(f"{records} messages in a batch of {uncompressed} bytes")
+    if compression > _MAX_COMPRESSION or (compression and not size):
+        raise InvalidBatch(f"compression {compression} of {size} bytes")
+
+
+def messages_of(data: bytes) -> list[bytes | None]:
+    """The messages of a chunk's data, None for each that is in a compressed batch.
+
+    :raises MalformedFrame: if it is no such data.
+    """
+    found: list[bytes | None] = []
+    at = 0
+    try:
+        while at < len(data):
+            start, at, records = _extent(data, at)
+            if data[start] < 0x80:
+                found.append(data[start + _SIMPLE.size : at])
+            elif data[start] >> 4 & 7:
+                found += [None] * records
+            else:
+                found += _plain(data[start + _BATCH.size : at])
+    except struct.error:
+        raise MalformedFrame(f"messages that end early, after {len(data)} bytes") from None
+    return found
+
+
+def _plain(data: bytes) -> list[bytes]:
+    """The messages of a batch without compression."""
+    found, at = [], 0
+    while at < len(data):
+        start, at, _ = _extent(data, at)
+        if data[start] >= 0x80:
+            raise MalformedFrame("a batch within a batch")
+        found.append(data[start + _SIMPLE.size : at])
+    return found
+
+
+def batch(values: Sequence[bytes]) -> bytes:
+    """Messages as the data of one entry, a batch without compression."""
+    body = b"".join(map(message, values))
+    return _BATCH.pack(0x80, len(values), len(body), len(body)) + body

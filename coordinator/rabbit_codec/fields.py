@@ -1,0 +1,220 @@
+"""Types of fields: how each is read from a frame, and written to one.
+
+Integers are big endian. A string is an int16 length, -1 for none, and UTF-8; bytes are an int32 length and
+the bytes; an array is an int32 count and its items. Every length is held against the bytes that are there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.rabbit_codec.codes import OffsetType
+
+Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+"""From a frame and a position to the value, and the position behind it."""
+Write: TypeAlias = Callable[[Any, list[bytes]], None]
+"""Appends the value's bytes."""
+
+
+class Field(NamedTuple):
+    """A type of fields."""
+
+    read: Read
+    write: Write
+
+
+class OffsetSpecification(NamedTuple):
+    """Where to start reading. `value` is an offset, or a time in ms since the epoch; else it is 0."""
+
+    type: OffsetType
+    value: int = 0
+
+
+FIRST: Final = OffsetSpecification(OffsetType.FIRST)
+NEXT: Final = OffsetSpecification(OffsetType.NEXT)
+NONE: Final = OffsetSpecification(OffsetType.NONE)
+
+
+def _integer(code: str) -> Field:
+    layout = struct.Struct(code)
+    unpack, pack, size = layout.unpack_from, layout.pack, layout.size
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return unpack(data, at)[0], at + size
+
+    def write(value: Any, out: list[bytes]) -> None:
+        out.append(pack(value))
+
+    return Field(read, write)
+
+
+U8: Final = _integer(">B")
+U16: Final = _integer(">H")
+I16: Final = _integer(">h")
+U32: Final = _integer(">I")
+I32: Final = _integer(">i")
+U64: Final = _integer(">Q")
+I64: Final = _integer(">q")
+
+
+def _taken(data: bytes, at: int, length: int) -> bytes:
+    end = at + length
+    if end > len(data):
+        raise MalformedFrame(f"{length} bytes at {at} in a frame of {len(data)}")
+    return data[at:end]
+
+
+def _read_string(data: bytes, at: int) -> tuple[str | None, int]:
+    length, at = I16.read(data, at)
+    if length == -1:
+        return None, at
+    if length < 0:
+        raise MalformedFrame(f"a string of {length} bytes")
+    try:
+        return _taken(data, at, length).decode(), at + length
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"a string that is no UTF-8: {error}") from None
+
+
+def _write_string(value: str | None, out: list[bytes]) -> None:
+    if value is None:
+        out.append(b"\xff\xff")
+        return
+    encoded = value.encode()
+    I16.write(len(encoded), out)
+    out.append(encoded)
+
+
+OPTIONAL_STRING: Final = Field(_read_string, _write_string)
+STRING: Final = Field(lambda data, at: _no_null(*_read_string(data, at)), _write_string)
+
+
+def _no_null(value: str | None, at: int) -> tuple[str, int]:
+    return value or "", at
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    length, at = I32.read(data, at)
+    if length == -1:
+        return b"", at
+    if length < 0:
+        raise MalformedFrame(f"{length} bytes")
+    return _taken(data, at, length), at + length
+
+
+def _write_bytes(value: bytes, out: list[bytes]) -> None:
+    I32.write(len(value), out)
+    out.append(value)
+
+
+BYTES: Final = Field(_read_bytes, _write_bytes)
+REST: Final = Field(lambda data, at: (data[at:], len(data)), lambda value, out: out.append(value))
+"""All that is left of the frame."""
+
+
+def array(item: Field) -> Field:
+    """Some items, as a tuple."""
+
+    def read(data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
+        count, at = I32.read(data, at)
+        if not 0 <= count <= len(data) - at:
+            raise MalformedFrame(f"{count} items in {len(data) - at} bytes")
+        items = []
+        for _ in range(count):
+            value, at = item.read(data, at)
+            items.append(value)
+        return tuple(items), at
+
+    def write(values: Sequence[Any], out: list[bytes]) -> None:
+        I32.write(len(values), out)
+        for value in values:
+            item.write(value, out)
+
+    return Field(read, write)
+
+
+def pairs(key: Field, value: Field) -> Field:
+    """A mapping, as an array of keys with their values; of a key that comes twice the last one counts."""
+
+    def read_item(data: bytes, at: int) -> tuple[tuple[Any, Any], int]:
+        first, at = key.read(data, at)
+        second, at = value.read(data, at)
+        return (first, second), at
+
+    def write_item(item: tuple[Any, Any], out: list[bytes]) -> None:
+        key.write(item[0], out)
+        value.write(item[1], out)
+
+    items = array(Field(read_item, write_item))
+
+    def read(data: bytes, at: int) -> tuple[dict[Any, Any], int]:
+        found, at = items.read(data, at)
+        return dict(found), at
+
+    def write(mapping: Mapping[Any, Any], out: list[bytes]) -> None:
+        items.write(tuple(mapping.items()), out)
+
+    return Field(read, write)
+
+
+PROPERTIES: Final = pairs(STRING, STRING)
+
+
+def _read_trailing_properties(data: bytes, at: int) -> tuple[dict[str, str], int]:
+    return ({}, at) if at == len(data) else PROPERTIES.read(data, at)
+
+
+def _write_trailing_properties(value: Mapping[str, str], out: list[bytes]) -> None:
+    if value:
+        PROPERTIES.write(value, out)
+
+
+TRAILING_PROPERTIES: Final = Field(_read_trailing_properties, _write_trailing_properties)
+"""Properties at the end of a frame, which are left out altogether if there are none."""
+
+
+def _read_trailing_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    return (b"", at) if at == len(data) else BYTES.read(data, at)
+
+
+def _write_trailing_bytes(value: bytes, out: list[bytes]) -> None:
+    if value:
+        BYTES.write(value, out)
+
+
+TRAILING_BYTES: Final = Field(_read_trailing_bytes, _write_trailing_bytes)
+
+_VALUES: Final = {OffsetType.OFFSET: U64, OffsetType.TIMESTAMP: I64}
+
+
+def _read_specification(data: bytes, at: int) -> tuple[OffsetSpecification, int]:
+    number, at = U16.read(data, at)
+    try:
+        kind = OffsetType(number)
+    except ValueError:
+        raise MalformedFrame(f"an offset of type {number}, expected 0 to 5") from None
+    if kind not in _VALUES:
+        return OffsetSpecification(kind), at
+    value, at = _VALUES[kind].read(data, at)
+    return OffsetSpecification(kind, value), at
+
+
+def _write_specification(value: OffsetSpecification, out: list[bytes]) -> None:
+    U16.write(value.type, out)
+    if value.type in _VALUES:
+        _VALUES[value.type].write(value.value, out)
+
+
+OFFSET_SPECIFICATION: Final = Field(_read_specification, _write_specification)
+
+
+def _read_last_specification(data: bytes, at: int) -> tuple[OffsetSpecification, int]:
+    value, _ = _read_specification(data, at)
+    return value, len(data)
+
+
+LAST_OFFSET_SPECIFICATION: Final = Field(_read_last_specification, _write_specification)
+"""One at the end of a frame. Some clients write a value behind types that have none; it is passed over."""

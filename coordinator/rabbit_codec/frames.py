@@ -1,0 +1,545 @@
+"""All frames as values. A field's annotation says how it is written; `codec` turns frames to bytes and back.
+
+Requests and responses that belong together have one name, the response with `Response` behind it. The order
+of fields is that of the bytes (PROTOCOL.adoc of RabbitMQ's stream plugin, Commands).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.rabbit_codec import fields
+from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
+from fencepost.coordinator.rabbit_codec.fields import FIRST, Field, OffsetSpecification
+
+U8: TypeAlias = Annotated[int, fields.U8]
+U16: TypeAlias = Annotated[int, fields.U16]
+U32: TypeAlias = Annotated[int, fields.U32]
+U64: TypeAlias = Annotated[int, fields.U64]
+Text: TypeAlias = Annotated[str, fields.STRING]
+Texts: TypeAlias = Annotated[Sequence[str], fields.array(fields.STRING)]
+Properties: TypeAlias = Annotated[Mapping[str, str], fields.PROPERTIES]
+TrailingProperties: TypeAlias = Annotated[Mapping[str, str], fields.TRAILING_PROPERTIES]
+Rest: TypeAlias = Annotated[bytes, fields.REST]
+Specification: TypeAlias = Annotated[OffsetSpecification, fields.OFFSET_SPECIFICATION]
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """Anything that is sent."""
+
+    key: ClassVar[Key]
+    version: ClassVar[int] = 1
+    is_response: ClassVar[bool] = False
+
+
+class Request(Frame, frozen=True):
+    """A frame that is answered with the same correlation id."""
+
+    correlation_id: U32
+
+
+class Response(Frame, frozen=True):
+    """An answer that says how the request went, and no more."""
+
+    is_response: ClassVar[bool] = True
+    correlation_id: U32
+    code: U16 = ResponseCode.OK
+
+
+# -- publishing -----------------------------------------------------------------------------------------
+
+
+class DeclarePublisher(Request, frozen=True):
+    """A publisher of one stream. With a reference its publishing ids tell duplicates."""
+
+    key: ClassVar[Key] = Key.DECLARE_PUBLISHER
+    publisher_id: U8
+    reference: Text
+    stream: Text
+
+
+class DeclarePublisherResponse(Response, frozen=True):
+    """The answer to DeclarePublisher."""
+
+    key: ClassVar[Key] = Key.DECLARE_PUBLISHER
+
+
+class Entry(NamedTuple):
+    """One message, or a batch of them, as a publisher gives it: what a chunk will hold, and what tells it."""
+
+    publishing_id: int
+    data: bytes
+    """With the header that it has in a chunk."""
+    records: int = 1
+    filter_value: str | None = None
+
+
+class Publish(Frame, frozen=True):
+    """Messages. `entries` is read and written by `entries` of this package."""
+
+    key: ClassVar[Key] = Key.PUBLISH
+    publisher_id: U8
+    entries: Rest
+
+
+class FilteredPublish(Publish, frozen=True):
+    """Messages with the values by which subscriptions filter."""
+
+    version: ClassVar[int] = 2
+
+
+class PublishConfirm(Frame, frozen=True):
+    """These messages are in the stream."""
+
+    key: ClassVar[Key] = Key.PUBLISH_CONFIRM
+    publisher_id: U8
+    publishing_ids: Annotated[Sequence[int], fields.array(fields.U64)]
+
+
+class PublishError(Frame, frozen=True):
+    """These messages are not in the stream: codes by publishing id."""
+
+    key: ClassVar[Key] = Key.PUBLISH_ERROR
+    publisher_id: U8
+    errors: Annotated[Mapping[int, int], fields.pairs(fields.U64, fields.U16)]
+
+
+class QueryPublisherSequence(Request, frozen=True):
+    """Asks for the highest publishing id of a reference in a stream."""
+
+    key: ClassVar[Key] = Key.QUERY_PUBLISHER_SEQUENCE
+    reference: Text
+    stream: Text
+
+
+class QueryPublisherSequenceResponse(Response, frozen=True):
+    """The answer; 0 also stands for a reference that never published."""
+
+    key: ClassVar[Key] = Key.QUERY_PUBLISHER_SEQUENCE
+    sequence: U64 = 0
+
+
+class DeletePublisher(Request, frozen=True):
+    """Ends a publisher."""
+
+    key: ClassVar[Key] = Key.DELETE_PUBLISHER
+    publisher_id: U8
+
+
+class DeletePublisherResponse(Response, frozen=True):
+    """The answer to DeletePublisher."""
+
+    key: ClassVar[Key] = Key.DELETE_PUBLISHER
+
+
+# -- consuming ------------------------------------------------------------------------------------------
+
+
+class Subscribe(Request, frozen=True):
+    """Reads a stream. A credit is a chunk that may be sent."""
+
+    key: ClassVar[Key] = Key.SUBSCRIBE
+    subscription_id: U8
+    stream: Text
+    offset: Specification = FIRST
+    credit: U16 = 0
+    properties: TrailingProperties = {}
+
+
+class SubscribeResponse(Response, frozen=True):
+    """The answer to Subscribe."""
+
+    key: ClassVar[Key] = Key.SUBSCRIBE
+
+
+class Deliver(Frame, frozen=True):
+    """One chunk."""
+
+    key: ClassVar[Key] = Key.DELIVER
+    subscription_id: U8
+    chunk: Rest
+
+
+class DeliverCommitted(Frame, frozen=True):
+    """One chunk, with the id of the newest one that is committed (version 2 of Deliver)."""
+
+    key: ClassVar[Key] = Key.DELIVER
+    version: ClassVar[int] = 2
+    subscription_id: U8
+    committed_chunk_id: U64
+    chunk: Rest
+
+
+class Credit(Frame, frozen=True):
+    """So many more chunks may be sent."""
+
+    key: ClassVar[Key] = Key.CREDIT
+    subscription_id: U8
+    credit: Annotated[int, fields.I16]
+
+
+class CreditResponse(Frame, frozen=True):
+    """A credit could not be used; a good one is not answered."""
+
+    key: ClassVar[Key] = Key.CREDIT
+    is_response: ClassVar[bool] = True
+    code: U16
+    subscription_id: U8
+
+
+class StoreOffset(Frame, frozen=True):
+    """Keeps an offset under a consumer's name; not answered."""
+
+    key: ClassVar[Key] = Key.STORE_OFFSET
+    reference: Text
+    stream: Text
+    offset: U64
+
+
+class QueryOffset(Request, frozen=True):
+    """Asks for the offset that was stored."""
+
+    key: ClassVar[Key] = Key.QUERY_OFFSET
+    reference: Text
+    stream: Text
+
+
+class QueryOffsetResponse(Response, frozen=True):
+    """The answer to QueryOffset."""
+
+    key: ClassVar[Key] = Key.QUERY_OFFSET
+    offset: U64 = 0
+
+
+class Unsubscribe(Request, frozen=True):
+    """Ends a subscription."""
+
+    key: ClassVar[Key] = Key.UNSUBSCRIBE
+    subscription_id: U8
+
+
+class UnsubscribeResponse(Response, frozen=True):
+    """The answer to Unsubscribe."""
+
+    key: ClassVar[Key] = Key.UNSUBSCRIBE
+
+
+class ConsumerUpdate(Request, frozen=True):
+    """The server asks: a single active consumer is active from now on, or no more."""
+
+    key: ClassVar[Key] = Key.CONSUMER_UPDATE
+    subscription_id: U8
+    active: U8
+
+
+class ConsumerUpdateResponse(Response, frozen=True):
+    """The client answers with where it wants to read from."""
+
+    key: ClassVar[Key] = Key.CONSUMER_UPDATE
+    offset: Annotated[OffsetSpecification, fields.LAST_OFFSET_SPECIFICATION] = fields.NONE
+
+
+class ResolveOffsetSpec(Request, frozen=True):
+    """Asks where a specification points to now."""
+
+    key: ClassVar[Key] = Key.RESOLVE_OFFSET_SPEC
+    stream: Text
+    offset: Specification
+    properties: TrailingProperties = {}
+
+
+class ResolveOffsetSpecResponse(Response, frozen=True):
+    """The answer, always an offset."""
+
+    key: ClassVar[Key] = Key.RESOLVE_OFFSET_SPEC
+    offset_type: U16 = 4
+    offset: U64 = 0
+
+
+# -- streams --------------------------------------------------------------------------------------------
+
+
+class Create(Request, frozen=True):
+    """Creates a stream."""
+
+    key: ClassVar[Key] = Key.CREATE
+    stream: Text
+    arguments: Properties = {}
+
+
+class CreateResponse(Response, frozen=True):
+    """The answer to Create."""
+
+    key: ClassVar[Key] = Key.CREATE
+
+
+class Delete(Request, frozen=True):
+    """Deletes a stream."""
+
+    key: ClassVar[Key] = Key.DELETE
+    stream: Text
+
+
+class DeleteResponse(Response, frozen=True):
+    """The answer to Delete."""
+
+    key: ClassVar[Key] = Key.DELETE
+
+
+class CreateSuperStream(Request, frozen=True):
+    """Creates a super stream: its partitions, and the routing key of each."""
+
+    key: ClassVar[Key] = Key.CREATE_SUPER_STREAM
+    name: Text
+    partitions: Texts
+    binding_keys: Texts
+    arguments: Properties = {}
+
+
+class CreateSuperStreamResponse(Response, frozen=True):
+    """The answer to CreateSuperStream."""
+
+    key: ClassVar[Key] = Key.CREATE_SUPER_STREAM
+
+
+class DeleteSuperStream(Request, frozen=True):
+    """Deletes a super stream with its partitions."""
+
+    key: ClassVar[Key] = Key.DELETE_SUPER_STREAM
+    name: Text
+
+
+class DeleteSuperStreamResponse(Response, frozen=True):
+    """The answer to DeleteSuperStream."""
+
+    key: ClassVar[Key] = Key.DELETE_SUPER_STREAM
+
+
+class Metadata(Request, frozen=True):
+    """Asks where streams are."""
+
+    key: ClassVar[Key] = Key.METADATA
+    streams: Texts
+
+
+class BrokerAddress(NamedTuple):
+    """A node, as Metadata tells of it."""
+
+    reference: int
+    host: str
+    port: int
+
+
+class StreamPlace(NamedTuple):
+    """Where a stream is; 65535 stands for no leader."""
+
+    stream: str
+    code: int
+    leader: int
+    replicas: Sequence[int] = ()
+
+
+def _record(make: type, *parts: Field) -> Field:
+    """A named tuple as the sequence of its fields."""
+
+    def read(data: bytes, at: int) -> tuple[object, int]:
+        values = []
+        for part in parts:
+            value, at = part.read(data, at)
+            values.append(value)
+        return make(*values), at
+
+    def write(record: tuple[object, ...], out: list[bytes]) -> None:
+        for part, value in zip(parts, record, strict=True):
+            part.write(value, out)
+
+    return Field(read, write)
+
+
+class MetadataResponse(Frame, frozen=True):
+    """The answer to Metadata."""
+
+    key: ClassVar[Key] = Key.METADATA
+    is_response: ClassVar[bool] = True
+    correlation_id: U32
+    brokers: Annotated[
+        Sequence[BrokerAddress], fields.array(_record(BrokerAddress, fields.U16, fields.STRING, fields.U32))
+    ]
+    streams: Annotated[
+        Sequence[StreamPlace],
+        fields.array(
+            _record(StreamPlace, fields.STRING, fields.U16, fields.U16, fields.array(fields.U16)),
+        ),
+    ]
+
+
+class MetadataUpdate(Frame, frozen=True):
+    """A stream is gone, and with it this connection's publishers and subscriptions of it."""
+
+    key: ClassVar[Key] = Key.METADATA_UPDATE
+    code: U16
+    stream: Text
+
+
+class Route(Request, frozen=True):
+    """Asks for the partitions of a super stream that a routing key leads to."""
+
+    key: ClassVar[Key] = Key.ROUTE
+    routing_key: Text
+    super_stream: Text
+
+
+class RouteResponse(Response, frozen=True):
+    """The answer to Route."""
+
+    key: ClassVar[Key] = Key.ROUTE
+    streams: Texts = ()
+
+
+class Partitions(Request, frozen=True):
+    """Asks for the partitions of a super stream, in their order."""
+
+    key: ClassVar[Key] = Key.PARTITIONS
+    super_stream: Text
+
+
+class PartitionsResponse(Response, frozen=True):
+    """The answer to Partitions."""
+
+    key: ClassVar[Key] = Key.PARTITIONS
+    streams: Texts = ()
+
+
+class StreamStats(Request, frozen=True):
+    """Asks for a stream's numbers."""
+
+    key: ClassVar[Key] = Key.STREAM_STATS
+    stream: Text
+
+
+class StreamStatsResponse(Response, frozen=True):
+    """The answer to StreamStats."""
+
+    key: ClassVar[Key] = Key.STREAM_STATS
+    stats: Annotated[Mapping[str, int], fields.pairs(fields.STRING, fields.I64)] = {}
+
+
+# -- the connection -------------------------------------------------------------------------------------
+
+
+class PeerProperties(Request, frozen=True):
+    """The client says who it is."""
+
+    key: ClassVar[Key] = Key.PEER_PROPERTIES
+    properties: Properties = {}
+
+
+class PeerPropertiesResponse(Response, frozen=True):
+    """The server says who it is."""
+
+    key: ClassVar[Key] = Key.PEER_PROPERTIES
+    properties: Properties = {}
+
+
+class SaslHandshake(Request, frozen=True):
+    """Asks how one may authenticate."""
+
+    key: ClassVar[Key] = Key.SASL_HANDSHAKE
+
+
+class SaslHandshakeResponse(Response, frozen=True):
+    """The answer to SaslHandshake."""
+
+    key: ClassVar[Key] = Key.SASL_HANDSHAKE
+    mechanisms: Texts = ()
+
+
+class SaslAuthenticate(Request, frozen=True):
+    """The client authenticates; for PLAIN with NUL, user, NUL, password."""
+
+    key: ClassVar[Key] = Key.SASL_AUTHENTICATE
+    mechanism: Text
+    data: Annotated[bytes, fields.BYTES]
+
+
+class SaslAuthenticateResponse(Response, frozen=True):
+    """The answer to SaslAuthenticate."""
+
+    key: ClassVar[Key] = Key.SASL_AUTHENTICATE
+    challenge: Annotated[bytes, fields.TRAILING_BYTES] = b""
+
+
+class Tune(Frame, frozen=True):
+    """The server's limits, then the client's: bytes of a frame and seconds between heartbeats, 0 for none."""
+
+    key: ClassVar[Key] = Key.TUNE
+    frame_max: U32
+    heartbeat: U32
+
+
+class TuneResponse(Tune, frozen=True):
+    """The client's Tune, as some clients send it."""
+
+    is_response: ClassVar[bool] = True
+
+
+class Open(Request, frozen=True):
+    """Opens a virtual host."""
+
+    key: ClassVar[Key] = Key.OPEN
+    virtual_host: Text
+
+
+class OpenResponse(Response, frozen=True):
+    """The answer to Open."""
+
+    key: ClassVar[Key] = Key.OPEN
+    properties: TrailingProperties = {}
+
+
+class Close(Request, frozen=True):
+    """One side ends the connection."""
+
+    key: ClassVar[Key] = Key.CLOSE
+    code: U16
+    reason: Text
+
+
+class CloseResponse(Response, frozen=True):
+    """The answer to Close."""
+
+    key: ClassVar[Key] = Key.CLOSE
+
+
+class Heartbeat(Frame, frozen=True):
+    """Somebody is alive."""
+
+    key: ClassVar[Key] = Key.HEARTBEAT
+
+
+class CommandVersion(NamedTuple):
+    """The versions of one frame that somebody speaks."""
+
+    key: int
+    min_version: int
+    max_version: int
+
+
+_COMMAND_VERSIONS = fields.array(_record(CommandVersion, fields.U16, fields.U16, fields.U16))
+
+
+class ExchangeCommandVersions(Request, frozen=True):
+    """What the client speaks."""
+
+    key: ClassVar[Key] = Key.EXCHANGE_COMMAND_VERSIONS
+    versions: Annotated[Sequence[CommandVersion], _COMMAND_VERSIONS] = ()
+
+
+class ExchangeCommandVersionsResponse(Response, frozen=True):
+    """What the server speaks."""
+
+    key: ClassVar[Key] = Key.EXCHANGE_COMMAND_VERSIONS
+    versions: Annotated[Sequence[CommandVersion], _COMMAND_VERSIONS] = ()

@@ -1,0 +1,72 @@
+"""What is asked about streams and super streams: to create and delete them, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.codes import ResponseCode
+from fencepost.coordinator.rabbit_codec.frames import BrokerAddress, Frame, StreamPlace
+from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
+
+_NO_LEADER: Final = 0xFFFF
+_THIS_NODE: Final = 0
+
+
+def _create(session: Session, frame: frames.Create) -> Frame | None:
+    session.catalogue.create(frame.stream, frame.arguments)
+    return response_to(frame)
+
+
+def _delete(session: Session, frame: frames.Delete) -> None:
+    stream = session.catalogue.delete(frame.stream)
+    session.send(frames.DeleteResponse(frame.correlation_id))
+    session.node.forget(session.virtual_host, stream)
+
+
+def _create_super_stream(session: Session, frame: frames.CreateSuperStream) -> Frame | None:
+    session.catalogue.create_super(frame.name, frame.partitions, frame.binding_keys, frame.arguments)
+    return response_to(frame)
+
+
+def _delete_super_stream(session: Session, frame: frames.DeleteSuperStream) -> None:
+    streams = session.catalogue.delete_super(frame.name)
+    session.send(frames.DeleteSuperStreamResponse(frame.correlation_id))
+    for stream in streams:
+        session.node.forget(session.virtual_host, stream)
+
+
+def _metadata(session: Session, frame: frames.Metadata) -> Frame:
+    here = BrokerAddress(_THIS_NODE, session.socket.local_host, session.socket.local_port)
+    places = [
+        StreamPlace(name, ResponseCode.OK, _THIS_NODE)
+        if name in session.catalogue.streams
+        else StreamPlace(name, ResponseCode.STREAM_DOES_NOT_EXIST, _NO_LEADER)
+        for name in frame.streams
+    ]
+    return frames.MetadataResponse(frame.correlation_id, (here,), places)
+
+
+def _route(session: Session, frame: frames.Route) -> Frame | None:
+    return response_to(frame, streams=session.catalogue.route(frame.routing_key, frame.super_stream))
+
+
+def _partitions(session: Session, frame: frames.Partitions) -> Frame | None:
+    return response_to(frame, streams=session.catalogue.partitions(frame.super_stream))
+
+
+def _stream_stats(session: Session, frame: frames.StreamStats) -> Frame | None:
+    return response_to(frame, stats=session.catalogue.stream(frame.stream).stats)
+
+
+HANDLERS: Final[Mapping[type, Handler]] = {
+    frames.Create: _create,
+    frames.Delete: _delete,
+    frames.CreateSuperStream: _create_super_stream,
+    frames.DeleteSuperStream: _delete_super_stream,
+    frames.Metadata: _metadata,
+    frames.Route: _route,
+    frames.Partitions: _partitions,
+    frames.StreamStats: _stream_stats,
+}

@@ -1,0 +1,152 @@
+"""The streams and super streams of one virtual host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from fencepost.coordinator.rabbit_codec.codes import ResponseCode
+from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.coordinator.rabbit_server.stream import Stream
+
+MAX_NAME_BYTES: Final = 255
+MAX_PARTITIONS: Final = 10_000
+"""Of one super stream."""
+SIMPLE_GROUP: Final = -1
+"""The partition index of a stream that is no partition."""
+
+
+class Binding(NamedTuple):
+    """A partition of a super stream, and the routing key that leads to it."""
+
+    key: str
+    stream: str
+    order: int
+    """The partition's index, which stays when others are deleted."""
+
+
+class Catalogue:
+    """What exists in a virtual host. What is refused is raised as `Refused`, and then nothing has changed."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, Stream] = {}
+        self._super_streams: dict[str, list[Binding]] = {}
+
+    def stream(self, name: str) -> Stream:
+        """A stream.
+
+        :raises Refused: if there is none of that name.
+        """
+        try:
+            return self.streams[name]
+        except KeyError:
+            raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, f"there is no stream {name!r}") from None
+
+    def create(self, name: str, arguments: Mapping[str, str]) -> Stream:
+        """A new stream.
+
+        :raises Refused: if it exists, or RabbitMQ would refuse the name or an argument.
+        """
+        name = checked_name(name)
+        made = Stream(name, arguments)
+        existing = self.streams.get(name)
+        if existing is not None:
+            if existing.arguments != made.arguments:
+                raise Refused(
+                    ResponseCode.PRECONDITION_FAILED, f"the stream {name!r} exists with other arguments"
+                )
+            raise Refused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {name!r} exists")
+        self.streams[name] = made
+        return made
+
+    def delete(self, name: str) -> Stream:
+        """Forget a stream, also as a partition.
+
+        :raises Refused: if there is none of that name.
+        """
+        stream = self.stream(name)
+        del self.streams[name]
+        for bindings in self._super_streams.values():
+            bindings[:] = [each for each in bindings if each.stream != name]
+        return stream
+
+    def create_super(
+        self, name: str, partitions: Sequence[str], keys: Sequence[str], arguments: Mapping[str, str]
+    ) -> None:
+        """A new super stream, with a new stream for each partition.
+
+        :raises Refused: if it or one of them exists, or RabbitMQ would refuse names, arguments or numbers.
+        """
+        name = checked_name(name)
+        names = [checked_name(each) for each in partitions]
+        if len(names) != len(keys) or len({*names}) != len(names) or len(names) > MAX_PARTITIONS:
+            raise Refused(
+                ResponseCode.PRECONDITION_FAILED,
+                f"{len(names)} partitions and {len(keys)} binding keys: expected as many of each, "
+                f"at most {MAX_PARTITIONS}, all different",
+            )
+        if name in self._super_streams:
+            raise Refused(ResponseCode.STREAM_ALREADY_EXISTS, f"the super stream {name!r} exists")
+        for each in names:
+            if each in self.streams:
+                raise Refused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {each!r} exists")
+        made = {each: Stream(each, arguments) for each in names}
+        self.streams.update(made)
+        self._super_streams[name] = [
+            Binding(key, each, order) for order, (key, each) in enumerate(zip(keys, names, strict=True))
+        ]
+
+    def delete_super(self, name: str) -> list[Stream]:
+        """Forget a super stream and its partitions.
+
+        :raises Refused: if there is none of that name.
+        """
+        bindings = self._bindings(name)
+        del self._super_streams[name]
+        return [self.delete(binding.stream) for binding in bindings]
+
+    @property
+    def super_streams(self) -> dict[str, tuple[str, ...]]:
+        """The partitions of each super stream."""
+        return {
+            name: tuple(each.stream for each in bindings) for name, bindings in self._super_streams.items()
+        }
+
+    def partitions(self, name: str) -> list[str]:
+        """The partitions of a super stream, in their order.
+
+        :raises Refused: if there is none of that name.
+        """
+        return [binding.stream for binding in self._bindings(name)]
+
+    def route(self, key: str, name: str) -> list[str]:
+        """The partitions that a routing key leads to.
+
+        :raises Refused: if there is no such super stream.
+        """
+        return [binding.stream for binding in self._bindings(name) if binding.key == key]
+
+    def partition_index(self, super_stream: str | None, stream: str) -> int:
+        """Which partition a stream is; `SIMPLE_GROUP` if it is none of them."""
+        bindings = self._super_streams.get(super_stream or "", ())
+        return next((each.order for each in bindings if each.stream == stream), SIMPLE_GROUP)
+
+    def _bindings(self, name: str) -> list[Binding]:
+        try:
+            return self._super_streams[name]
+        except KeyError:
+            raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, f"there is no super stream {name!r}") from None
+
+
+def checked_name(name: str) -> str:
+    """The name under which a stream or super stream is created: line breaks are taken out.
+
+    :raises Refused: if it is empty, too long or kept for the broker itself.
+    """
+    name = name.replace("\n", "").replace("\r", "")
+    if not name or name.startswith("amq.") or len(name.encode()) > MAX_NAME_BYTES:
+        raise Refused(
+            ResponseCode.PRECONDITION_FAILED,
+            f"the name {name[:40]!r}: expected 1 to {MAX_NAME_BYTES} bytes that do not begin with 'amq.'",
+        )
+    return name

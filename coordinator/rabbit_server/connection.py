@@ -1,0 +1,192 @@
+"""One client's socket: bytes to frames for its session, and what the session sends back.
+
+A client that reads nothing is not read from either, and is sent no chunks. Whatever a client sends, its own
+connection is all that it can end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+import structlog
+
+from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.rabbit_codec.codec import encode, frame_buffer
+from fencepost.coordinator.rabbit_codec.frames import Heartbeat
+from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
+from fencepost.coordinator.rabbit_server.node import Node
+from fencepost.coordinator.rabbit_server.session import Session, Step
+
+log = structlog.get_logger(__name__)
+
+_UNLIMITED: Final = 0x7FFF_FFFF
+_LAST_WORDS_S: Final = 2.0
+"""How long a client that was sent Close may go on sending; a socket that closes at once could lose it."""
+_HEARTBEAT: Final = encode(Heartbeat())
+_MISSED: Final = 2
+"""Intervals without a byte after which a client counts as dead."""
+
+
+class Connection(asyncio.Protocol):
+    """Serves one client. `on_made` and `on_lost` tell the listener, which may answer why it refuses."""
+
+    peer_host = local_host = ""
+    peer_port = local_port = 0
+
+    def __init__(
+        self,
+        node: Node,
+        number: int,
+        *,
+        on_made: Callable[[Connection], str | None],
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        self._node = node
+        self._on_made = on_made
+        self._on_lost = on_lost
+        self._frames = frame_buffer()
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._loop = asyncio.get_running_loop()
+        self.session = Session(number, node, self, HANDLERS)
+        self.is_writable = True
+        self._is_closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._read_at = self._written_at = self._made_at = 0.0
+
+    # -- asyncio's side ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The client is there; the listener may refuse it."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.peer_host, self.peer_port = (*(transport.get_extra_info("peername") or ()), "unknown", 0)[:2]
+        self.local_host, self.local_port = (*(transport.get_extra_info("sockname") or ()), "unknown", 0)[:2]
+        self._read_at = self._written_at = self._made_at = self._loop.time()
+        self._node.sessions[self.session] = None
+        refusal = self._on_made(self)
+        if refusal is not None:
+            self.session.end(refusal)
+        self._tick()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The session ends with it."""
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._node.sessions.pop(self.session, None)
+        try:
+            self.session.lost()
+        finally:
+            self._on_lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came, with any number of frames in them."""
+        self._read_at = self._loop.time()
+        if self._is_closing:
+            return
+        self._frames.feed(data)
+        self._work()
+
+    def pause_writing(self) -> None:
+        """The client does not read: leave its frames alone, and send no chunks, until it does."""
+        self.is_writable = False
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self.is_writable = True
+        if self._is_closing:
+            return
+        self._transport.resume_reading()
+        self._guarded(self.session.pump)
+        self._work()
+
+    def close(self) -> None:
+        """Close now, as when a node dies; what the client does not read is dropped."""
+        self._is_closing = True
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    # -- the session's side -----------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send, unless the connection is closing."""
+        if not self._is_closing:
+            self._written_at = self._loop.time()
+            self._transport.write(data)
+
+    def hang_up(self, reason: str = "") -> None:
+        """Close behind what was sent. With a reason the client may still be sending: it is heard out."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if not reason:
+            self._transport.close()
+            return
+        if structlog.is_configured():
+            # An application that set up no logging wants no line on its standard output.
+            log.warning("connection_closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._loop.call_later(_LAST_WORDS_S, self._transport.abort)
+        else:
+            self._transport.close()
+
+    # -- frames -----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Take the frames that are there."""
+        self._guarded(self._take_frames)
+
+    def _take_frames(self) -> None:
+        session = self.session
+        while self.is_writable and session.step is not Step.CLOSED:
+            frame = self._frames.next_frame()
+            if frame is None:
+                return
+            before = session.step
+            session.handle(frame)
+            if session.step is Step.OPEN and before is not Step.OPEN:
+                self._frames.max_bytes = session.frame_max or _UNLIMITED
+                self._tick()
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """What goes wrong for one client is no affair of the others."""
+        try:
+            call()
+        except MalformedFrame as error:
+            self.session.fail(error)
+        except Exception:
+            log.exception("request_failed", peer=f"{self.peer_host}:{self.peer_port}")
+            self.session.end("a request failed")
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Look whether the client is alive and answers, and let it know that this node is."""
+        session, now = self.session, self._loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_closing:
+            return
+        limits = self._node.limits
+        interval = limits.request_timeout_ms / 2000
+        if session.step < Step.OPEN:
+            interval = limits.handshake_timeout_ms / 1000
+            if now - self._made_at >= interval:
+                session.end(f"not open after {interval:g} s")
+                return
+        elif session.overdue(self._node.now_ms()):
+            session.end("a ConsumerUpdate was not answered")
+            return
+        if session.heartbeat_s and session.step is Step.OPEN:
+            interval = min(interval, session.heartbeat_s / 2)
+            if self.is_writable and now - self._read_at > _MISSED * session.heartbeat_s:
+                session.end("no heartbeat")
+                return
+            if now - self._written_at >= interval:
+                self.write(_HEARTBEAT)
+        self._timer = self._loop.call_later(interval, self._tick)

@@ -1,0 +1,205 @@
+"""What consumers ask: chunks for credit, offsets that are kept, and to be the one that is active."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.codec import encode
+from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
+from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
+from fencepost.coordinator.rabbit_codec.frames import Frame
+from fencepost.coordinator.rabbit_server.catalogue import SIMPLE_GROUP
+from fencepost.coordinator.rabbit_server.publishing import MAX_REFERENCE_BYTES, checked_reference
+from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
+from fencepost.coordinator.rabbit_server.stream import KeptChunk, Stream
+
+_FILTER: Final = "filter."
+
+
+class Consumer:
+    """A subscription of a connection. Without an open log nothing is sent; an active consumer has one."""
+
+    def __init__(self, session: Session, frame: frames.Subscribe, stream: Stream) -> None:
+        properties = frame.properties
+        self.session = session
+        self.subscription_id = frame.subscription_id
+        self.stream = stream
+        self.name = properties.get("name", "")
+        self.offset = frame.offset
+        self.credit = frame.credit
+        self.is_single_active = properties.get("single-active-consumer") == "true"
+        self.partition_index = SIMPLE_GROUP
+        if "super-stream" in properties:
+            self.partition_index = session.catalogue.partition_index(properties["super-stream"], stream.name)
+        self.is_active = not self.is_single_active
+        self._filters = frozenset(value for key, value in properties.items() if key.startswith(_FILTER))
+        self._match_unfiltered = properties.get("match-unfiltered") == "true"
+        self._next_chunk: int | None = None
+        self._asked: dict[int, tuple[bool, int]] = {}
+        """Whether it was activated, and when, by the correlation id of each question that is not answered."""
+
+    def is_of(self, stream: str, name: str) -> bool:
+        """Whether this is a single active consumer of that group."""
+        return self.is_single_active and self.stream.name == stream and self.name == name
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether its log is open."""
+        return self._next_chunk is not None
+
+    # -- the log ----------------------------------------------------------------------------------------
+
+    def open_log(self, where: OffsetSpecification) -> None:
+        """Send from there on, as far as the credit goes."""
+        self._next_chunk = self.stream.find(where)
+        self.stream.readers[self.pump] = None
+        self.pump()
+
+    def close_log(self) -> None:
+        """Send nothing any more."""
+        self._next_chunk = None
+        self.stream.readers.pop(self.pump, None)
+
+    def pump(self) -> None:
+        """Send what there is, while there is credit and the client reads."""
+        while self._next_chunk is not None and self.credit > 0 and self.session.socket.is_writable:
+            found = self.stream.read(self._next_chunk)
+            if found is None:
+                return
+            chunk, self._next_chunk = found
+            if self._is_wanted(chunk):
+                self.credit -= 1
+                self._deliver(chunk)
+
+    def _is_wanted(self, chunk: KeptChunk) -> bool:
+        if not self._filters:
+            return True
+        values = chunk.filter_values
+        return not self._filters.isdisjoint(values) or (self._match_unfiltered and None in values)
+
+    def _deliver(self, chunk: KeptChunk) -> None:
+        if self.session.deliver_version == 1:
+            frame: Frame = frames.Deliver(self.subscription_id, chunk.data)
+        else:
+            newest = self.stream.chunks[-1].first_offset
+            frame = frames.DeliverCommitted(self.subscription_id, newest, chunk.data)
+        self.session.socket.write(encode(frame))
+
+    # -- single active consumers ------------------------------------------------------------------------
+
+    def update(self, *, active: bool) -> None:
+        """Tell the client that it is active from now on, or no more; an active one waits for its answer."""
+        self.is_active = active
+        if not active:
+            self.close_log()
+        correlation_id = self.session.next_correlation_id()
+        self._asked[correlation_id] = (active, self.session.node.now_ms())
+        self.session.send(frames.ConsumerUpdate(correlation_id, self.subscription_id, int(active)))
+
+    def answered(self, frame: frames.ConsumerUpdateResponse) -> bool:
+        """The client has answered; whether it was this consumer that it was asked for.
+
+        A step-down's answer lets the group choose, unless the consumer was activated again meanwhile: then
+        the answer to that is what counts.
+        """
+        asked = self._asked.pop(frame.correlation_id, None)
+        if asked is None:
+            return False
+        activated = asked[0]
+        if self.is_active and activated:
+            given = frame.offset
+            self.open_log(self.offset if given.type is OffsetType.NONE else given)
+        elif not self.is_active and not activated:
+            self.session.node.groups.stepped_down(self.session, self)
+        return True
+
+    def owes_since(self, now_ms: int) -> int:
+        """For how many ms the client has owed its oldest answer."""
+        return max((now_ms - since_ms for _, since_ms in self._asked.values()), default=0)
+
+    def remove(self) -> None:
+        """End the subscription. If it was stepping down nobody else will answer: the group is told first."""
+        self.close_log()
+        del self.session.consumers[self.subscription_id]
+        if self.is_single_active:
+            groups = self.session.node.groups
+            for activated, _ in self._asked.values():
+                if not activated:
+                    groups.stepped_down(self.session, self)
+            groups.unregister(self.session, self)
+
+
+def _subscribe(session: Session, frame: frames.Subscribe) -> None:
+    checked_reference(frame.properties.get("name", ""))
+    stream = session.catalogue.stream(frame.stream)
+    if frame.subscription_id in session.consumers:
+        code = ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS
+        raise Refused(code, f"subscription {frame.subscription_id} exists")
+    consumer = Consumer(session, frame, stream)
+    if consumer.is_single_active:
+        if not consumer.name:
+            raise Refused(ResponseCode.PRECONDITION_FAILED, "a single active consumer must have a name")
+        consumer.is_active = session.node.groups.register(session, consumer)
+    session.consumers[frame.subscription_id] = consumer
+    session.send(frames.SubscribeResponse(frame.correlation_id))
+    if not consumer.is_single_active:
+        consumer.open_log(frame.offset)
+
+
+def _credit(session: Session, frame: frames.Credit) -> Frame | None:
+    consumer = session.consumers.get(frame.subscription_id)
+    if consumer is None:
+        code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+        return frames.CreditResponse(code, frame.subscription_id)
+    consumer.credit += frame.credit
+    if not consumer.is_reading:
+        return frames.CreditResponse(ResponseCode.PRECONDITION_FAILED, frame.subscription_id)
+    consumer.pump()
+    return None
+
+
+def _unsubscribe(session: Session, frame: frames.Unsubscribe) -> Frame | None:
+    consumer = session.consumers.get(frame.subscription_id)
+    if consumer is None:
+        code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
+        raise Refused(code, f"there is no subscription {frame.subscription_id}")
+    consumer.remove()
+    return response_to(frame)
+
+
+def _consumer_update_response(session: Session, frame: frames.ConsumerUpdateResponse) -> None:
+    """An answer to a question that was never asked, or asked for a consumer that has gone, means nothing."""
+    for consumer in tuple(session.consumers.values()):
+        if consumer.answered(frame):
+            return
+
+
+def _store_offset(session: Session, frame: frames.StoreOffset) -> None:
+    stream = session.catalogue.streams.get(frame.stream)
+    if stream is not None and len(frame.reference.encode()) <= MAX_REFERENCE_BYTES:
+        stream.offsets[frame.reference] = frame.offset
+
+
+def _query_offset(session: Session, frame: frames.QueryOffset) -> Frame | None:
+    stored = session.catalogue.stream(frame.stream).offsets.get(frame.reference)
+    if stored is None:
+        raise Refused(ResponseCode.NO_OFFSET, f"nothing is stored for {frame.reference!r}")
+    return response_to(frame, offset=stored)
+
+
+def _resolve_offset_spec(session: Session, frame: frames.ResolveOffsetSpec) -> Frame | None:
+    return response_to(frame, offset=session.catalogue.stream(frame.stream).resolve(frame.offset))
+
+
+HANDLERS: Final[Mapping[type, Handler]] = {
+    frames.Subscribe: _subscribe,
+    frames.Credit: _credit,
+    frames.Unsubscribe: _unsubscribe,
+    frames.ConsumerUpdateResponse: _consumer_update_response,
+    frames.StoreOffset: _store_offset,
+    frames.QueryOffset: _query_offset,
+    frames.ResolveOffsetSpec: _resolve_offset_spec,
+}

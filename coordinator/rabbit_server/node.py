@@ -1,0 +1,69 @@
+"""What all connections of a node share: virtual hosts, users, limits, groups."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from fencepost.coordinator.rabbit_codec.codes import ResponseCode
+from fencepost.coordinator.rabbit_server.catalogue import Catalogue
+from fencepost.coordinator.rabbit_server.groups import Groups
+from fencepost.coordinator.rabbit_server.stream import Stream
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.rabbit_server.session import Session
+
+DEFAULT_USERS: Final = {"guest": "guest"}
+LOOPBACK_USERS: Final = frozenset({"guest"})
+"""Users whose password everybody knows: they may connect from this machine only, as in RabbitMQ."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node allows, by RabbitMQ's defaults."""
+
+    frame_max: int = 1_048_576
+    """Bytes of a frame that a client sends, once its connection is open."""
+    heartbeat_s: int = 60
+    """What Tune proposes; 0 for none."""
+    max_connections: int = 10_000
+    request_timeout_ms: int = 60_000
+    """How long a client may take to answer a ConsumerUpdate."""
+    handshake_timeout_ms: int = 10_000
+    """How long a client may take from connecting to Open."""
+
+
+class Node:
+    """One RabbitMQ, as its stream clients see it."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        *,
+        now_ms: Callable[[], int],
+        users: Mapping[str, str] | None = None,
+        virtual_hosts: Iterable[str] = ("/",),
+        limits: Limits | None = None,
+    ) -> None:
+        self.groups = groups
+        self.now_ms = now_ms
+        self.limits = limits or Limits()
+        self.virtual_hosts = {name: Catalogue() for name in virtual_hosts}
+        self.sessions: dict[Session, None] = {}
+        """All that are connected."""
+        self._users = dict(DEFAULT_USERS if users is None else users)
+
+    def is_user(self, name: str, password: str) -> bool:
+        """Whether there is such a user, and that is the password."""
+        known = self._users.get(name)
+        given = password.encode()
+        return hmac.compare_digest(given, (known or "").encode()) and known is not None
+
+    def forget(self, virtual_host: str, stream: Stream) -> None:
+        """A stream was deleted: tell those who publish to it or read it."""
+        stream.readers.clear()
+        for session in tuple(self.sessions):
+            if session.virtual_host == virtual_host:
+                session.stream_gone(stream.name, ResponseCode.STREAM_NOT_AVAILABLE)

@@ -1,0 +1,89 @@
+"""What publishers ask: to be declared, to publish, and how far they had come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.codes import ResponseCode
+from fencepost.coordinator.rabbit_codec.entries import InvalidBatch, check_batch, entries_of
+from fencepost.coordinator.rabbit_codec.frames import Frame
+from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
+from fencepost.coordinator.rabbit_server.stream import Stream
+
+MAX_REFERENCE_BYTES: Final = 255
+
+
+class Publisher(NamedTuple):
+    """A publisher of a connection; without a reference its duplicates are not told."""
+
+    stream: Stream
+    reference: str
+
+
+def checked_reference(reference: str) -> str:
+    """A name of a publisher or a consumer.
+
+    :raises Refused: if it is too long.
+    """
+    if len(reference.encode()) > MAX_REFERENCE_BYTES:
+        raise Refused(
+            ResponseCode.PRECONDITION_FAILED, f"a reference of more than {MAX_REFERENCE_BYTES} bytes"
+        )
+    return reference
+
+
+def _declare_publisher(session: Session, frame: frames.DeclarePublisher) -> Frame | None:
+    reference = checked_reference(frame.reference)
+    stream = session.catalogue.stream(frame.stream)
+    if frame.publisher_id in session.publishers:
+        raise Refused(ResponseCode.PRECONDITION_FAILED, f"publisher {frame.publisher_id} exists")
+    if reference and (stream, reference) in session.publishers.values():
+        raise Refused(ResponseCode.PRECONDITION_FAILED, f"the reference {reference!r} is taken")
+    session.publishers[frame.publisher_id] = Publisher(stream, reference)
+    return response_to(frame)
+
+
+def _publish(session: Session, frame: frames.Publish) -> Frame | None:
+    entries = entries_of(frame)
+    publisher = session.publishers.get(frame.publisher_id)
+    if publisher is None:
+        code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
+        return frames.PublishError(frame.publisher_id, {each.publishing_id: code for each in entries})
+    good = len(entries)
+    try:
+        for number, entry in enumerate(entries):
+            good = number
+            check_batch(entry)
+        good = len(entries)
+    except InvalidBatch:
+        # What comes after a refused batch is refused too: publishing ids shall have no gap.
+        code = ResponseCode.PRECONDITION_FAILED
+        refused = {each.publishing_id: code for each in entries[good:]}
+        session.send(frames.PublishError(frame.publisher_id, refused))
+    if not good:
+        return None
+    publisher.stream.append(entries[:good], publisher.reference, session.node.now_ms())
+    return frames.PublishConfirm(frame.publisher_id, [each.publishing_id for each in entries[:good]])
+
+
+def _query_publisher_sequence(session: Session, frame: frames.QueryPublisherSequence) -> Frame | None:
+    sequences = session.catalogue.stream(frame.stream).sequences
+    return response_to(frame, sequence=max(sequences.get(frame.reference, 0), 0))
+
+
+def _delete_publisher(session: Session, frame: frames.DeletePublisher) -> Frame | None:
+    if session.publishers.pop(frame.publisher_id, None) is None:
+        raise Refused(ResponseCode.PUBLISHER_DOES_NOT_EXIST, f"there is no publisher {frame.publisher_id}")
+    return response_to(frame)
+
+
+HANDLERS: Final[Mapping[type, Handler]] = {
+    frames.DeclarePublisher: _declare_publisher,
+    frames.Publish: _publish,
+    frames.FilteredPublish: _publish,
+    frames.QueryPublisherSequence: _query_publisher_sequence,
+    frames.DeletePublisher: _delete_publisher,
+}

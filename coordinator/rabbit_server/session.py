@@ -1,0 +1,197 @@
+"""One client's connection, without its socket: frames in, frames out.
+
+The steps are PeerProperties, SaslHandshake, SaslAuthenticate, Tune and Open; what else comes before Open ends
+the connection without a word. After Open an unknown frame is answered with Close.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from fencepost.coordinator.codec.framing import FrameTooLarge, MalformedFrame
+from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.codec import decode, encode
+from fencepost.coordinator.rabbit_codec.codes import ResponseCode
+from fencepost.coordinator.rabbit_codec.frames import Frame, Request
+from fencepost.coordinator.rabbit_server.catalogue import Catalogue
+from fencepost.coordinator.rabbit_server.refusal import Refused
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.rabbit_server.consuming import Consumer
+    from fencepost.coordinator.rabbit_server.node import Node
+    from fencepost.coordinator.rabbit_server.publishing import Publisher
+
+
+class Step(enum.IntEnum):
+    """How far a connection has come."""
+
+    CONNECTED = 0
+    AUTHENTICATING = 1
+    TUNING = 2
+    TUNED = 3
+    OPEN = 4
+    CLOSED = 5
+    """Nothing is taken any more."""
+
+
+class Socket(Protocol):
+    """What a session has of its connection."""
+
+    peer_host: str
+    peer_port: int
+    local_host: str
+    local_port: int
+    """Where the client has reached this node: where others can, too."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client reads what it is sent."""
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+
+    def hang_up(self, reason: str) -> None:
+        """Close behind what was sent; a reason is one to complain about."""
+
+
+Handler: TypeAlias = Callable[["Session", Any], Frame | None]
+"""Answers a frame, or does what it says. `Refused` becomes the response with its code."""
+
+
+class Session:
+    """The state of one connection. `handle` takes frames one by one, and never raises."""
+
+    def __init__(self, number: int, node: Node, socket: Socket, handlers: Mapping[type, Handler]) -> None:
+        self.number = number
+        """Never used again in this node."""
+        self.node = node
+        self.socket = socket
+        self._handlers = handlers
+        self.step = Step.CONNECTED
+        self.user = ""
+        self.virtual_host = ""
+        self.properties: Mapping[str, str] = {}
+        """What the client said about itself."""
+        self.frame_max = 0
+        """Bytes that a frame of the client may have after Open."""
+        self.heartbeat_s = 0
+        self.deliver_version = 1
+        self.publishers: dict[int, Publisher] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self._asked = 0
+
+    @property
+    def name(self) -> str:
+        """The connection's name, as RabbitMQ lists it."""
+        here, there = self.socket, f"{self.socket.peer_host}:{self.socket.peer_port}"
+        return f"{there} -> {here.local_host}:{here.local_port}"
+
+    @property
+    def client_name(self) -> str:
+        """The name that the client gave the connection, or the connection's own."""
+        return self.properties.get("connection_name") or self.name
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """What exists in the connection's virtual host."""
+        return self.node.virtual_hosts[self.virtual_host]
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame."""
+        self.socket.write(encode(frame))
+
+    def next_correlation_id(self) -> int:
+        """A number for a question to the client."""
+        self._asked += 1
+        return self._asked - 1
+
+    def handle(self, data: bytes) -> None:
+        """Take one frame.
+
+        :raises MalformedFrame: if it is none.
+        """
+        if self.step is Step.CLOSED:
+            return
+        frame = decode(data)
+        handler = self._handlers.get(type(frame))
+        if handler is None or (self.step is not Step.OPEN and type(frame) not in BEFORE_OPEN):
+            raise MalformedFrame(f"{type(frame).__name__} is not expected from a client now")
+        try:
+            answer = handler(self, frame)
+        except Refused as refused:
+            answer = response_to(frame, refused.code)
+        if answer is not None:
+            self.send(answer)
+
+    def fail(self, error: Exception) -> None:
+        """End the connection, since what the client sent can't be trusted any more."""
+        if self.step is Step.OPEN:
+            too_large = isinstance(error, FrameTooLarge)
+            code = ResponseCode.FRAME_TOO_LARGE if too_large else ResponseCode.UNKNOWN_FRAME
+            self.send(frames.Close(1, code, "frame too large" if too_large else "unknown frame"))
+        self.end(str(error))
+
+    def end(self, reason: str = "") -> None:
+        """Close the connection behind what was sent. A reason is one to complain about."""
+        if self.step is not Step.CLOSED:
+            self.lost()
+            self.socket.hang_up(reason)
+
+    def lost(self) -> None:
+        """The connection is no more: neither are its publishers and consumers."""
+        if self.step is Step.CLOSED:
+            return
+        self.step = Step.CLOSED
+        for consumer in self.consumers.values():
+            consumer.close_log()
+        self.consumers.clear()
+        self.publishers.clear()
+        self.node.groups.connection_down(self)
+
+    def pump(self) -> None:
+        """The client reads again: go on sending."""
+        for consumer in tuple(self.consumers.values()):
+            consumer.pump()
+
+    def stream_gone(self, stream: str, code: ResponseCode) -> None:
+        """Forget the publishers and consumers of a stream, and tell the client if it had some."""
+        consumers = [each for each in self.consumers.values() if each.stream.name == stream]
+        publishers = [number for number, each in self.publishers.items() if each.stream.name == stream]
+        for consumer in consumers:
+            consumer.remove()
+        for number in publishers:
+            del self.publishers[number]
+        if consumers or publishers:
+            self.send(frames.MetadataUpdate(code, stream))
+
+    def overdue(self, now_ms: int) -> bool:
+        """Whether the client owes an answer for too long."""
+        limit = self.node.limits.request_timeout_ms
+        return any(consumer.owes_since(now_ms) > limit for consumer in self.consumers.values())
+
+
+BEFORE_OPEN: Final = frozenset(
+    {
+        frames.PeerProperties,
+        frames.SaslHandshake,
+        frames.SaslAuthenticate,
+        frames.Tune,
+        frames.TuneResponse,
+        frames.Open,
+        frames.Heartbeat,
+    }
+)
+
+_RESPONSES: Final[dict[type, Any]] = {
+    each: getattr(frames, f"{name}Response")
+    for name, each in vars(frames).items()
+    if isinstance(each, type) and issubclass(each, Request) and hasattr(frames, f"{name}Response")
+}
+
+
+def response_to(request: Frame, code: ResponseCode = ResponseCode.OK, **values: Any) -> Frame | None:
+    """The response to a request; None for a frame that has none."""
+    make = _RESPONSES.get(type(request))
+    return None if make is None else make(request.correlation_id, code, **values)  # type: ignore[attr-defined]

@@ -1,0 +1,138 @@
+"""One stream: its chunks in memory, what publishers said last, and what consumers stored."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from fencepost.coordinator.rabbit_codec.chunks import MAX_ENTRIES, write_chunk
+from fencepost.coordinator.rabbit_codec.codes import OffsetType
+from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
+from fencepost.coordinator.rabbit_codec.frames import Entry
+from fencepost.coordinator.rabbit_server.retention import Retention
+
+EPOCH: Final = 1
+"""Of all chunks: there is one leader, and it never changes."""
+
+
+class KeptChunk(NamedTuple):
+    """A chunk of a stream."""
+
+    first_offset: int
+    timestamp_ms: int
+    records: int
+    data: bytes
+    """All of it, as Deliver carries it."""
+    filter_values: frozenset[str | None]
+    """The filter values of its messages; None stands for messages without one."""
+
+
+class Stream:
+    """A stream's log. Readers go by numbers of chunks; a number that is gone means the oldest one left."""
+
+    def __init__(self, name: str, arguments: Mapping[str, str]) -> None:
+        self.name = name
+        self.arguments = dict(arguments)
+        self._retention = Retention.of(arguments)
+        self._chunks: list[KeptChunk] = []
+        self._dropped = 0
+        self._bytes = 0
+        self.next_offset = 0
+        self.sequences: dict[str, int] = {}
+        """The highest publishing id of each publisher's reference."""
+        self.offsets: dict[str, int] = {}
+        """What was stored, by the consumer's name."""
+        self.readers: dict[Callable[[], None], None] = {}
+        """Called when a chunk has come."""
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def append(self, entries: Sequence[Entry], reference: str, now_ms: int) -> None:
+        """Append what is no duplicate. Of a publisher with a reference only higher publishing ids are new."""
+        fresh = self._fresh(entries, reference) if reference else entries
+        for start in range(0, len(fresh), MAX_ENTRIES):
+            self._append_chunk(fresh[start : start + MAX_ENTRIES], now_ms)
+        if fresh:
+            self._retain(now_ms)
+            for tell in tuple(self.readers):
+                tell()
+
+    def _fresh(self, entries: Iterable[Entry], reference: str) -> list[Entry]:
+        highest = self.sequences.get(reference, -1)
+        fresh = []
+        for entry in entries:
+            if entry.publishing_id > highest:
+                highest = entry.publishing_id
+                fresh.append(entry)
+        self.sequences[reference] = highest
+        return fresh
+
+    def _append_chunk(self, entries: Sequence[Entry], now_ms: int) -> None:
+        records = sum(entry.records for entry in entries)
+        data = write_chunk(self.next_offset, now_ms, EPOCH, [entry.data for entry in entries], records)
+        filter_values = frozenset(entry.filter_value for entry in entries)
+        self._chunks.append(KeptChunk(self.next_offset, now_ms, records, data, filter_values))
+        self._bytes += len(data)
+        self.next_offset += records
+
+    def _retain(self, now_ms: int) -> None:
+        """Drop the oldest chunks, but never the newest one."""
+        dropped = 0
+        for chunk in self._chunks[:-1]:
+            if not self._retention.exceeded(self._bytes, now_ms - chunk.timestamp_ms):
+                break
+            self._bytes -= len(chunk.data)
+            dropped += 1
+        del self._chunks[:dropped]
+        self._dropped += dropped
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    @property
+    def chunks(self) -> Sequence[KeptChunk]:
+        """All chunks that are left."""
+        return self._chunks
+
+    def read(self, number: int) -> tuple[KeptChunk, int] | None:
+        """The chunk of that number or the oldest one after it, and the next number; None at the end."""
+        at = max(number - self._dropped, 0)
+        return (self._chunks[at], at + self._dropped + 1) if at < len(self._chunks) else None
+
+    def find(self, where: OffsetSpecification) -> int:
+        """The number of the chunk to begin with; past the end, that of the next one to come."""
+        return self._dropped + self._find(where)
+
+    def _find(self, where: OffsetSpecification) -> int:
+        end = len(self._chunks)
+        match where.type:
+            case OffsetType.FIRST | OffsetType.NONE:
+                return 0
+            case OffsetType.LAST:
+                return max(end - 1, 0)
+            case OffsetType.NEXT:
+                return end
+            case OffsetType.TIMESTAMP:
+                return bisect_left(self._chunks, where.value, key=attrgetter("timestamp_ms"))
+            case OffsetType.OFFSET:
+                if where.value >= self.next_offset:
+                    return end
+                return max(bisect_right(self._chunks, where.value, key=attrgetter("first_offset")) - 1, 0)
+
+    def resolve(self, where: OffsetSpecification) -> int:
+        """The offset that a specification means now."""
+        found = self.read(self.find(where))
+        start = self.next_offset if found is None else found[0].first_offset
+        return max(start, where.value) if where.type is OffsetType.OFFSET else start
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """The numbers that StreamStats answers; -1 where there is nothing yet."""
+        first, last = (self._chunks[0], self._chunks[-1]) if self._chunks else (None, None)
+        return {
+            "first_chunk_id": first.first_offset if first else -1,
+            "last_chunk_id": last.first_offset if last else -1,
+            "committed_chunk_id": last.first_offset if last else -1,
+            "committed_offset": self.next_offset - 1,
+        }
