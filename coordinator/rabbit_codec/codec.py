@@ -9,8 +9,8 @@ from typing import Any, Final, get_type_hints
 
 from fencepost.coordinator.codec.framing import FrameBuffer, MalformedFrame
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.fields import Field
-from fencepost.coordinator.rabbit_codec.frames import Frame
 
 INITIAL_FRAME_MAX: Final = 8192
 """The longest frame before Open succeeded; RabbitMQ's `stream.initial_frame_max`."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.rabbit_codec.base import Entry
 from fencepost.coordinator.rabbit_codec.fields import I32, OPTIONAL_STRING, U64
-from fencepost.coordinator.rabbit_codec.frames import Entry, FilteredPublish, Publish
+from fencepost.coordinator.rabbit_codec.frames import FilteredPublish, Publish
 
 _SIMPLE: Final = struct.Struct(">I")
 _BATCH: Final = struct.Struct(">BHII")

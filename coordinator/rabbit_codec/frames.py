@@ -7,47 +7,32 @@ of fields is that of the bytes (PROTOCOL.adoc of RabbitMQ's stream plugin, Comma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from fencepost.coordinator.rabbit_codec import fields
-from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
-from fencepost.coordinator.rabbit_codec.fields import FIRST, Field, OffsetSpecification
-
-U8: TypeAlias = Annotated[int, fields.U8]
-U16: TypeAlias = Annotated[int, fields.U16]
-U32: TypeAlias = Annotated[int, fields.U32]
-U64: TypeAlias = Annotated[int, fields.U64]
-Text: TypeAlias = Annotated[str, fields.STRING]
-Texts: TypeAlias = Annotated[Sequence[str], fields.array(fields.STRING)]
-Properties: TypeAlias = Annotated[Mapping[str, str], fields.PROPERTIES]
-TrailingProperties: TypeAlias = Annotated[Mapping[str, str], fields.TRAILING_PROPERTIES]
-Rest: TypeAlias = Annotated[bytes, fields.REST]
-Specification: TypeAlias = Annotated[OffsetSpecification, fields.OFFSET_SPECIFICATION]
-
-
-class Frame(msgspec.Struct, frozen=True):
-    """Anything that is sent."""
-
-    key: ClassVar[Key]
-    version: ClassVar[int] = 1
-    is_response: ClassVar[bool] = False
-
-
-class Request(Frame, frozen=True):
-    """A frame that is answered with the same correlation id."""
-
-    correlation_id: U32
-
-
-class Response(Frame, frozen=True):
-    """An answer that says how the request went, and no more."""
-
-    is_response: ClassVar[bool] = True
-    correlation_id: U32
-    code: U16 = ResponseCode.OK
-
+from fencepost.coordinator.rabbit_codec.base import (
+    U8,
+    U16,
+    U32,
+    U64,
+    BrokerAddress,
+    CommandVersion,
+    Frame,
+    Properties,
+    Request,
+    Response,
+    Rest,
+    Specification,
+    StreamPlace,
+    Text,
+    Texts,
+    TrailingProperties,
+    record,
+)
+from fencepost.coordinator.rabbit_codec.codes import Key
+from fencepost.coordinator.rabbit_codec.fields import FIRST, OffsetSpecification
 
 # -- publishing -----------------------------------------------------------------------------------------
 
@@ -65,16 +50,6 @@ class DeclarePublisherResponse(Response, frozen=True):
     """The answer to DeclarePublisher."""
 
     key: ClassVar[Key] = Key.DECLARE_PUBLISHER
-
-
-class Entry(NamedTuple):
-    """One message, or a batch of them, as a publisher gives it: what a chunk will hold, and what tells it."""
-
-    publishing_id: int
-    data: bytes
-    """With the header that it has in a chunk."""
-    records: int = 1
-    filter_value: str | None = None
 
 
 class Publish(Frame, frozen=True):
@@ -146,7 +121,7 @@ class Subscribe(Request, frozen=True):
     stream: Text
     offset: Specification = FIRST
     credit: U16 = 0
-    properties: TrailingProperties = {}
+    properties: TrailingProperties = msgspec.field(default_factory=dict)
 
 
 class SubscribeResponse(Response, frozen=True):
@@ -248,7 +223,7 @@ class ResolveOffsetSpec(Request, frozen=True):
     key: ClassVar[Key] = Key.RESOLVE_OFFSET_SPEC
     stream: Text
     offset: Specification
-    properties: TrailingProperties = {}
+    properties: TrailingProperties = msgspec.field(default_factory=dict)
 
 
 class ResolveOffsetSpecResponse(Response, frozen=True):
@@ -267,7 +242,7 @@ class Create(Request, frozen=True):
 
     key: ClassVar[Key] = Key.CREATE
     stream: Text
-    arguments: Properties = {}
+    arguments: Properties = msgspec.field(default_factory=dict)
 
 
 class CreateResponse(Response, frozen=True):
@@ -296,7 +271,7 @@ class CreateSuperStream(Request, frozen=True):
     name: Text
     partitions: Texts
     binding_keys: Texts
-    arguments: Properties = {}
+    arguments: Properties = msgspec.field(default_factory=dict)
 
 
 class CreateSuperStreamResponse(Response, frozen=True):
@@ -325,40 +300,6 @@ class Metadata(Request, frozen=True):
     streams: Texts
 
 
-class BrokerAddress(NamedTuple):
-    """A node, as Metadata tells of it."""
-
-    reference: int
-    host: str
-    port: int
-
-
-class StreamPlace(NamedTuple):
-    """Where a stream is; 65535 stands for no leader."""
-
-    stream: str
-    code: int
-    leader: int
-    replicas: Sequence[int] = ()
-
-
-def _record(make: type, *parts: Field) -> Field:
-    """A named tuple as the sequence of its fields."""
-
-    def read(data: bytes, at: int) -> tuple[object, int]:
-        values = []
-        for part in parts:
-            value, at = part.read(data, at)
-            values.append(value)
-        return make(*values), at
-
-    def write(record: tuple[object, ...], out: list[bytes]) -> None:
-        for part, value in zip(parts, record, strict=True):
-            part.write(value, out)
-
-    return Field(read, write)
-
-
 class MetadataResponse(Frame, frozen=True):
     """The answer to Metadata."""
 
@@ -366,12 +307,12 @@ class MetadataResponse(Frame, frozen=True):
     is_response: ClassVar[bool] = True
     correlation_id: U32
     brokers: Annotated[
-        Sequence[BrokerAddress], fields.array(_record(BrokerAddress, fields.U16, fields.STRING, fields.U32))
+        Sequence[BrokerAddress], fields.array(record(BrokerAddress, fields.U16, fields.STRING, fields.U32))
     ]
     streams: Annotated[
         Sequence[StreamPlace],
         fields.array(
-            _record(StreamPlace, fields.STRING, fields.U16, fields.U16, fields.array(fields.U16)),
+            record(StreamPlace, fields.STRING, fields.U16, fields.U16, fields.array(fields.U16)),
         ),
     ]
 
@@ -424,7 +365,9 @@ class StreamStatsResponse(Response, frozen=True):
     """The answer to StreamStats."""
 
     key: ClassVar[Key] = Key.STREAM_STATS
-    stats: Annotated[Mapping[str, int], fields.pairs(fields.STRING, fields.I64)] = {}
+    stats: Annotated[Mapping[str, int], fields.pairs(fields.STRING, fields.I64)] = msgspec.field(
+        default_factory=dict
+    )
 
 
 # -- the connection -------------------------------------------------------------------------------------
@@ -434,14 +377,14 @@ class PeerProperties(Request, frozen=True):
     """The client says who it is."""
 
     key: ClassVar[Key] = Key.PEER_PROPERTIES
-    properties: Properties = {}
+    properties: Properties = msgspec.field(default_factory=dict)
 
 
 class PeerPropertiesResponse(Response, frozen=True):
     """The server says who it is."""
 
     key: ClassVar[Key] = Key.PEER_PROPERTIES
-    properties: Properties = {}
+    properties: Properties = msgspec.field(default_factory=dict)
 
 
 class SaslHandshake(Request, frozen=True):
@@ -497,7 +440,7 @@ class OpenResponse(Response, frozen=True):
     """The answer to Open."""
 
     key: ClassVar[Key] = Key.OPEN
-    properties: TrailingProperties = {}
+    properties: TrailingProperties = msgspec.field(default_factory=dict)
 
 
 class Close(Request, frozen=True):
@@ -520,15 +463,7 @@ class Heartbeat(Frame, frozen=True):
     key: ClassVar[Key] = Key.HEARTBEAT
 
 
-class CommandVersion(NamedTuple):
-    """The versions of one frame that somebody speaks."""
-
-    key: int
-    min_version: int
-    max_version: int
-
-
-_COMMAND_VERSIONS = fields.array(_record(CommandVersion, fields.U16, fields.U16, fields.U16))
+_COMMAND_VERSIONS = fields.array(record(CommandVersion, fields.U16, fields.U16, fields.U16))
 
 
 class ExchangeCommandVersions(Request, frozen=True):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import BrokerAddress, Frame, StreamPlace
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_codec.frames import BrokerAddress, Frame, StreamPlace
 from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
 
 _NO_LEADER: Final = 0xFFFF

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.codec import encode
 from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
-from fencepost.coordinator.rabbit_codec.frames import Frame
 from fencepost.coordinator.rabbit_server.catalogue import SIMPLE_GROUP
 from fencepost.coordinator.rabbit_server.publishing import MAX_REFERENCE_BYTES, checked_reference
 from fencepost.coordinator.rabbit_server.refusal import Refused

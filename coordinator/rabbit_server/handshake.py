@@ -8,8 +8,8 @@ from typing import Final
 
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import CommandVersion, Frame
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
-from fencepost.coordinator.rabbit_codec.frames import CommandVersion, Frame
 from fencepost.coordinator.rabbit_server.node import LOOPBACK_USERS
 from fencepost.coordinator.rabbit_server.session import Handler, Session, Step, response_to
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from fencepost.coordinator.codec.framing import FrameTooLarge, MalformedFrame
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import Frame, Request
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_codec.frames import Frame, Request
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
 from fencepost.coordinator.rabbit_server.refusal import Refused
 

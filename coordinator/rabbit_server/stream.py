@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from fencepost.coordinator.rabbit_codec.base import Entry
 from fencepost.coordinator.rabbit_codec.chunks import MAX_ENTRIES, write_chunk
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
-from fencepost.coordinator.rabbit_codec.frames import Entry
 from fencepost.coordinator.rabbit_server.retention import Retention
 
 EPOCH: Final = 1

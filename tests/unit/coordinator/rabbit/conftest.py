@@ -9,12 +9,12 @@ import pytest
 
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import Entry, Frame, Request
 from fencepost.coordinator.rabbit_codec.chunks import Chunk, read_chunk
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, messages_of, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST, NONE, OffsetSpecification
-from fencepost.coordinator.rabbit_codec.frames import Entry, Frame
 from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
 from fencepost.coordinator.rabbit_server.groups import Groups
 from fencepost.coordinator.rabbit_server.node import Limits, Node
@@ -62,7 +62,7 @@ class Client:
             self.session.fail(error)
         self.rig.settle()
 
-    def ask(self, make: type[frames.Request], *values: Any, **fields: Any) -> Any:
+    def ask(self, make: type[Request], *values: Any, **fields: Any) -> Any:
         """The response to a request; what came besides is left in `got`."""
         self._correlation_id += 1
         self.send(make(self._correlation_id, *values, **fields))
@@ -71,7 +71,7 @@ class Client:
                 return self.got.pop(place)
         raise AssertionError(f"no answer among {self.got}")
 
-    def code(self, make: type[frames.Request], *values: Any, **fields: Any) -> ResponseCode:
+    def code(self, make: type[Request], *values: Any, **fields: Any) -> ResponseCode:
         """The code of the response to a request."""
         return ResponseCode(self.ask(make, *values, **fields).code)
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from fencepost.coordinator.codec.framing import FrameTooLarge, MalformedFrame
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import BrokerAddress, CommandVersion, Entry, Frame, StreamPlace
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk, write_chunk
 from fencepost.coordinator.rabbit_codec.codec import UnknownFrame, decode, encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.entries import batch, entries_of, message, messages_of, publish
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
-from fencepost.coordinator.rabbit_codec.frames import Entry
 
 PROPERTIES = {"a": "1", "b": ""}
 SPECIFICATION = OffsetSpecification(OffsetType.OFFSET, 2**63)
@@ -46,8 +46,8 @@ SAMPLES = [
     frames.Metadata(1, ("a", "b")),
     frames.MetadataResponse(
         1,
-        (frames.BrokerAddress(0, "127.0.0.1", 5552),),
-        (frames.StreamPlace("a", 1, 0, (1, 2)), frames.StreamPlace("b", 2, 65535)),
+        (BrokerAddress(0, "127.0.0.1", 5552),),
+        (StreamPlace("a", 1, 0, (1, 2)), StreamPlace("b", 2, 65535)),
     ),
     frames.MetadataUpdate(6, "stream"),
     frames.PeerProperties(1, PROPERTIES),
@@ -72,8 +72,8 @@ SAMPLES = [
     frames.ConsumerUpdate(1, 2, 1),
     frames.ConsumerUpdateResponse(1, 1, SPECIFICATION),
     frames.ConsumerUpdateResponse(1),
-    frames.ExchangeCommandVersions(1, (frames.CommandVersion(2, 1, 2),)),
-    frames.ExchangeCommandVersionsResponse(1, 1, (frames.CommandVersion(2, 1, 2),)),
+    frames.ExchangeCommandVersions(1, (CommandVersion(2, 1, 2),)),
+    frames.ExchangeCommandVersionsResponse(1, 1, (CommandVersion(2, 1, 2),)),
     frames.StreamStats(1, "stream"),
     frames.StreamStatsResponse(1, 1, {"first_chunk_id": -1}),
     frames.CreateSuperStream(1, "super", ("a", "b"), ("0", "1"), PROPERTIES),
@@ -86,19 +86,19 @@ SAMPLES = [
 OPEN_ENDED = (frames.Deliver, frames.DeliverCommitted, frames.Publish, frames.ConsumerUpdateResponse)
 
 
-def kind(frame: frames.Frame) -> str:
+def kind(frame: Frame) -> str:
     return type(frame).__name__
 
 
 @pytest.mark.parametrize("frame", SAMPLES, ids=kind)
-def test_a_frame_comes_back_as_it_was(frame: frames.Frame) -> None:
+def test_a_frame_comes_back_as_it_was(frame: Frame) -> None:
     data = encode(frame)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     assert decode(data[4:]) == frame
 
 
 @pytest.mark.parametrize("frame", SAMPLES, ids=kind)
-def test_a_frame_that_is_cut_short_is_malformed(frame: frames.Frame) -> None:
+def test_a_frame_that_is_cut_short_is_malformed(frame: Frame) -> None:
     data = encode(frame)[4:]
     may_end = {len(encode(each)) - 4 for each in SAMPLES if type(each) is type(frame)}
     for length in range(len(data)):
@@ -110,7 +110,7 @@ def test_a_frame_that_is_cut_short_is_malformed(frame: frames.Frame) -> None:
 
 
 @pytest.mark.parametrize("frame", [each for each in SAMPLES if not isinstance(each, OPEN_ENDED)], ids=kind)
-def test_a_frame_that_is_too_long_is_malformed(frame: frames.Frame) -> None:
+def test_a_frame_that_is_too_long_is_malformed(frame: Frame) -> None:
     with pytest.raises(MalformedFrame):
         decode(encode(frame)[4:] + b"\0")
 
@@ -131,9 +131,7 @@ NAMES = {  # rstream's, where it has another one
         frames.QueryPublisherSequenceResponse(1, 1, 9),
         frames.SubscribeResponse(1, 3),
         frames.QueryOffsetResponse(1, 19, 0),
-        frames.MetadataResponse(
-            1, (frames.BrokerAddress(0, "here", 5552),), (frames.StreamPlace("a", 1, 0, (1, 2)),)
-        ),
+        frames.MetadataResponse(1, (BrokerAddress(0, "here", 5552),), (StreamPlace("a", 1, 0, (1, 2)),)),
         frames.MetadataUpdate(6, "stream"),
         frames.PeerPropertiesResponse(1, 1, PROPERTIES),
         frames.SaslHandshakeResponse(1, 1, ("PLAIN",)),
@@ -144,13 +142,13 @@ NAMES = {  # rstream's, where it has another one
         frames.RouteResponse(1, 1, ("a",)),
         frames.PartitionsResponse(1, 1, ("a", "b")),
         frames.ConsumerUpdate(1, 2, 1),
-        frames.ExchangeCommandVersionsResponse(1, 1, (frames.CommandVersion(2, 1, 2),)),
+        frames.ExchangeCommandVersionsResponse(1, 1, (CommandVersion(2, 1, 2),)),
         frames.CreditResponse(17, 1),
         frames.Heartbeat(),
     ],
     ids=kind,
 )
-def test_rstream_reads_what_the_server_writes_and_writes_the_same(frame: frames.Frame) -> None:
+def test_rstream_reads_what_the_server_writes_and_writes_the_same(frame: Frame) -> None:
     data = encode(frame)
     read = rstream.encoding.decode_frame(data[4:])
     if not frame.is_response:
@@ -212,7 +210,7 @@ def test_an_unknown_frame_is_told_from_a_broken_one() -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from(SAMPLES))
-def test_any_bytes_are_a_frame_or_malformed(tail: bytes, sample: frames.Frame) -> None:
+def test_any_bytes_are_a_frame_or_malformed(tail: bytes, sample: Frame) -> None:
     for data in (tail, encode(sample)[4:8] + tail, encode(sample)[4:12] + tail):
         try:
             frame = decode(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import CommandVersion
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
 
 
@@ -140,7 +141,7 @@ def test_heartbeats_are_taken_at_any_time(rig):
 
 def test_versions_are_exchanged_in_rabbitmqs_order(rig):
     client = rig.client()
-    answer = client.ask(frames.ExchangeCommandVersions, (frames.CommandVersion(Key.PUBLISH, 1, 2),))
+    answer = client.ask(frames.ExchangeCommandVersions, (CommandVersion(Key.PUBLISH, 1, 2),))
     assert answer.versions[Key.PUBLISH - 1] == (Key.PUBLISH, 1, 2)
     assert client.session.deliver_version == 1
 

@@ -12,11 +12,11 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import Entry, Frame
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST
-from fencepost.coordinator.rabbit_codec.frames import Entry, Frame
 from fencepost.coordinator.rabbit_server.broker import StreamBroker
 from fencepost.coordinator.rabbit_server.node import Limits
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import CommandVersion, Entry
 from fencepost.coordinator.rabbit_codec.codes import Key, OffsetType, ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import batch, message, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST, NEXT, OffsetSpecification
-from fencepost.coordinator.rabbit_codec.frames import CommandVersion, Entry
 
 OK = ResponseCode.OK
 LAST = OffsetSpecification(OffsetType.LAST)
