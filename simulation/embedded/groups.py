@@ -160,7 +160,7 @@ class GroupControls:
     async def _stable(self, members: int | None, timeout_s: float) -> list[GroupMember]:
         wanted = None if members is None else whole("members", members, 0, None)
         limit = duration("timeout", timeout_s)
-        if not await self._endpoint.watch.until(lambda: self._is_stable(wanted), limit):
+        if not await self._endpoint.watch.waiting.until(lambda: self._is_stable(wanted), limit):
             raise TimeoutError(self._why_not(wanted, limit))
         return self._members()
 

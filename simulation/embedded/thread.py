@@ -18,8 +18,9 @@ R = TypeVar("R")
 class LoopThread:
     """Runs an event loop from `start` to `stop`. Its thread never keeps an interpreter from ending."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, what: str = "this Kafka") -> None:
         self._name = name
+        self._what = what
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -52,7 +53,7 @@ class LoopThread:
         """
         if self._loop is None:
             work.close()
-            raise FencepostError("this Kafka is not running: enter it with `with` or `async with` first")
+            raise FencepostError(f"{self._what} is not running: enter it with `with` or `async with` first")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
@@ -30,6 +29,7 @@ from fencepost.simulation.checkers.liveness import uncovered
 from fencepost.simulation.embedded.classic import ClassicChronicle
 from fencepost.simulation.embedded.told import ToldMembers
 from fencepost.simulation.embedded.view import WORLD, GroupView, ShardView, host_of
+from fencepost.simulation.embedded.waiting import Waiting
 from fencepost.simulation.trace.chronicle import Chronicle
 from fencepost.simulation.trace.recorder import Event as TraceEvent
 from fencepost.simulation.trace.recorder import Recorder
@@ -149,7 +149,8 @@ class Watch:
         """The number of the newest row."""
         self._brokers: Brokers | None = None
         self._shards: dict[int, _ShardWatch] = {}
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self.waiting = Waiting()
+        """Those who look again after each step of a coordinator."""
 
     def attach(self, brokers: Brokers) -> None:
         """Watch these brokers, which have not started yet."""
@@ -171,7 +172,7 @@ class Watch:
         self._at(self._now_ms())
         self.note(host_of(shard.node_id), Kind.COORDINATOR, detail=what)
         self._guarded(self._tell, watch.hooks["on_coordinator_state"], host_of(shard.node_id), what)
-        self._wake()
+        self.waiting.wake()
 
     def note(self, actor: str, kind: Kind, *, state_to: str = "", group: str = "", detail: str = "") -> None:
         """A row of the trace that is about no step of a coordinator."""
@@ -191,7 +192,7 @@ class Watch:
         if outcome is not NOTHING:
             self._at(now_ms)
             self._told(self._shards[shard.number], event, outcome)
-        self._wake()
+        self.waiting.wake()
 
     def _told(self, watch: _ShardWatch, event: Event, outcome: Outcome) -> None:
         host = host_of(watch.view.shard.node_id)
@@ -261,7 +262,7 @@ class Watch:
                 for invariant, message in uncovered(group, coordinator.image, default):
                     self.report(group_id, invariant, message)
 
-    # -- what members said, and waiting -----------------------------------------------------------------
+    # -- what members said -----------------------------------------------------------------------------
 
     def owned(self, shard: Shard, group_id: str) -> Mapping[MemberId, Partitions]:
         """What each member of a group said last that it owns."""
@@ -272,32 +273,6 @@ class Watch:
         """Members of a group of whom its coordinator has accepted a request since it was loaded."""
         group = self._shards[shard.number].groups.get(group_id)
         return frozenset() if group is None else group.heard
-
-    async def until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is so, looking after each step of a coordinator; whether it is so in time."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        while not is_so():
-            waiter = loop.create_future()
-            self._waiters[waiter] = None
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await waiter
-            except TimeoutError:
-                return is_so()
-            finally:
-                self._waiters.pop(waiter, None)
-        return True
-
-    @property
-    def waiting(self) -> int:
-        """How many wait now."""
-        return len(self._waiters)
-
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 def _is_steady(outcome: Outcome) -> bool:
