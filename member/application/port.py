@@ -1,0 +1,92 @@
+"""What a stream thread needs of its member of the group, whatever protocol that speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+
+
+class Batch(NamedTuple):
+    """Records of one partition, in their order."""
+
+    partition: TopicPartition
+    records: Sequence[Any]
+    next_offset: int
+    """Where to go on once all of them are processed."""
+
+
+class CommitRefused(Exception):
+    """Offsets were not committed: the member lost its partitions, or nobody answered.
+
+    What was processed comes again, to whoever has the partition then.
+    """
+
+
+class ThreadEvents(Protocol):
+    """What a member tells its thread. A rebalance's callbacks run while the thread polls, or closes."""
+
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are given up when this ends; what was processed may still be committed."""
+
+    async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are added, or none are: the rebalance is over."""
+
+    async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are gone; nothing can be committed for them."""
+
+    def on_shutdown_requested(self) -> None:
+        """The group is to be shut down, as some client of the application asked (KIP-671)."""
+
+
+class GroupMember(Protocol):
+    """One member of the group, used by one thread. What it raises goes to the exception handler."""
+
+    async def start(self) -> None:
+        """Connect, and begin to join."""
+
+    async def poll(self) -> Sequence[Batch]:
+        """Records that came; none after a short while without any, or when there is something to look at."""
+
+    @property
+    def joined(self) -> bool:
+        """Whether the member owns what the group meant for it, be it nothing, and the group is ready."""
+
+    def is_connected(self) -> bool:
+        """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The committed offset of an owned partition; None if there is none."""
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets.
+
+        :raises CommitRefused: if they were not committed.
+        """
+
+    def ask_for_shutdown(self) -> None:
+        """Ask the group, with every request from now on and on leaving, to shut the application down."""
+
+    def wake(self) -> None:
+        """End a poll that waits."""
+
+    async def close(self) -> None:
+        """Leave the group at once, and disconnect. Raises nothing."""
+
+
+class GlobalReader(Protocol):
+    """Reads all partitions of the global thread's topics from their beginning. It is in no group."""
+
+    async def start(self) -> None:
+        """Connect, and see where the topics end now."""
+
+    async def poll(self) -> Sequence[Batch]:
+        """Records that came; none after a short while without any."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything was read that was there when it started."""
+
+    async def close(self) -> None:
+        """Disconnect. Raises nothing."""

@@ -1,0 +1,202 @@
+"""What tasks keep: an SQLite file for each partition, in a directory that one process has to itself.
+
+    <state directory>/<group>/<topic>-<partition>/store.sqlite
+
+What a processing function writes becomes durable just before its offsets are committed, with the offset up
+to which it counts. If another process has processed the partition since, its committed offset is beyond
+that, and what is in the file is of no use: it is emptied. There is no changelog topic.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.streams.errors import StreamsError
+
+Key: TypeAlias = str | bytes | int
+Value: TypeAlias = str | bytes | int | float
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS entries (key NOT NULL PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY CHECK (one = 1), next_offset INTEGER)",
+)
+_FILE = "store.sqlite"
+_LOCK = "lock.sqlite"
+
+
+class TaskStore:
+    """Keys and values of one partition, for the processing function that is given it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        try:
+            self._database = sqlite3.connect(folder / _FILE, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            for table in _TABLES:
+                self._database.execute(table)
+            self._database.execute("BEGIN")
+        except sqlite3.DatabaseError as error:
+            message = f"{folder / _FILE} can't be used: {error}; remove it, and start again"
+            raise StreamsError(message) from error
+
+    # -- what processing functions use -------------------------------------------------------------------
+
+    def get(self, key: Key) -> Value | None:
+        """The value of a key; None if there is none."""
+        row = self._database.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def put(self, key: Key, value: Value) -> None:
+        """Give a key a value.
+
+        :raises TypeError: if one of them is of another type.
+        """
+        if not isinstance(key, str | bytes | int) or not isinstance(value, str | bytes | int | float):
+            raise TypeError(
+                "keys are text, bytes or whole numbers, and values may be floats too; "
+                f"got {type(key).__name__} and {type(value).__name__}"
+            )
+        self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (key, value))
+
+    def delete(self, key: Key) -> None:
+        """Forget a key, if it is there."""
+        self._database.execute("DELETE FROM entries WHERE key = ?", (key,))
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """All keys and values: numbers first, then text, then bytes, each in its order."""
+        yield from self._database.execute("SELECT key, value FROM entries ORDER BY key")
+
+    def __len__(self) -> int:
+        count: int = self._database.execute("SELECT count(*) FROM entries").fetchone()[0]
+        return count
+
+    # -- what the thread does ----------------------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset up to which the entries count; None for a new store."""
+        row = self._database.execute("SELECT next_offset FROM position").fetchone()
+        return None if row is None else row[0]
+
+    def follow(self, committed: int | None) -> None:
+        """Take up work at a committed offset: what another process has made stale is dropped."""
+        if committed is not None and (self.next_offset or 0) < committed:
+            self._database.execute("DELETE FROM entries")
+
+    def commit(self, next_offset: int) -> None:
+        """Make everything durable that was written."""
+        self._database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", (next_offset,))
+        self._database.execute("COMMIT")
+        self._database.execute("BEGIN")
+
+    def close(self) -> None:
+        """Close; what was not committed is dropped."""
+        self._database.execute("ROLLBACK")
+        self._database.close()
+        (self._folder / _FILE).touch()
+
+
+class StateDirectory:
+    """The directory of one client. Without a path it is a temporary one, which goes with the client.
+
+    :raises ValueError: if the path is a file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, group_id: str) -> None:
+        self._temporary = path is None
+        if path is not None and Path(path).exists() and not Path(path).is_dir():
+            raise ValueError(f"state_dir should be a directory: {os.fspath(path)} is none")
+        self._given = None if path is None else Path(path)
+        self._group = urllib.parse.quote(group_id, safe="").replace(".", "%2E")
+        self.path: Path | None = None
+        """Where the stores are; None unless it is locked."""
+        self._lock: sqlite3.Connection | None = None
+        self._open: dict[TopicPartition, TaskStore] = {}
+
+    def lock(self) -> None:
+        """Make the directory, and take it.
+
+        :raises StreamsError: if it can't be written, or if another client has it.
+        """
+        try:
+            root = self._given or Path(tempfile.mkdtemp(prefix="fencepost-streams-"))
+            path = root / self._group
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StreamsError(f"state_dir {self._given}: {error.strerror or error}") from error
+        lock = sqlite3.connect(path / _LOCK, isolation_level=None, timeout=0)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            lock.close()
+            raise StreamsError(
+                f"state_dir {root} is in use by another client of group {self._group}: "
+                "give each client a directory of its own"
+            ) from error
+        self.path, self._lock = path, lock
+
+    def store(self, partition: TopicPartition) -> TaskStore:
+        """The store of a partition, opened if need be."""
+        store = self._open.get(partition)
+        if store is None:
+            assert self.path is not None
+            store = self._open[partition] = TaskStore(self.path / _folder_of(partition))
+        return store
+
+    def is_open(self, partition: TopicPartition) -> bool:
+        """Whether the partition's store is open."""
+        return partition in self._open
+
+    def release(self, partition: TopicPartition) -> None:
+        """Close a partition's store, if it is open."""
+        store = self._open.pop(partition, None)
+        if store is not None:
+            store.close()
+
+    def clean(self, older_than_s: float) -> list[str]:
+        """Remove the stores that nobody has open and nobody had open for so long; answers their names."""
+        if self.path is None:
+            return []
+        kept = {_folder_of(partition) for partition in self._open}
+        removed = []
+        for folder in sorted(self.path.iterdir()):
+            file = folder / _FILE
+            if folder.name in kept or not file.is_file():
+                continue
+            if time.time() - file.stat().st_mtime >= older_than_s:
+                shutil.rmtree(folder)
+                removed.append(folder.name)
+        return removed
+
+    def size(self) -> int:
+        """Bytes of all open stores, without what is not written yet."""
+        if self.path is None:
+            return 0
+        files = (self.path / _folder_of(partition) / _FILE for partition in self._open)
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    def close(self) -> None:
+        """Close what is open, and let others have the directory."""
+        for partition in list(self._open):
+            self.release(partition)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self._temporary and self.path is not None:
+            shutil.rmtree(self.path.parent, ignore_errors=True)
+        self.path = None
+
+
+def _folder_of(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"

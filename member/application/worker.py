@@ -1,0 +1,201 @@
+"""One stream thread at work: a task that polls its member, has records processed, and commits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application.port import Batch, CommitRefused, GroupMember
+from fencepost.member.application.runtime import log
+from fencepost.member.streams.thread_states import StreamThreadState
+
+if TYPE_CHECKING:
+    from fencepost.member.application.engine import StreamsEngine
+
+_BUSY_S = 0.05
+"""How soon to look again whether a store is free."""
+_WAITING = (StreamThreadState.STARTING, StreamThreadState.PARTITIONS_REVOKED)
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether this is the end of a task that somebody cancelled, and not a failure.
+
+    A CancelledError that comes out of something else, which the task waited for, is a failure as any other.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+class Worker:
+    """A thread of the engine. Its state is in the client's machine, under its name."""
+
+    def __init__(self, engine: StreamsEngine, name: str) -> None:
+        self.name = name
+        self.member: GroupMember = engine.make_member(name, self)
+        self.task: asyncio.Task[None] | None = None
+        self.done = asyncio.Event()
+        self._engine = engine
+        self._stopping = asyncio.Event()
+        self._clean = True
+        """Whether what was processed may be committed: not after a failure."""
+        self._processed: dict[TopicPartition, int] = {}
+        """Where to go on in each partition whose offset is to be committed."""
+        self._owned: dict[TopicPartition, int] = {}
+        """With the number of the assignment that brought them."""
+        self._assignments = 0
+        self._fresh: dict[TopicPartition, None] = {}
+        """Those of them whose stores are not opened yet."""
+        self._current: TopicPartition | None = None
+        """What is being processed; its store stays open until that is over, even if the partition is lost."""
+        self._commit_at = 0.0
+
+    def stop(self) -> None:
+        """End after what is being processed."""
+        self._stopping.set()
+        self.member.wake()
+
+    async def run(self) -> None:
+        """The whole life of the thread. An exception of any kind goes to the handler; then all is closed."""
+        engine, client = self._engine, self._engine.client
+        started, actions = client.thread_started(self.name)
+        engine.carry_out(actions)
+        try:
+            if started:
+                await self._work()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._clean = False
+            if is_cancelled(error):
+                log(logging.WARNING, "a stream thread was cancelled", thread=self.name)
+            else:
+                engine.failed(self.name, error)
+        finally:
+            await self._end()
+
+    async def _work(self) -> None:
+        await self.member.start()
+        self._commit_at = self._engine.runtime.now() + self._engine.commit_interval_s
+        while not self._stopping.is_set():
+            batches = await self.member.poll()
+            await self._note_state()
+            for batch in batches:
+                await self._process(batch)
+            if self._engine.runtime.now() >= self._commit_at:
+                await self._commit()
+        await self._commit()
+
+    async def _note_state(self) -> None:
+        """What the member's state means for the thread's."""
+        engine, client = self._engine, self._engine.client
+        engine.carry_out(client.connection(self.name, connected=self.member.is_connected()))
+        thread = client.threads[self.name]
+        if self.member.joined and thread.state in _WAITING:
+            engine.carry_out(client.partitions_assigned(self.name))
+        if self.member.joined and thread.state is StreamThreadState.PARTITIONS_ASSIGNED:
+            for partition in list(self._fresh):
+                await self._restore(partition)
+            engine.carry_out(client.tasks_ready(self.name))
+
+    async def _restore(self, partition: TopicPartition) -> None:
+        """Open a partition's store, at the offset that the group has committed.
+
+        A thread of this client that lost the partition may still be busy with it.
+        """
+        engine = self._engine
+        if engine.processing.wants_store:
+            while engine.directory.is_open(partition) and self._may_go_on(partition):
+                await engine.runtime.sleep(_BUSY_S)
+            committed = await self.member.committed(partition)
+            if not self._may_go_on(partition):
+                return
+            engine.directory.store(partition).follow(committed)
+        self._fresh.pop(partition, None)
+
+    def _may_go_on(self, partition: TopicPartition) -> bool:
+        return partition in self._owned and not self._stopping.is_set()
+
+    async def _process(self, batch: Batch) -> None:
+        engine, partition = self._engine, batch.partition
+        if partition in self._fresh:
+            await self._restore(partition)
+        if not self._may_go_on(partition):
+            return
+        self._current = partition
+        assignment = self._owned[partition]
+        try:
+            store = engine.directory.store(partition) if engine.processing.wants_store else None
+            await engine.processing.call(partition, batch.records, store)
+        finally:
+            self._current = None
+            still_owned = self._owned.get(partition) == assignment
+            if not still_owned:
+                engine.directory.release(partition)
+        engine.records += len(batch.records)
+        if still_owned:
+            self._processed[partition] = batch.next_offset
+
+    async def _commit(self) -> None:
+        """Make durable what was processed. Stores go first: records may come twice, changes must not go."""
+        self._commit_at = self._engine.runtime.now() + self._engine.commit_interval_s
+        offsets = dict(self._processed)
+        if not offsets or not self._clean:
+            return
+        for partition, offset in offsets.items():
+            if self._engine.directory.is_open(partition):
+                self._engine.directory.store(partition).commit(offset)
+        try:
+            await self.member.commit(offsets)
+        except CommitRefused as error:
+            log(logging.WARNING, "offsets were not committed", thread=self.name, error=str(error))
+            return
+        self._engine.commits += 1
+        for partition, offset in offsets.items():
+            if self._processed.get(partition) == offset:
+                del self._processed[partition]
+
+    async def _end(self) -> None:
+        try:
+            await self.member.close()
+        finally:
+            self._forget(list(self._owned))
+            self._engine.ended(self.name)
+            self.done.set()
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            opened = partition in self._owned and partition not in self._fresh
+            self._owned.pop(partition, None)
+            self._processed.pop(partition, None)
+            self._fresh.pop(partition, None)
+            if opened and partition != self._current:
+                self._engine.directory.release(partition)
+
+    # -- what the member tells -----------------------------------------------------------------------------
+
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit what was processed of all partitions, then let go of these."""
+        self._engine.carry_out(self._engine.client.partitions_revoked(self.name))
+        try:
+            await self._commit()
+        finally:
+            self._forget(partitions)
+
+    async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take these up; their stores are opened when the thread polls."""
+        self._assignments += 1
+        self._owned.update(dict.fromkeys(partitions, self._assignments))
+        self._fresh.update(dict.fromkeys(partitions))
+        self._engine.carry_out(self._engine.client.partitions_assigned(self.name))
+
+    async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Let go of these; what was processed and not committed comes again."""
+        self._engine.carry_out(self._engine.client.partitions_revoked(self.name))
+        self._forget(partitions)
+
+    def on_shutdown_requested(self) -> None:
+        """The application is to be shut down."""
+        self._engine.carry_out(self._engine.client.shutdown_received(self.name))

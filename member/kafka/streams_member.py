@@ -1,0 +1,224 @@
+"""A stream thread's member over KIP848Consumer, and the global thread's reader over aiokafka's consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
+from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
+from fencepost.member.driver.listener import Phase
+from fencepost.member.kafka.consumer import KIP848Consumer
+
+_POLL_MS = 100
+"""How long a poll waits for records; Kafka's poll.ms."""
+_CONNECT_AGAIN_S = 1.0
+_CLOSE_MS = 10_000
+
+
+class _Listener:
+    """Passes the consumer's callbacks on to the thread."""
+
+    def __init__(self, events: ThreadEvents) -> None:
+        self._events = events
+
+    async def on_partitions_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        await self._events.on_assigned(_ours(partitions))
+
+    async def on_partitions_revoked(self, partitions: Iterable[KafkaPartition]) -> None:
+        await self._events.on_revoked(_ours(partitions))
+
+    async def on_partitions_lost(self, partitions: Iterable[KafkaPartition]) -> None:
+        await self._events.on_lost(_ours(partitions))
+
+
+class _Watch:
+    """What of the member's doings the thread asks for."""
+
+    def __init__(self) -> None:
+        self.connected = True
+        self.state = ConsumerMemberState.UNSUBSCRIBED
+
+    def on_state(
+        self, event: ConsumerMemberEvent, source: ConsumerMemberState, target: ConsumerMemberState
+    ) -> None:
+        self.state = target
+
+    def on_request(self, request: ConsumerGroupHeartbeatRequest | OffsetCommitRequest) -> None:
+        """A request says nothing of the connection; its answer does."""
+
+    def on_response(
+        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse | Exception
+    ) -> None:
+        self.connected = not isinstance(response, Exception)
+
+    def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
+        """The thread hears of callbacks itself."""
+
+    def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
+        self.connected = not isinstance(response, Exception)
+
+
+class ConsumerGroupMember:
+    """A member that speaks KIP-848. Without a broker it goes on trying; it can't ask for a shutdown."""
+
+    def __init__(self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._listener = _Listener(events)
+        self._watch = _Watch()
+        self._consumer: KIP848Consumer | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+
+    async def start(self) -> None:
+        """Begin to connect and to join; polls go on with it."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._consumer = KIP848Consumer(
+            *self._topics,
+            listener=self._listener,
+            observer=self._watch,
+            enable_auto_commit=False,
+            **self._settings,
+        )
+        self._starting = asyncio.get_running_loop().create_task(self._consumer.start())
+
+    async def poll(self) -> Sequence[Batch]:
+        """Records of several partitions; none after 100 ms without any, or while there is no broker."""
+        assert self._consumer is not None
+        if self._starting is not None:
+            await asyncio.wait((self._starting,), timeout=_POLL_MS / 1000)
+            if not self._starting.done():
+                return ()
+            starting, self._starting = self._starting, None
+            try:
+                starting.result()
+            except KafkaConnectionError:
+                self._watch.connected = False
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), _CONNECT_AGAIN_S)
+                self._begin()
+                return ()
+        taken = await self._consumer.getmany(timeout_ms=_POLL_MS)
+        return [
+            Batch(TopicPartition(*partition), records, records[-1].offset + 1)
+            for partition, records in taken.items()
+        ]
+
+    @property
+    def joined(self) -> bool:
+        """Whether the member is STABLE: it owns its target, be it empty."""
+        return self._watch.state is ConsumerMemberState.STABLE
+
+    def is_connected(self) -> bool:
+        """Whether the last heartbeat or commit was answered, and a broker could be reached at all."""
+        return self._watch.connected
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """The group's committed offset."""
+        assert self._consumer is not None
+        return await self._consumer.committed(partition)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets.
+
+        :raises CommitRefused: if they were not committed.
+        """
+        assert self._consumer is not None
+        try:
+            await self._consumer.commit({KafkaPartition(*each): offset for each, offset in offsets.items()})
+        except KafkaError as error:
+            raise CommitRefused(str(error)) from error
+
+    def ask_for_shutdown(self) -> None:
+        """The protocol has no way to say it; the client's machine does not ask for it."""
+
+    def wake(self) -> None:
+        """A poll lasts no longer than 100 ms; a wait for a broker ends now."""
+        self._woken.set()
+
+    async def close(self) -> None:
+        """Leave the group and disconnect, within ten seconds."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait((self._starting,))
+        if self._consumer is not None:
+            with contextlib.suppress(KafkaError):
+                await self._consumer.stop(timeout_ms=_CLOSE_MS)
+
+
+class TopicReader:
+    """Reads all partitions of some topics from their beginning, in no group."""
+
+    def __init__(self, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        self._topics = topics
+        self._make: Callable[..., AIOKafkaConsumer] = functools.partial(
+            AIOKafkaConsumer, enable_auto_commit=False, auto_offset_reset="earliest", **settings
+        )
+        self._consumer: AIOKafkaConsumer | None = None
+        self._missing: dict[KafkaPartition, int] = {}
+        """Where partitions ended at the start, as long as that was not reached."""
+
+    async def start(self) -> None:
+        """Connect, and see where the topics end.
+
+        :raises KafkaError: if there is no broker.
+        :raises LookupError: if a topic does not exist.
+        """
+        # aiokafka's consumer would wait forty seconds for a topic that does not exist.
+        self._consumer = self._make()
+        await self._consumer.start()
+        missing = sorted({*self._topics} - await self._consumer.topics())
+        if missing:
+            raise LookupError(f"there is no topic {missing[0]} for the global thread to read")
+        await self._consumer.stop()
+        self._consumer = consumer = self._make(*self._topics)
+        await consumer.start()
+        partitions = sorted(consumer.assignment())
+        await consumer.seek_to_beginning()
+        ends = await consumer.end_offsets(partitions)
+        begins = await consumer.beginning_offsets(partitions)
+        self._missing = {each: end for each, end in ends.items() if end > begins[each]}
+
+    async def poll(self) -> Sequence[Batch]:
+        """Records of several partitions; none after 100 ms without any."""
+        assert self._consumer is not None
+        taken = await self._consumer.getmany(timeout_ms=_POLL_MS)
+        for partition in list(self._missing):
+            if await self._consumer.position(partition) >= self._missing[partition]:
+                del self._missing[partition]
+        return [
+            Batch(TopicPartition(*partition), records, records[-1].offset + 1)
+            for partition, records in taken.items()
+        ]
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all was handed over that was there at the start."""
+        return not self._missing
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._consumer is not None:
+            with contextlib.suppress(KafkaError):
+                await self._consumer.stop()
+
+
+def _ours(partitions: Iterable[KafkaPartition]) -> list[TopicPartition]:
+    return sorted(TopicPartition(*partition) for partition in partitions)

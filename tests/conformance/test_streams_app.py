@@ -1,0 +1,160 @@
+"""StreamsApp against brokers: records once the dust settles, failures of every kind, ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fencepost.member import GlobalThread, StreamsApp
+from fencepost.member import StreamClientState as S
+from fencepost.member import StreamThreadExceptionResponse as Response
+from fencepost.member import StreamThreadState as T
+from fencepost.simulation.embedded import EmbeddedKafka
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+
+async def until(condition: Callable[[], Any], seconds: float = 90) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the broker is in another thread
+            await asyncio.sleep(0.02)
+
+
+class Work:
+    """A processing function that counts, and raises at values that it is told of, as often as it is told."""
+
+    def __init__(self, **bad: BaseException) -> None:
+        self.seen: Counter[str] = Counter()
+        self.order: dict[int, list[int]] = {}
+        self.bad = bad
+
+    async def __call__(self, partition: Any, records: Sequence[Any]) -> None:
+        for record in records:
+            value = record.value.decode()
+            if value in self.bad:
+                raise self.bad.pop(value)
+            self.seen[value] += 1
+            self.order.setdefault(partition.partition, []).append(record.offset)
+
+
+@pytest.fixture
+async def kafka() -> Any:
+    async with EmbeddedKafka(topics={"orders": 6}) as kafka:
+        for number in range(60):
+            kafka.produce("orders", f"v{number}", partition=number % 6)
+        yield kafka
+
+
+def app_on(kafka: Any, work: Any, **settings: Any) -> StreamsApp:
+    settings = {"topics": ["orders"], "group_id": "billing", "threads": 3, **settings}
+    return StreamsApp(work, bootstrap_servers=kafka.bootstrap_servers, **settings)
+
+
+async def test_three_threads_share_the_partitions_and_commit(kafka: Any, tmp_path: Any) -> None:
+    work = Work()
+    states: list[S] = []
+    app = app_on(kafka, work, state_dir=tmp_path)
+    app.set_state_listener(lambda new, old: states.append(new))
+    async with app:
+        await until(lambda: len(work.seen) == 60 and app.state is S.RUNNING)
+        assert app.is_connected
+        assert set(app.threads.values()) == {T.RUNNING}
+        assert await app.remove_thread(60) is not None
+        assert app.add_thread() is not None
+        await until(lambda: list(app.threads.values()).count(T.RUNNING) == 3)
+    assert states[0] is S.REBALANCING
+    assert states[-2:] == [S.PENDING_SHUTDOWN, S.NOT_RUNNING]
+    assert set(work.seen.values()) == {1}
+    assert all(offsets == list(range(10)) for offsets in work.order.values())
+    again = Work()
+    async with app_on(kafka, again, state_dir=tmp_path) as app:
+        await until(lambda: app.state is S.RUNNING)
+        kafka.produce("orders", "new", partition=0)
+        await until(lambda: again.seen)
+    assert again.seen == {"new": 1}
+
+
+@pytest.mark.parametrize("error", [ValueError("bad record"), KeyboardInterrupt(), asyncio.CancelledError()])
+async def test_a_thread_is_replaced_and_nothing_is_lost(kafka: Any, error: BaseException) -> None:
+    work = Work(v30=error)
+    async with app_on(kafka, work, handler=lambda error: Response.REPLACE_THREAD) as app:
+        await until(lambda: len(work.seen) == 60)
+        await until(lambda: list(app.threads.values()).count(T.RUNNING) == 3)
+        assert app.state in (S.RUNNING, S.REBALANCING)
+    assert app.state is S.NOT_RUNNING
+
+
+async def test_one_client_fails_and_the_other_takes_over(kafka: Any) -> None:
+    bad, good = Work(), Work()
+    failing = app_on(kafka, bad, client_id="bad")
+    async with app_on(kafka, good, client_id="good") as going_on:
+        await until(lambda: going_on.state is S.RUNNING)
+        await failing.start()
+        await until(lambda: failing.state is S.RUNNING)
+        await until(lambda: going_on.state is S.RUNNING)
+        for number in range(6):
+            bad.bad[f"x{number}"] = ValueError("bad record")
+            kafka.produce("orders", f"x{number}", partition=number)
+        assert await failing.wait_ended() is S.ERROR
+        assert set(failing.threads.values()) == {T.DEAD}
+        await until(lambda: sum(good.seen[f"x{number}"] for number in range(6)) == 6)
+        assert going_on.is_running
+        assert await failing.close()
+        assert failing.state is S.ERROR
+
+
+async def test_a_store_is_as_far_as_the_commits(kafka: Any, tmp_path: Any) -> None:
+    async def count(partition: Any, records: Sequence[Any], store: Any) -> None:
+        for _ in records:
+            store.put("count", (store.get("count") or 0) + 1)
+        counted[partition.partition] = store.get("count")
+
+    counted: dict[int, int] = {}
+    for round_ in (1, 2):
+        async with app_on(kafka, count, state_dir=tmp_path, threads=2) as app:
+            await until(lambda: sum(counted.values()) == 60 * round_)  # noqa: B023 - awaited in the loop
+            assert app.metrics is not None
+        for number in range(60):
+            kafka.produce("orders", f"w{number}", partition=number % 6)
+    assert counted == dict.fromkeys(range(6), 20)
+
+
+async def test_the_global_thread_reads_everything_before_the_others_start(kafka: Any) -> None:
+    read: list[bytes] = []
+
+    async def remember(partition: Any, records: Sequence[Any]) -> None:
+        read.extend(record.value for record in records)
+
+    async def check(partition: Any, records: Sequence[Any]) -> None:
+        assert len(read) >= 60
+        done.extend(records)
+
+    done: list[Any] = []
+    async with app_on(kafka, check, global_thread=GlobalThread(["orders"], remember)) as app:
+        assert len(read) == 60
+        await until(lambda: len(done) == 60 and app.state is S.RUNNING)
+    missing = app_on(kafka, check, global_thread=GlobalThread(["nowhere"], remember))
+    with pytest.raises(LookupError, match="nowhere"):
+        await missing.start()
+    assert missing.state is S.ERROR
+
+
+async def test_without_a_broker_threads_are_disconnected_and_can_be_closed(unused_tcp_port: int) -> None:
+    app = StreamsApp(
+        Work(),
+        topics=["orders"],
+        group_id="billing",
+        threads=2,
+        bootstrap_servers=f"127.0.0.1:{unused_tcp_port}",
+    )
+    await app.start()
+    await until(lambda: app.state is S.DISCONNECTED)
+    assert set(app.threads.values()) == {T.DISCONNECTED}
+    assert app.is_running
+    assert not app.is_connected
+    assert await app.close(60)
+    assert app.state is S.NOT_RUNNING

@@ -1,0 +1,210 @@
+"""Stores and settings of applications."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member import GlobalThread, IllegalStreamsState, StreamsApp, StreamsError
+from fencepost.member import StreamThreadExceptionResponse as Response
+from fencepost.member.application.settings import check_process
+from fencepost.member.application.store import StateDirectory
+from fencepost.member.kafka import streams
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def process(partition: Any, records: Any) -> None: ...
+
+
+async def with_store(partition: Any, records: Any, store: Any) -> None: ...
+
+
+# -- stores ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[StateDirectory]:
+    directory = StateDirectory(tmp_path, "group")
+    directory.lock()
+    yield directory
+    directory.close()
+
+
+def test_what_is_committed_is_there_again(directory: StateDirectory) -> None:
+    store = directory.store(P0)
+    for key, value in [("a", 1), (b"b", "two"), (3, b"three"), ("c", 1.5)]:
+        store.put(key, value)
+    store.put("a", 2)
+    store.delete("c")
+    store.commit(10)
+    store.put("lost", 1)
+    directory.release(P0)
+    store = directory.store(P0)
+    assert list(store.items()) == [(3, b"three"), ("a", 2), (b"b", "two")]
+    assert (len(store), store.get("lost"), store.next_offset) == (3, None, 10)
+    assert len(directory.store(P1)) == 0
+
+
+@pytest.mark.parametrize(("committed", "kept"), [(None, 1), (9, 1), (10, 1), (11, 0)])
+def test_a_store_that_another_process_has_overtaken_is_emptied(
+    directory: StateDirectory, committed: int | None, kept: int
+) -> None:
+    directory.store(P0).put("a", 1)
+    directory.store(P0).commit(10)
+    directory.store(P0).follow(committed)
+    assert len(directory.store(P0)) == kept
+
+
+@pytest.mark.parametrize(("key", "value"), [(1.5, 1), (None, 1), ("a", None), ("a", [1])])
+def test_a_store_takes_what_it_can_give_back(directory: StateDirectory, key: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="keys are text"):
+        directory.store(P0).put(key, value)
+
+
+def test_a_directory_is_one_clients(directory: StateDirectory, tmp_path: Path) -> None:
+    with pytest.raises(StreamsError, match="in use by another client"):
+        StateDirectory(tmp_path, "group").lock()
+    other = StateDirectory(tmp_path, "another/group")
+    other.lock()
+    other.close()
+    directory.close()
+    directory.lock()
+
+
+def test_a_temporary_directory_goes_with_its_client() -> None:
+    directory = StateDirectory(None, "group")
+    directory.lock()
+    path = directory.path
+    assert path is not None
+    directory.store(P0).put("a", 1)
+    assert path.is_dir()
+    directory.close()
+    assert not path.parent.exists()
+
+
+def test_the_cleaner_removes_what_nobody_had_open_for_long(directory: StateDirectory) -> None:
+    for partition in (P0, P1):
+        directory.store(partition).put("a", 1)
+        directory.store(partition).commit(1)
+    directory.release(P0)
+    assert directory.clean(600) == []
+    assert directory.path is not None
+    os.utime(directory.path / "t-0" / "store.sqlite", (1, 1))
+    os.utime(directory.path / "t-1" / "store.sqlite", (1, 1))
+    assert directory.clean(600) == ["t-0"]
+    assert directory.store(P1).get("a") == 1
+    assert directory.size() > 0
+
+
+def test_a_file_that_is_no_store_is_named(directory: StateDirectory) -> None:
+    assert directory.path is not None
+    folder = directory.path / "t-0"
+    folder.mkdir()
+    (folder / "store.sqlite").write_bytes(b"no database" * 100)
+    with pytest.raises(StreamsError, match="t-0"):
+        directory.store(P0)
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ValueError, match="state_dir should be a directory"):
+        StateDirectory(file, "group")
+    with pytest.raises(StreamsError, match="state_dir"):
+        StateDirectory(file / "below", "group").lock()
+
+
+def test_no_connection_is_left_behind(directory: StateDirectory, tmp_path: Path) -> None:
+    directory.store(P0)
+    directory.close()
+    with sqlite3.connect(tmp_path / "group" / "lock.sqlite", timeout=0) as free:
+        free.execute("BEGIN EXCLUSIVE")
+    free.close()
+
+
+# -- settings ----------------------------------------------------------------------------------------------
+
+
+def app(**settings: Any) -> StreamsApp:
+    return StreamsApp(**{"process": process, "topics": ["t"], "group_id": "g", **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"process": lambda partition, records: None}, TypeError, "async function"),
+        ({"process": None}, TypeError, "async function"),
+        ({"process": functools.partial(process, 1, 2, 3)}, TypeError, "can't be called"),
+        ({"process": functools.partial(process, 1)}, TypeError, "should take a partition"),
+        ({"topics": "t"}, TypeError, "list of names"),
+        ({"topics": [1]}, TypeError, "list of names"),
+        ({"topics": []}, ValueError, "at least one topic"),
+        ({"topics": ["t", " "]}, ValueError, "none of them blank"),
+        ({"topics": ["t", "t"]}, ValueError, "twice"),
+        ({"group_id": ""}, ValueError, "group_id is needed"),
+        ({"threads": -1}, ValueError, "0 or more, got -1"),
+        ({"threads": 0}, ValueError, "at least 1"),
+        ({"threads": True}, TypeError, "whole number"),
+        ({"threads": 1.5}, TypeError, "whole number"),
+        ({"handler": 3}, TypeError, "handler should be a function"),
+        ({"handler": process}, TypeError, "plain function"),
+        ({"global_thread": process}, TypeError, "GlobalThread"),
+        ({"global_thread": GlobalThread(["t"], with_store)}, TypeError, "should take a partition"),
+        ({"global_thread": GlobalThread([], process)}, ValueError, "at least one topic"),
+        ({"group_protocol": "streams-v2"}, ValueError, "group_protocol should be one of"),
+        ({"commit_interval_ms": -1}, ValueError, "commit_interval_ms"),
+        ({"enable_auto_commit": True}, TypeError, "no setting 'enable_auto_commit'"),
+        ({"num_threads": 3}, TypeError, "no setting 'num_threads'"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        app(**settings)
+
+
+def test_a_function_that_takes_a_store_gets_one() -> None:
+    assert check_process(with_store).wants_store
+    assert not check_process(process).wants_store
+    assert check_process(functools.partial(with_store, store=None)).wants_store is False
+
+
+def test_an_old_handler_is_deprecated() -> None:
+    with pytest.warns(DeprecationWarning, match="KIP-671"):
+        app(handler=lambda thread, error: None)
+
+
+async def test_nothing_is_set_after_the_end() -> None:
+    one = app()
+    one.set_uncaught_exception_handler(lambda error: Response.REPLACE_THREAD)
+    one.set_uncaught_exception_handler(None)
+    one.set_state_listener(lambda new, old: None)
+    with pytest.raises(TypeError, match="plain function"):
+        one.set_state_listener(process)
+    assert await one.close()
+    for setter in (one.set_uncaught_exception_handler, one.set_state_listener):
+        with pytest.raises(IllegalStreamsState, match="before the start"):
+            setter(None)
+    with pytest.raises(IllegalStreamsState, match="starts once"):
+        await one.start()
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+async def test_times_are_checked(seconds: float) -> None:
+    with pytest.raises(ValueError, match="timeout should be"):
+        await app().close(seconds)
+    with pytest.raises(TypeError, match="number of seconds"):
+        await app().remove_thread("soon")  # type: ignore[arg-type]
+
+
+def test_every_setting_that_is_the_apps_own_is_one_of_the_consumers() -> None:
+    known = streams.inspect.signature(streams.KIP848Consumer).parameters
+    assert set(streams._OWN) <= set(known)
+    assert set(streams._CONNECTING) <= set(known)

@@ -1,0 +1,601 @@
+"""A client at work over members that a test plays: order, commits, failures, services, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application import runtime
+from fencepost.member.application.engine import GlobalWork, StreamsEngine
+from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
+from fencepost.member.application.settings import check_process
+from fencepost.member.application.store import StateDirectory
+from fencepost.member.streams.client import StreamsClient
+from fencepost.member.streams.client_states import StreamClientState as S
+from fencepost.member.streams.errors import IllegalStreamsState
+from fencepost.member.streams.handler import Handlers
+from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response
+from fencepost.member.streams.thread_states import StreamThreadState as T
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C = (f"app-StreamThread-{index}" for index in (1, 2, 3))
+
+
+@pytest.fixture(autouse=True)
+def _standard_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log through the standard library, whatever tests before have configured or disabled."""
+    monkeypatch.setattr(logging.getLogger("fencepost.member"), "disabled", False)
+    monkeypatch.setattr(runtime.structlog, "is_configured", lambda: False)
+
+
+class Played:
+    """A member: the test says what its next poll answers, raises or does."""
+
+    def __init__(self, events: ThreadEvents) -> None:
+        self.events = events
+        self.script: asyncio.Queue[Any] = asyncio.Queue()
+        self.joined = False
+        self.connected = True
+        self.committed_offsets: dict[TopicPartition, int] = {}
+        self.refuses = False
+        self.asks = False
+        self.closed = False
+        self.owned: list[TopicPartition] = []
+        self.close_gate: asyncio.Event | None = None
+
+    async def start(self) -> None: ...
+
+    async def poll(self) -> Sequence[Batch]:
+        item = await self.script.get()
+        if isinstance(item, BaseException):
+            raise item
+        if callable(item):
+            item = await item()
+        return item or ()
+
+    def is_connected(self) -> bool:
+        return self.connected
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        return self.committed_offsets.get(partition)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.refuses:
+            raise CommitRefused("fenced")
+        self.committed_offsets.update(offsets)
+
+    def ask_for_shutdown(self) -> None:
+        self.asks = True
+
+    def wake(self) -> None:
+        self.script.put_nowait(())
+
+    async def close(self) -> None:
+        if self.close_gate is not None:
+            await self.close_gate.wait()
+        if self.owned:
+            await self.events.on_revoked(self.owned)
+        self.closed = True
+
+    # -- what a test lets happen -----------------------------------------------------------------------------
+
+    def assign(self, *partitions: TopicPartition) -> None:
+        async def rebalance() -> None:
+            self.owned += partitions
+            await self.events.on_assigned(partitions)
+            self.joined = True
+
+        self.script.put_nowait(rebalance)
+
+    def revoke(self, *partitions: TopicPartition, lost: bool = False) -> None:
+        async def rebalance() -> None:
+            for partition in partitions:
+                self.owned.remove(partition)
+            await (self.events.on_lost if lost else self.events.on_revoked)(partitions)
+
+        self.script.put_nowait(rebalance)
+
+    def give(self, partition: TopicPartition, first: int, *values: Any) -> None:
+        self.script.put_nowait([Batch(partition, values, first + len(values))])
+
+
+class Time:
+    """A clock that a test moves, and tasks of the loop."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work, name=name)
+
+    async def sleep(self, seconds: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.sleepers.append((self.at + seconds, future))
+        await future
+
+    def now(self) -> float:
+        return self.at
+
+    async def advance(self, seconds: float) -> None:
+        await settle()
+        self.at += seconds
+        due = [future for at, future in self.sleepers if at <= self.at]
+        self.sleepers = [(at, future) for at, future in self.sleepers if at > self.at]
+        for future in due:
+            if not future.done():
+                future.set_result(None)
+        await settle()
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+class Rig:
+    def __init__(
+        self,
+        process: Callable[..., Any] | None = None,
+        *,
+        threads: int = 2,
+        escalates: bool = True,
+        handler: Callable[..., Any] | None = None,
+        state_dir: Any = None,
+        reader: Any = None,
+        global_process: Callable[..., Any] | None = None,
+    ) -> None:
+        self.seen: list[tuple[TopicPartition, Any]] = []
+        self.members: dict[str, Played] = {}
+        self.time = Time()
+        self.states: list[S] = []
+        self.told: list[Any] = []
+        self.errors: list[BaseException] = []
+        handlers = Handlers()
+        if handler is not None:
+            handlers.add(handler)
+        global_work = None
+        if reader is not None:
+            global_work = GlobalWork(check_process(global_process or self._process), lambda: reader)
+        self.engine = StreamsEngine(
+            StreamsClient("app", threads, global_thread=reader is not None, escalates=escalates),
+            check_process(process or self._process),
+            self._make,
+            handlers=handlers,
+            directory=StateDirectory(state_dir, "group"),
+            runtime=self.time,
+            commit_interval_s=30,
+            cleanup_delay_s=600,
+            metrics_interval_s=60,
+            global_work=global_work,
+            observer=self.told.append,
+        )
+        self.engine.listener = lambda new, old: self.states.append(new)
+
+    async def _process(self, partition: TopicPartition, records: Sequence[Any]) -> None:
+        for record in records:
+            if isinstance(record, BaseException):
+                raise record
+            self.seen.append((partition, record))
+
+    def _make(self, name: str, events: ThreadEvents) -> Played:
+        self.members[name] = Played(events)
+        return self.members[name]
+
+    @property
+    def state(self) -> S:
+        return self.engine.client.state
+
+    def thread(self, name: str) -> T:
+        return self.engine.client.threads[name].state
+
+    async def running(self) -> Rig:
+        await self.engine.start()
+        for number, member in enumerate(self.members.values()):
+            member.assign(TopicPartition("t", number))
+        await settle()
+        assert self.state is S.RUNNING
+        return self
+
+
+def answering(*responses: Any) -> Callable[[BaseException], Any]:
+    answers = list(responses)
+
+    def handler(error: BaseException) -> Any:
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    return handler
+
+
+# -- work ------------------------------------------------------------------------------------------------
+
+
+async def test_records_are_processed_in_order_and_committed_on_close() -> None:
+    rig = await Rig().running()
+    rig.members[A].give(P0, 0, "a", "b")
+    rig.members[A].give(P0, 2, "c")
+    await settle()
+    assert rig.seen == [(P0, "a"), (P0, "b"), (P0, "c")]
+    assert rig.members[A].committed_offsets == {}
+    assert await rig.engine.close(None)
+    assert rig.members[A].committed_offsets == {P0: 3}
+    assert rig.states == [S.REBALANCING, S.RUNNING, S.PENDING_SHUTDOWN, S.NOT_RUNNING]
+    assert all(member.closed for member in rig.members.values())
+
+
+async def test_offsets_are_committed_at_intervals() -> None:
+    rig = await Rig().running()
+    rig.members[A].give(P0, 0, "a")
+    await settle()
+    await rig.time.advance(29)
+    rig.members[A].give(P0, 1, "b")
+    await settle()
+    assert rig.members[A].committed_offsets == {}
+    await rig.time.advance(1)
+    rig.members[A].give(P0, 2, "c")
+    await settle()
+    assert rig.members[A].committed_offsets == {P0: 3}
+    await rig.engine.close(None)
+
+
+async def test_what_was_processed_is_committed_before_partitions_go() -> None:
+    rig = await Rig().running()
+    member = rig.members[A]
+    member.give(P0, 0, "a")
+    member.revoke(P0)
+    await settle()
+    assert (member.committed_offsets, rig.thread(A)) == ({P0: 1}, T.RUNNING)
+    await rig.engine.close(None)
+
+
+async def test_nothing_is_committed_of_what_was_lost() -> None:
+    rig = await Rig().running()
+    member = rig.members[A]
+    member.give(P0, 0, "a")
+    member.revoke(P0, lost=True)
+    await settle()
+    await rig.engine.close(None)
+    assert member.committed_offsets == {}
+
+
+async def test_a_refused_commit_is_tried_again_with_the_next() -> None:
+    rig = await Rig().running()
+    member = rig.members[A]
+    member.refuses = True
+    member.give(P0, 0, "a")
+    await settle()
+    await rig.time.advance(31)
+    member.give(P1, 0)
+    await settle()
+    member.refuses = False
+    await rig.engine.close(None)
+    assert (member.committed_offsets, rig.engine.commits) == ({P0: 1}, 1)
+
+
+async def test_a_thread_without_partitions_runs() -> None:
+    rig = Rig()
+    await rig.engine.start()
+    for member in rig.members.values():
+        member.joined = True
+        member.wake()
+    await settle()
+    assert (rig.state, rig.thread(A)) == (S.RUNNING, T.RUNNING)
+    await rig.engine.close(None)
+
+
+async def test_threads_ask_their_members_whether_they_are_connected() -> None:
+    rig = await Rig().running()
+    for member in rig.members.values():
+        member.connected = False
+        member.wake()
+    await settle()
+    assert (rig.state, rig.thread(A)) == (S.DISCONNECTED, T.DISCONNECTED)
+    rig.members[A].connected = True
+    rig.members[A].wake()
+    await settle()
+    assert (rig.state, rig.thread(A), rig.thread(B)) == (S.RUNNING, T.RUNNING, T.DISCONNECTED)
+    assert await rig.engine.close(None)
+
+
+# -- failures --------------------------------------------------------------------------------------------
+
+
+class Sudden(BaseException):
+    pass
+
+
+FAILURES = [ValueError("x"), Sudden(), KeyboardInterrupt(), SystemExit(1), asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=repr)
+async def test_replace_thread(error: BaseException) -> None:
+    rig = await Rig(handler=answering(Response.REPLACE_THREAD)).running()
+    rig.members[A].give(P0, 0, "a")
+    rig.members[A].give(P0, 1, error)
+    await settle()
+    assert (rig.thread(A), rig.thread(B), rig.thread(C)) == (T.DEAD, T.RUNNING, T.STARTING)
+    assert rig.members[A].closed
+    assert rig.members[A].committed_offsets == {}, "a thread that failed commits nothing"
+    assert rig.state is S.RUNNING
+    assert rig.engine.cleaner.running
+    await rig.engine.close(None)
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=repr)
+async def test_shutdown_client_is_the_default(error: BaseException) -> None:
+    rig = await Rig().running()
+    rig.members[B].close_gate = gate = asyncio.Event()
+    rig.members[A].give(P0, 0, error)
+    await settle()
+    assert rig.state is S.PENDING_ERROR
+    assert not rig.engine.cleaner.running
+    assert not rig.engine.recorder.running
+    assert rig.engine.directory.path is not None
+    gate.set()
+    assert await rig.engine.wait_ended() is S.ERROR
+    assert rig.states[-2:] == [S.PENDING_ERROR, S.ERROR]
+    assert (rig.thread(A), rig.thread(B)) == (T.DEAD, T.DEAD)
+    assert rig.engine.directory.path is None
+
+
+async def test_an_exception_of_a_poll_goes_to_the_handler() -> None:
+    rig = await Rig(handler=answering(Response.REPLACE_THREAD)).running()
+    rig.members[A].script.put_nowait(OSError("broken"))
+    await settle()
+    assert (rig.thread(A), rig.engine.client.replaced) == (T.DEAD, 1)
+    await rig.engine.close(None)
+
+
+async def test_a_failure_before_the_first_assignment() -> None:
+    rig = Rig()
+    await rig.engine.start()
+    rig.members[A].script.put_nowait(OSError("broken"))
+    assert await rig.engine.wait_ended() is S.ERROR
+    assert S.RUNNING not in rig.states
+
+
+async def test_a_failure_in_a_rebalance_callback() -> None:
+    rig = await Rig(handler=answering(Response.SHUTDOWN_CLIENT)).running()
+
+    async def refuse(offsets: Mapping[TopicPartition, int]) -> None:
+        raise OSError("no space")
+
+    rig.members[A].give(P0, 0, "a")
+    rig.members[A].commit = refuse  # type: ignore[method-assign]
+    rig.members[A].revoke(P0)
+    assert await rig.engine.wait_ended() is S.ERROR
+
+
+async def test_two_threads_fail_at_once() -> None:
+    rig = await Rig(handler=answering(Response.REPLACE_THREAD, Response.SHUTDOWN_CLIENT)).running()
+    rig.members[A].give(P0, 0, ValueError())
+    rig.members[B].give(P1, 0, ValueError())
+    assert await rig.engine.wait_ended() is S.ERROR
+    assert set(rig.engine.client.thread_states().values()) == {T.DEAD}
+
+
+async def test_shutdown_application_is_asked_for_by_all_threads() -> None:
+    rig = await Rig(handler=answering(Response.SHUTDOWN_APPLICATION)).running()
+    rig.members[A].give(P0, 0, ValueError())
+    await settle()
+    assert rig.members[A].asks
+    assert rig.members[B].asks
+    assert rig.state is S.RUNNING
+    rig.members[B].events.on_shutdown_requested()
+    assert await rig.engine.wait_ended() is S.ERROR
+
+
+async def test_the_only_thread_that_fails_leaves_one_that_asks() -> None:
+    rig = await Rig(threads=1, handler=answering(Response.SHUTDOWN_APPLICATION)).running()
+    rig.members[A].give(P0, 0, ValueError())
+    await settle()
+    assert (rig.members[A].closed, rig.members[B].asks) == (True, True)
+    rig.members[B].events.on_shutdown_requested()
+    assert await rig.engine.wait_ended() is S.ERROR
+
+
+async def test_where_the_group_cannot_be_told_shutdown_application_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = await Rig(escalates=False, handler=answering(Response.SHUTDOWN_APPLICATION)).running()
+    rig.members[A].give(P0, 0, ValueError())
+    assert await rig.engine.wait_ended() is S.ERROR
+    assert "can't tell the group to shut down" in caplog.text
+
+
+async def test_a_thread_whose_task_is_cancelled_ends_and_asks_no_handler() -> None:
+    rig = await Rig(handler=answering(Response.SHUTDOWN_CLIENT)).running()
+    task = rig.engine.workers[A].task
+    assert task is not None
+    task.cancel()
+    await settle()
+    assert (rig.thread(A), rig.state, rig.engine.client.failures) == (T.DEAD, S.RUNNING, 0)
+    await rig.engine.close(None)
+
+
+async def test_a_failure_while_the_client_closes() -> None:
+    gate = asyncio.Event()
+
+    async def process(partition: TopicPartition, records: Sequence[Any]) -> None:
+        await gate.wait()
+        raise ValueError("late")
+
+    rig = await Rig(process, handler=answering(Response.REPLACE_THREAD)).running()
+    rig.members[A].give(P0, 0, "a")
+    await settle()
+    assert await rig.engine.close(0) is False
+    gate.set()
+    assert await rig.engine.wait_ended() is S.NOT_RUNNING
+    assert list(rig.members) == [A, B]
+
+
+# -- ends ------------------------------------------------------------------------------------------------
+
+
+async def test_close_again_and_again_has_one_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    rig = await Rig().running()
+    assert await asyncio.gather(*(rig.engine.close(None) for _ in range(5))) == [True] * 5
+    assert await rig.engine.close(0)
+    assert rig.states[-2:] == [S.PENDING_SHUTDOWN, S.NOT_RUNNING]
+    assert caplog.text == ""
+
+
+async def test_close_in_error_warns_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    rig = await Rig().running()
+    rig.members[A].give(P0, 0, ValueError())
+    assert await rig.engine.wait_ended() is S.ERROR
+    caplog.clear()
+    assert await rig.engine.close(None)
+    assert [(record.levelno, "no effect" in record.message) for record in caplog.records] == [
+        (logging.WARNING, True)
+    ]
+    assert rig.state is S.ERROR
+
+
+async def test_a_client_that_never_started_closes() -> None:
+    rig = Rig()
+    assert await rig.engine.close(None)
+    assert rig.states == [S.PENDING_SHUTDOWN, S.NOT_RUNNING]
+    with pytest.raises(IllegalStreamsState):
+        await rig.engine.start()
+
+
+async def test_a_thread_that_closes_its_client_does_not_wait_for_itself() -> None:
+    closed: list[bool] = []
+
+    async def process(partition: TopicPartition, records: Sequence[Any]) -> None:
+        closed.append(await rig.engine.close(None))
+
+    rig = await Rig(process).running()
+    rig.members[A].give(P0, 0, "a")
+    assert await rig.engine.wait_ended() is S.NOT_RUNNING
+    assert closed == [False]
+
+
+async def test_listeners_hear_every_step_in_order_even_if_they_act() -> None:
+    rig = Rig()
+    heard: list[tuple[S, S]] = []
+    tasks: list[Any] = []
+
+    def listener(new: S, old: S) -> None:
+        heard.append((old, new))
+        if new is S.RUNNING:
+            rig.engine.add_thread()
+            tasks.append(asyncio.ensure_future(rig.engine.close(0)))
+        raise RuntimeError("listeners may fail")
+
+    rig.engine.listener = listener
+    await rig.engine.start()
+    for member in list(rig.members.values()):
+        member.assign()
+    assert await rig.engine.wait_ended() is S.NOT_RUNNING
+    assert [new for _, new in heard] == [S.REBALANCING, S.RUNNING, S.PENDING_SHUTDOWN, S.NOT_RUNNING]
+    assert [old for old, _ in heard[1:]] == [new for _, new in heard[:-1]]
+    await asyncio.gather(*tasks)
+
+
+# -- threads that come and go ----------------------------------------------------------------------------
+
+
+async def test_threads_are_added_and_removed() -> None:
+    rig = await Rig().running()
+    assert rig.engine.add_thread() == C
+    assert await rig.engine.remove_thread(None) == A
+    assert (rig.thread(A), rig.members[A].closed) == (T.DEAD, True)
+    rig.members[B].close_gate = gate = asyncio.Event()
+    with pytest.raises(TimeoutError):
+        await rig.engine.remove_thread(0)
+    assert rig.thread(B) is T.PENDING_SHUTDOWN
+    gate.set()
+    await rig.engine.close(None)
+    assert rig.engine.add_thread() is None
+
+
+# -- services --------------------------------------------------------------------------------------------
+
+
+async def test_the_recorder_and_the_cleaner_run_until_the_client_ends(tmp_path: Any) -> None:
+    rig = await Rig(state_dir=tmp_path).running()
+    await settle()
+    assert rig.engine.metrics is not None
+    assert rig.engine.metrics.live_threads == 2
+    await rig.time.advance(600)
+    assert (rig.engine.cleaner.runs, rig.engine.recorder.runs) == (1, 2)
+    await rig.engine.close(None)
+    await rig.time.advance(600)
+    assert (rig.engine.cleaner.runs, rig.engine.recorder.runs) == (1, 2)
+
+
+async def test_a_service_that_fails_is_logged_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    rig = await Rig(handler=answering(Response.SHUTDOWN_CLIENT)).running()
+    rig.engine.directory.clean = None  # type: ignore[method-assign,assignment]
+    for runs in (1, 2):
+        await rig.time.advance(600)
+        assert rig.engine.cleaner.runs == runs
+    assert rig.state is S.RUNNING
+    assert "state directory cleaner failed" in caplog.text
+    await rig.engine.close(None)
+
+
+# -- the global thread -----------------------------------------------------------------------------------
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.script: asyncio.Queue[Any] = asyncio.Queue()
+        self.caught_up = False
+        self.closed = False
+
+    async def start(self) -> None: ...
+
+    async def poll(self) -> Sequence[Batch]:
+        item = await self.script.get()
+        if isinstance(item, BaseException):
+            raise item
+        self.caught_up = item is True or self.caught_up
+        return [] if item is True else [Batch(P0, [item], 1)]
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_threads_start_when_the_global_thread_has_caught_up() -> None:
+    rig = Rig(reader=(reader := Reader()))
+    starting = asyncio.ensure_future(rig.engine.start())
+    reader.script.put_nowait("g")
+    await settle()
+    assert (rig.members, starting.done(), rig.seen) == ({}, False, [(P0, "g")])
+    reader.script.put_nowait(True)
+    await starting
+    assert list(rig.members) == [A, B]
+    closing = asyncio.ensure_future(rig.engine.close(None))
+    await settle()
+    assert not reader.closed
+    reader.script.put_nowait("h")
+    assert await closing
+    assert reader.closed
+
+
+async def test_a_global_thread_that_cannot_start_ends_the_client_and_the_start() -> None:
+    rig = Rig(reader=(reader := Reader()))
+    reader.script.put_nowait(LookupError("no topic"))
+    with pytest.raises(LookupError, match="no topic"):
+        await rig.engine.start()
+    assert (rig.state, rig.members) == (S.ERROR, {})
+
+
+@pytest.mark.parametrize("response", list(Response))
+async def test_a_global_thread_that_fails_ends_the_client(response: Response) -> None:
+    rig = Rig(reader=(reader := Reader()), handler=answering(response))
+    reader.script.put_nowait(True)
+    await rig.engine.start()
+    reader.script.put_nowait(OSError("broken"))
+    assert await rig.engine.wait_ended() is S.ERROR
+    assert rig.members[A].asks is (response is Response.SHUTDOWN_APPLICATION)
+    assert reader.closed
