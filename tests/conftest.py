@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -13,6 +14,9 @@ import structlog
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.clusters.artifacts import Installation, prepare
 from fencepost.simulation.world.loop import VirtualLoop
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def pytest_asyncio_loop_factories(
@@ -36,6 +40,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Processes that run tests steal from the ends of each other's lists: so only one starts Spark.
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
     for item in items:
         if item.get_closest_marker("real") is None:
             continue
@@ -43,6 +49,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(REAL_SECONDS))
         # Other processes on a busy machine may be starved once; the summary lists who needed a second try.
         item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of all tests: one that runs already is used by everything that asks for one."""
+    from fencepost.simulation.pipeline.session import spark_session
+
+    with spark_session("local[2]") as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -138,12 +138,31 @@ def endpoint(ours) -> str:
     return ours.servers
 
 
+class Both(Rows):
+    """Keeps a trace that is written, too."""
+
+    def __init__(self, trace):
+        self._trace = trace
+
+    def write(self, rows, /):
+        super().write(rows)
+        self._trace.write(rows)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.filterwarnings("default")  # of Spark's libraries, about each other
 @pytest.mark.parametrize("client", ["fencepost", "confluent"])
-async def test_a_group_survives_on_a_cluster_of_others(endpoint, client):
-    rows = Rows()
-    result = await run_real(
-        loads(SCENARIO + NETWORK + BROKER), 1, endpoint, client=client, duration_us=20 * SECOND, trace=rows
-    )
+async def test_a_group_survives_on_a_cluster_of_others(endpoint, client, tmp_path: Path):
+    with whole_trace(tmp_path / "run.parquet", "steps-1-real") as trace:
+        rows = Both(trace)
+        result = await run_real(
+            loads(SCENARIO + NETWORK + BROKER),
+            1,
+            endpoint,
+            client=client,
+            duration_us=20 * SECOND,
+            trace=rows,
+        )
     assert result.violations == []
     assert result.records_lost == 0
     assert result.converged
@@ -160,6 +179,14 @@ async def test_a_group_survives_on_a_cluster_of_others(endpoint, client):
     assert sum(us > 0.9 * 300_000 / result.speed for us in lasted) > 0.8 * len(lasted)
     topics = AdminClient({"bootstrap.servers": endpoint, "log_level": 0}).list_topics(timeout=10).topics
     assert set(topics) == set()
+
+    tables = await asyncio.to_thread(analyze, tmp_path)
+    (run,) = tables["runs"]
+    assert (run["runs"], run["violating"], run["traced"]) == (1, 0, 1)
+    assert tables["downtime"]
+    assert '"world": "real"' in run["parameters"]
+    if client == "fencepost":
+        assert {row["state"] for row in tables["residency"]} >= {"JOINING", "STABLE"}
 
 
 async def test_a_record_that_is_skipped_is_missed(endpoint):
@@ -205,17 +232,3 @@ async def test_a_run_that_is_cancelled_leaves_nothing(endpoint):
         await run
     assert children() == set()
     assert (await asyncio.to_thread(admin.list_topics, timeout=10)).topics == {}
-
-
-@pytest.mark.xdist_group("spark")
-@pytest.mark.filterwarnings("default")
-async def test_the_analyses_take_the_trace_of_a_real_run(endpoint, tmp_path: Path):
-    with whole_trace(tmp_path / "run.parquet", "steps-1-real") as trace:
-        result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND, trace=trace)
-    assert result.violations == []
-    tables = await asyncio.to_thread(analyze, tmp_path)
-    (run,) = tables["runs"]
-    assert (run["runs"], run["violating"], run["traced"]) == (1, 0, 1)
-    assert {row["state"] for row in tables["residency"]} >= {"JOINING", "STABLE"}
-    assert tables["downtime"]
-    assert '"world": "real"' in run["parameters"]

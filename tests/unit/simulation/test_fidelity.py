@@ -128,6 +128,8 @@ class ToldAsReal:
 
 @pytest.mark.real
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("spark")
+@pytest.mark.filterwarnings("default")  # of Spark's libraries, about each other
 def test_equal_worlds_compare_as_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fidelity, "SIMULATIONS", 1)
     scenario, config = load("scale-up-and-down"), GroupCoordinatorConfig()

@@ -29,17 +29,10 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.real,
     pytest.mark.timeout(400),
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.usefixtures("spark"),
     # Libraries of Spark's own warn of each other's; our code runs in the tests beside this one.
     pytest.mark.filterwarnings("default"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """The one session of these tests: a session that runs already is used by everything that asks for one."""
-    with spark_session("local[2]") as session:
-        yield session
 
 
 class Story:
