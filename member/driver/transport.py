@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.outcome import Request, Response
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class TransportError(Exception):
@@ -22,27 +23,43 @@ class RequestTimedOut(TransportError):
     """No answer came within the request's time."""
 
 
+class Reply(Protocol[T_co]):
+    """What comes back for a request, now or later: what is used of an asyncio.Future, which is one."""
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
+        """Call back with this reply once it is there, on the running event loop and not at once."""
+
+    def cancelled(self) -> bool:
+        """Whether it was given up."""
+
+    def exception(self) -> BaseException | None:
+        """What it failed with, if it did."""
+
+    def result(self) -> T_co:
+        """What came; raises the exception if there is one."""
+
+
 class Transport(Protocol):
     """The way from one member to its cluster. One transport serves one member."""
 
-    def send(self, request: Request, timeout_ms: int) -> asyncio.Future[Response]:
+    def send(self, request: Request, timeout_ms: int) -> Reply[Response]:
         """Send a group request to the coordinator that `find_coordinator` found last.
 
-        The future fails with TransportError. Requests on one connection are answered in order.
+        The reply fails with TransportError. Requests on one connection are answered in order.
         """
 
-    def find_coordinator(self, group_id: str) -> asyncio.Future[None]:
+    def find_coordinator(self, group_id: str) -> Reply[None]:
         """Look the group's coordinator up; later requests go there.
 
-        The future fails with TransportError, or with ProtocolError if the cluster refuses.
+        The reply fails with TransportError, or with ProtocolError if the cluster refuses.
         """
 
-    def topic_names(self, topic_ids: Iterable[TopicId]) -> asyncio.Future[Mapping[TopicId, str]]:
+    def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
         """Names of topics, from fresh metadata; ids that the cluster does not know are missing."""
 
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
-    ) -> asyncio.Future[Mapping[TopicPartition, int]]:
+    ) -> Reply[Mapping[TopicPartition, int]]:
         """The first (earliest) or next (latest) offset of each partition's log."""
 
     def close(self) -> None:

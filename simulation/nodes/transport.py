@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.driver.transport import Disconnected
+from fencepost.member.driver.transport import Disconnected, Reply
 from fencepost.simulation.nodes.requests import CoordinatorFound, FindCoordinator, LogOffsets, TopicNames
 from fencepost.simulation.world.host import Host
-from fencepost.simulation.world.network import Connection, Network
+from fencepost.simulation.world.network import Call, Connection, Network
 
 if TYPE_CHECKING:
     from fencepost.simulation.nodes.broker import BrokerHost
@@ -34,7 +34,7 @@ class SimulatedTransport:
         self._connections: dict[str, Connection] = {}
         self._coordinator: BrokerHost | None = None
 
-    def send(self, request: Request, timeout_ms: int) -> asyncio.Future[Response]:
+    def send(self, request: Request, timeout_ms: int) -> Reply[Response]:
         """Send a group request to the coordinator that was found last."""
         coordinator = self._coordinator
         if coordinator is None:
@@ -46,14 +46,14 @@ class SimulatedTransport:
             connection = self._connect(coordinator)
         return self._network.send(connection, request, timeout_ms * 1_000)
 
-    def find_coordinator(self, group_id: str) -> asyncio.Future[None]:
+    def find_coordinator(self, group_id: str) -> Reply[None]:
         """Ask some broker who coordinates the group."""
         found: asyncio.Future[None] = self._network.loop.create_future()
 
-        def answered(asked: asyncio.Future[Any]) -> None:
+        def answered(asked: Call) -> None:
             if found.done():
                 return
-            error = None if asked.cancelled() else asked.exception()
+            error = asked.exception()
             if error is not None:
                 self._next += 1
                 found.set_exception(error)
@@ -69,13 +69,13 @@ class SimulatedTransport:
         self._ask(FindCoordinator(group_id)).add_done_callback(answered)
         return found
 
-    def topic_names(self, topic_ids: Iterable[TopicId]) -> asyncio.Future[Mapping[TopicId, str]]:
+    def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
         """Names of topics, as the cluster knows them now."""
         return self._asked(TopicNames(tuple(topic_ids)))
 
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
-    ) -> asyncio.Future[Mapping[TopicPartition, int]]:
+    ) -> Reply[Mapping[TopicPartition, int]]:
         """The first or the next offset of each partition's log."""
         return self._asked(LogOffsets(tuple(partitions), earliest))
 
@@ -85,16 +85,16 @@ class SimulatedTransport:
         for connection in connections.values():
             self._network.close(connection)
 
-    def _asked(self, request: object) -> asyncio.Future[Any]:
-        future = self._ask(request)
-        future.add_done_callback(self._try_another)
-        return future
+    def _asked(self, request: object) -> Call:
+        call = self._ask(request)
+        call.add_done_callback(self._try_another)
+        return call
 
-    def _try_another(self, asked: asyncio.Future[Any]) -> None:
-        if not asked.cancelled() and asked.exception() is not None:
+    def _try_another(self, asked: Call) -> None:
+        if asked.exception() is not None:
             self._next += 1
 
-    def _ask(self, request: object) -> asyncio.Future[Any]:
+    def _ask(self, request: object) -> Call:
         broker = self._brokers[self._next % len(self._brokers)]
         connection = self._connections.get(broker.name)
         if connection is None or not connection.usable:

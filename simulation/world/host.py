@@ -111,8 +111,5 @@ class HostClock:
     def true_us(self, when_ms: int) -> int:
         """The first moment of the world at which this clock shows that time, or now."""
         local = when_ms * 1_000 - self.offset_us
-        true = local * 1_000_000 // (1_000_000 + self.drift_ppm)
-        while true + true * self.drift_ppm // 1_000_000 < local:
-            true += 1
-        now = self._loop.now_us
-        return true if true > now else now
+        true = -(-local * 1_000_000 // (1_000_000 + self.drift_ppm))
+        return max(true, self._loop.now_us)

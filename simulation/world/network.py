@@ -8,12 +8,11 @@ time is up, and its connection is given up with it, as Kafka's clients do.
 
 from __future__ import annotations
 
-import asyncio
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias
 
-from fencepost.member.driver.transport import Disconnected, RequestTimedOut
+from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.simulation.world.host import Host
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.rng import Quantiles, Samples, Streams
@@ -56,23 +55,72 @@ PASS = Fate.PASS
 
 
 class Call:
-    """A request under way, and its answer."""
+    """A request under way, and its answer. To the member's side it is what a future is.
 
-    __slots__ = ("connection", "deadline_us", "future", "generation", "request", "response")
+    A future of asyncio would take two more passes through the loop, and a run has a million calls.
+    """
 
-    def __init__(
-        self, connection: Connection, request: object, future: asyncio.Future[Any], deadline_us: int
-    ) -> None:
+    __slots__ = ("_callbacks", "_done", "connection", "deadline_us", "generation", "request", "response")
+
+    def __init__(self, connection: Connection, request: object, deadline_us: int) -> None:
         self.connection = connection
         self.request = request
-        self.future = future
         self.deadline_us = deadline_us
         self.generation = connection.client.generation
         self.response: object = None
+        """The answer, or the exception that stands for it; under way to the member until `done`."""
+        self._done = False
+        self._callbacks: tuple[Callable[[Any], object], ...] = ()
+
+    # -- the broker's side --------------------------------------------------------------------------------
 
     def answer(self, response: object, ready_us: int) -> None:
         """Send the response at that time. An exception is delivered as the call's failure."""
         self.connection.network.respond(self, response, ready_us)
+
+    # -- the member's side --------------------------------------------------------------------------------
+
+    @property
+    def expected(self) -> bool:
+        """Whether the process that sent it is still there, and still waits."""
+        return not self._done and self.generation == self.connection.client.generation
+
+    def finish(self) -> tuple[Callable[[Any], object], ...]:
+        """It is over; answers who is to be told."""
+        self._done = True
+        callbacks, self._callbacks = self._callbacks, ()
+        return callbacks
+
+    def done(self) -> bool:
+        """Whether there is a result, or an exception."""
+        return self._done
+
+    def cancelled(self) -> bool:
+        """Never: nobody takes a request back."""
+        return False
+
+    def exception(self) -> BaseException | None:
+        """What it failed with, if it did."""
+        return self.response if isinstance(self.response, BaseException) else None
+
+    def result(self) -> Any:
+        """The answer; raises the exception if there is one."""
+        if isinstance(self.response, BaseException):
+            raise self.response
+        return self.response
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call back with this call once it is done."""
+        if self._done:
+            self.connection.network.loop.call_soon(callback, self)
+        else:
+            self._callbacks += (callback,)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        done = self.connection.network.loop.create_future()
+        self.add_done_callback(lambda _: done.set_result(None))
+        yield from done
+        return self.result()
 
 
 class Connection:
@@ -131,29 +179,28 @@ class Network:
         self._connections[connection] = None
         return connection
 
-    def send(self, connection: Connection, request: object, timeout_us: int) -> asyncio.Future[Any]:
-        """Send a request. The future fails with Disconnected or RequestTimedOut."""
+    def send(self, connection: Connection, request: object, timeout_us: int) -> Call:
+        """Send a request. The call fails with Disconnected or RequestTimedOut."""
         loop = self.loop
         now = loop.now_us
-        future = loop.create_future()
-        call = Call(connection, request, future, now + timeout_us)
+        call = Call(connection, request, now + timeout_us)
         connection.calls[call] = None
         arrives = now + connection.samples.draw()
         if connection.pipe is not OPEN:
             loop.schedule(call.deadline_us, self._time_out, call)
-            return future
+            return call
         if self.rules:
             message = Message(connection.client.name, connection.server.name, REQUEST, request)
             delay = self._judge(call, message)
             if delay is None:
-                return future
+                return call
             arrives += delay
         arrives = max(arrives, connection.requests_us)
         connection.requests_us = arrives
         if arrives > call.deadline_us:
             loop.schedule(call.deadline_us, self._time_out, call)
         loop.schedule(arrives, self._arrive, call)
-        return future
+        return call
 
     def wait(self, call: Call) -> None:
         """The server does not answer for now: the member's side gives the call up when its time is over."""
@@ -218,25 +265,28 @@ class Network:
 
     def _deliver(self, call: Call) -> None:
         connection = call.connection
-        if connection.pipe is OPEN:
-            client = connection.client
-            if client.frozen:
-                client.run(self._complete, call)
-            else:
-                self._complete(call)
-        elif connection.pipe is STALLED:
+        if connection.pipe is OPEN and not connection.client.frozen:
+            connection.calls.pop(call, None)
+            if call.expected:
+                # Nothing else is ready at this moment: whoever waits would be called next in any case.
+                for callback in call.finish():
+                    callback(call)
+        elif connection.pipe is OPEN or connection.pipe is STALLED:
             # Overtaken by a loss in the other direction; TCP would still deliver what had arrived before it.
             connection.client.run(self._complete, call)
 
     def _complete(self, call: Call) -> None:
-        connection = call.connection
-        connection.calls.pop(call, None)
-        if call.future.done() or call.generation != connection.client.generation:
-            return
-        if isinstance(call.response, Exception):
-            call.future.set_exception(call.response)
-        else:
-            call.future.set_result(call.response)
+        call.connection.calls.pop(call, None)
+        if call.expected:
+            self._finish(call)
+
+    def _finish(self, call: Call) -> None:
+        for callback in call.finish():
+            self.loop.call_soon(callback, call)
+
+    def _fail(self, call: Call, error: TransportError) -> None:
+        call.response = error
+        self._finish(call)
 
     # -- losses -----------------------------------------------------------------------------------------
 
@@ -256,7 +306,7 @@ class Network:
         self._connections.pop(connection, None)
         if connection.pipe is not CUT:
             connection.pipe = CLOSED
-        self._fail(connection)
+        self._fail_all(connection)
 
     def forget(self, client: Host) -> None:
         """A member's process is gone; requests under way still arrive, nobody waits for answers."""
@@ -272,15 +322,13 @@ class Network:
     def _hear_of_cut(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         connection.pipe = CLOSED
-        self._fail(connection)
+        self._fail_all(connection)
 
-    def _fail(self, connection: Connection) -> None:
+    def _fail_all(self, connection: Connection) -> None:
         calls, connection.calls = connection.calls, {}
         for call in calls:
-            if not call.future.done() and call.generation == connection.client.generation:
-                call.future.set_exception(
-                    Disconnected(f"the connection to {connection.server.name} was lost")
-                )
+            if call.expected:
+                self._fail(call, Disconnected(f"the connection to {connection.server.name} was lost"))
 
     def _time_out(self, call: Call) -> None:
         call.connection.client.run(self._give_up, call)
@@ -288,7 +336,6 @@ class Network:
     def _give_up(self, call: Call) -> None:
         connection = call.connection
         connection.calls.pop(call, None)
-        if call.future.done() or call.generation != connection.client.generation:
-            return
-        call.future.set_exception(RequestTimedOut(f"{connection.server.name} did not answer in time"))
-        self.close(connection)
+        if call.expected:
+            self._fail(call, RequestTimedOut(f"{connection.server.name} did not answer in time"))
+            self.close(connection)
