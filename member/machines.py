@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.member.classic.states import CLASSIC_MEMBER
 from fencepost.member.consumer.drafts import DRAFT_1, DRAFT_2
 from fencepost.member.consumer.states import CONSUMER_MEMBER
 from fencepost.member.sac.states import SAC_MEMBER
@@ -25,6 +26,7 @@ MACHINES: Mapping[str, StateTable[Any, Any]] = {
         STREAM_CLIENT,
         KAFKA_4_CLIENT,
         SAC_MEMBER,
+        CLASSIC_MEMBER,
     )
 }
 

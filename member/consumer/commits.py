@@ -105,11 +105,11 @@ class Commits:
         "_backoff",
         "_config",
         "_group_id",
-        "_member_id",
         "_queue",
         "_sent",
         "_tokens",
         "in_flight",
+        "member_id",
         "retry_at_ms",
     )
 
@@ -122,7 +122,8 @@ class Commits:
         tokens: Iterator[int],
     ) -> None:
         self._group_id = group_id
-        self._member_id = member_id
+        self.member_id = member_id
+        """Whose the commits are."""
         self._config = config
         self._backoff = backoff
         self._tokens = tokens
@@ -202,7 +203,7 @@ class Commits:
             next(self._tokens),
             OffsetCommitRequest(
                 group_id=self._group_id,
-                member_id=self._member_id,
+                member_id=self.member_id,
                 member_epoch=epoch if epoch > 0 else NO_EPOCH,
                 instance_id=self._config.group_instance_id,
                 offsets=self._queue[0].offsets,

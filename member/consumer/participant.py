@@ -6,6 +6,7 @@ import abc
 import itertools
 import random
 from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
@@ -14,7 +15,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
-from fencepost.member.consumer.actions import Action, RaiseToApplication
+from fencepost.member.consumer.actions import RaiseToApplication
 from fencepost.member.consumer.backoff import Backoff
 from fencepost.member.consumer.commits import Commit, CommitKind, Commits
 from fencepost.member.consumer.config import ConsumerConfig
@@ -23,7 +24,8 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.lookups import CoordinatorLookup
 from fencepost.member.consumer.positions import Positions
 
-Actions = tuple[Action, ...]
+Actions: TypeAlias = tuple[Any, ...]
+"""What the shell has to carry out, in order: actions of `actions.py`, and those of the protocol."""
 
 REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 """Errors after which the coordinator is looked up again."""
@@ -67,10 +69,10 @@ class Participant(abc.ABC):
         """The newest epoch or generation received; 0 while joining and out of the group."""
         self.closed = False
         self.in_poll = False
-        self.positions = Positions(group_id, member_id, config, backoff(), tokens)
+        self.positions = Positions(group_id, member_id or None, config, backoff(), tokens)
         self._tokens = tokens
         self._poll_deadline_ms: int | None = None
-        self._out: list[Action] = []
+        self._out: list[Any] = []
         self._wake = False
         self._coordinator = CoordinatorLookup(backoff(), tokens)
         self._commits = Commits(group_id, member_id, config, backoff(), tokens)
@@ -214,7 +216,7 @@ class Participant(abc.ABC):
         self._out.append(RaiseToApplication(error, fatal))
         self._wake = True
 
-    def _put(self, action: Action | None) -> None:
+    def _put(self, action: object | None) -> None:
         if action is not None:
             self._out.append(action)
 

@@ -77,7 +77,7 @@ class Positions:
     def __init__(
         self,
         group_id: str,
-        member_id: MemberId,
+        member_id: MemberId | None,
         config: ConsumerConfig,
         backoff: Backoff,
         tokens: Iterator[int],

@@ -1,38 +1,35 @@
-"""One consumer group member on asyncio, as an application uses it."""
+"""One member of a consumer group (KIP-848) on asyncio.
+
+A steady heartbeat costs no task: the machine's deadline arms a timer, the timer sends, and the answer's
+done-callback feeds the machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.consumer.actions import (
-    CommitFinished,
-    LeaveFinished,
-    RaiseToApplication,
-    WakeApplication,
-)
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.protocol.errors import ProtocolError
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.member.consumer.actions import Moved, ResolveTopicNames, SendHeartbeat
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import CommitFailed
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver, RebalanceListener
-from fencepost.member.driver.shell import MachineShell
+from fencepost.member.driver.member import MemberDriver
+from fencepost.member.driver.shell import error_of
 from fencepost.member.driver.transport import Clock, Transport
 
 
-class ConsumerDriver(MachineShell):
-    """One member of one group, over a transport and a clock, on the running event loop.
+class ConsumerDriver(MemberDriver):
+    """One member of one consumer group; see `MemberDriver` for what an application does with it."""
 
-    All methods are to be called from the loop's thread. Errors that only the application can deal with
-    are raised by `poll_begin` and `wait_assignment_change`: MemberError once, FatalMemberError from then
-    on, CallbackFailed when a listener raised.
-    """
+    _member: ConsumerMember
 
     def __init__(
         self,
@@ -46,205 +43,61 @@ class ConsumerDriver(MachineShell):
         rng: random.Random,
         observer: MemberObserver | None = None,
     ) -> None:
-        super().__init__(
-            group_id,
-            member_id,
-            transport,
-            clock,
-            listener=listener,
-            config=config,
-            rng=rng,
-            observer=observer,
-        )
-        self._commits: dict[int, asyncio.Future[None]] = {}
-        self._leaving: list[asyncio.Future[None]] = []
-        self._waiting: list[asyncio.Future[None]] = []
-        self._errors: list[Exception] = []
-        self._fatal: Exception | None = None
-        self._changes = 0
-        self.on_change: Callable[[], None] | None = None
-        """Called whenever `changes` grows, for applications that wait for more than one thing."""
-
-    # -- what it is --------------------------------------------------------------------------------------
+        member = ConsumerMember(group_id, member_id, config or ConsumerConfig(), rng)
+        super().__init__(member, transport, clock, listener=listener, observer=observer)
+        self._heartbeat: SendHeartbeat | None = None
+        self._heartbeat_answered: Callable[[asyncio.Future[Any]], None] = self._discard
 
     @property
     def state(self) -> ConsumerMemberState:
         """The member's state."""
         return self._member.state
 
-    @property
-    def member_id(self) -> MemberId:
-        """The member id, kept for life."""
-        return self._member.member_id
+    def _send_heartbeat(self, action: SendHeartbeat) -> None:
+        if action is not self._heartbeat:
+            self._heartbeat = action
+            self._heartbeat_answered = functools.partial(self._heartbeat_done, action)
+        if self._observer is not None:
+            self._observer.on_request(action.request)
+        future = self._transport.send(action.request, self._member.config.request_timeout_ms)
+        future.add_done_callback(self._heartbeat_answered)
 
-    @property
-    def member_epoch(self) -> int:
-        """The newest epoch received; 0 while joining and out of the group."""
-        return self._member.member_epoch
-
-    @property
-    def assignment(self) -> tuple[TopicPartition, ...]:
-        """What the member owns, sorted: from the begin of on_assigned to the end of on_revoked or on_lost."""
-        return self._member.owned_partitions()
-
-    @property
-    def changes(self) -> int:
-        """Grows whenever an application in poll should look again; see `wait_assignment_change`."""
-        return self._changes
-
-    def fetchable(self) -> Mapping[TopicPartition, int]:
-        """The partitions that may be fetched now, each with the offset of its next record."""
-        return self._member.positions.fetchable()
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """Offset of the next record of an owned partition; None while it is looked for, or not owned."""
-        return self._member.positions.position(partition)
-
-    # -- what the application does -----------------------------------------------------------------------
-
-    def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
-        """Subscribe to these topics, to those that an RE2 pattern matches, or both; nothing: unsubscribe.
-
-        Replaces the subscription before. The member joins with the next `poll_begin`.
-
-        :raises ValueError: after `close`.
-        """
-        self._run(self._member.subscribe(topics, pattern, self._clock.now_ms()))
-
-    def unsubscribe(self) -> asyncio.Future[None]:
-        """Give everything up and leave; the future is done when that is over."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._leaving.append(future)
-        self._run(self._member.unsubscribe(self._clock.now_ms()))
-        return future
-
-    async def close(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:
-        """Commit what was handed over, give everything up, leave, and stop. Takes no longer than the time.
-
-        A callback that still runs when the time is over is cancelled.
-        """
+    def _heartbeat_done(self, action: SendHeartbeat, future: asyncio.Future[Any]) -> None:
+        error = error_of(future)
         if self._stopped:
             return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._leaving.append(future)
-        self._run(self._member.close(self._clock.now_ms(), option, timeout_ms))
-        try:
-            await future
-        finally:
-            self._stop()
-
-    def abandon(self) -> None:
-        """Stop at once and tell nobody, as a process that is killed; whoever waits is cancelled."""
-        if not self._stopped:
-            self._stop()
-
-    def poll_begin(self) -> None:
-        """The application waits for records; those of the polls before count as processed.
-
-        Commits that are due go out, reconciliations may take partitions away, and a member that was
-        removed for not polling joins again.
-
-        :raises MemberError, CallbackFailed: what happened since the last poll; this poll has not begun.
-        """
-        self._raise_pending(self._clock.now_ms())
-        self._run(self._member.poll_begin(self._clock.now_ms()))
-
-    def poll_end(self, consumed: Mapping[TopicPartition, int]) -> None:
-        """The application got all records before these offsets; the poll timer starts.
-
-        Hand over records of partitions only that are `fetchable` at this moment.
-        """
-        self._run(self._member.poll_end(consumed, self._clock.now_ms()))
-
-    async def wait_assignment_change(self, since: int | None = None) -> None:
-        """Wait until `fetchable` may have changed: since this value of `changes`, or from now.
-
-        :raises MemberError, CallbackFailed: if that is what there is to know.
-        """
-        if (since is None or since == self._changes) and not self._errors and self._fatal is None:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
-        self._raise_pending(self._clock.now_ms())
-
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
-        """Commit these offsets, or everything that was handed over; retries within default_api_timeout_ms.
-
-        :raises CommitFailed: with the coordinator's error, STALE_MEMBER_EPOCH and UNKNOWN_MEMBER_ID included.
-        """
-        commit_id, actions = self._member.commit(offsets, self._clock.now_ms())
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._commits[commit_id] = future
-        self._run(actions)
-        await future
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on reading from this offset. In on_assigned it says where to start.
-
-        :raises ValueError: if the partition is not owned, or is about to be given up.
-        """
-        self._run(self._member.seek(partition, offset, self._clock.now_ms()))
-
-    def offset_out_of_range(self, partition: TopicPartition) -> None:
-        """A fetch found that the log has no record at the position: reset it by `auto_offset_reset`."""
-        self._run(self._member.offset_out_of_range(partition, self._clock.now_ms()))
-
-    def _raise_pending(self, now_ms: int) -> None:
-        if self._errors:
-            self._run(self._member.poll_failed(now_ms))
-            raise self._errors.pop(0)
-        if self._fatal is not None:
-            raise self._fatal
-
-    def _stop(self) -> None:
-        """Stop the machine; whoever waits for it is cancelled."""
-        super()._stop()
-        for future in (*self._commits.values(), *self._leaving, *self._waiting):
-            future.cancel()
-        self._commits.clear()
-        self._leaving.clear()
-        self._waiting.clear()
-
-    # -- what the machine tells the application ----------------------------------------------------------
-
-    def _raise_to_application(self, action: RaiseToApplication) -> None:
-        self._log(logging.INFO, "member error", error=str(action.error), fatal=action.fatal)
-        if action.fatal:
-            self._fatal = action.error
-        elif not any(str(error) == str(action.error) for error in self._errors):
-            self._errors.append(action.error)
-
-    def _commit_finished(self, action: CommitFinished) -> None:
-        future = self._commits.pop(action.commit_id)
-        if future.done():
-            return
-        if action.error is ErrorCode.NONE:
-            future.set_result(None)
+        if error is None:
+            response = future.result()
+        elif isinstance(error, ProtocolError):
+            response = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         else:
-            future.set_exception(CommitFailed(action.error, "offsets were not committed"))
+            if self._observer is not None:
+                self._observer.on_response(action.request, error)
+            self._failed(action.token, error)
+            return
+        if self._observer is not None:
+            self._observer.on_response(action.request, response)
+        actions = self._member.heartbeat_answered(action.token, response, self._clock.now_ms())
+        for each in actions:
+            self._PERFORM[type(each)](self, each)
+        self._arm()
 
-    def _leave_finished(self, _: LeaveFinished) -> None:
-        _finish(self._leaving)
+    def _resolve_topic_names(self, action: ResolveTopicNames) -> None:
+        future = self._transport.topic_names(action.topic_ids)
+        future.add_done_callback(functools.partial(self._done, action.token, self._member.topic_names_found))
 
-    def _wake_application(self, _: WakeApplication) -> None:
-        self._changes += 1
-        _finish(self._waiting)
-        if self.on_change is not None:
-            self.on_change()
+    @staticmethod
+    def _discard(future: asyncio.Future[Any]) -> None:
+        error_of(future)
+
+    def _moved(self, action: Moved) -> None:
+        if self._observer is not None:
+            self._observer.on_state(action.event, action.source, action.target)
+        self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
-        **MachineShell._PERFORM,
-        RaiseToApplication: _raise_to_application,
-        CommitFinished: _commit_finished,
-        LeaveFinished: _leave_finished,
-        WakeApplication: _wake_application,
+        **MemberDriver._PERFORM,
+        SendHeartbeat: _send_heartbeat,
+        ResolveTopicNames: _resolve_topic_names,
+        Moved: _moved,
     }
-
-
-def _finish(futures: list[asyncio.Future[None]]) -> None:
-    """Wake everyone who waits on these."""
-    waiting = futures[:]
-    futures.clear()
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)

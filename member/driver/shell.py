@@ -1,8 +1,4 @@
-"""Runs a member's machine on an event loop: requests out, answers in, callbacks in a task, one timer.
-
-A steady heartbeat costs no task: the machine's deadline arms a timer, the timer sends, and the answer's
-done-callback feeds the machine.
-"""
+"""Runs a member's machine on an event loop: requests out, answers in, callbacks in a task, one timer."""
 
 from __future__ import annotations
 
@@ -10,70 +6,139 @@ import asyncio
 import functools
 import inspect
 import logging
-import random
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Protocol
 
 import structlog
 
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
-from fencepost.coordinator.protocol.errors import ProtocolError
-from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.offsets import OffsetCommitResponse, OffsetFetchResponse
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
 from fencepost.member.consumer.actions import (
-    Action,
     CallbackKind,
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
-    Moved,
-    ResolveTopicNames,
     RunCallback,
     SendCommit,
-    SendHeartbeat,
 )
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import Failure
-from fencepost.member.consumer.machine import ConsumerMember
+from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.consumer.participant import Actions
+from fencepost.member.consumer.positions import Positions
 from fencepost.member.driver.listener import MemberObserver, NoListener, Phase, RebalanceListener
 from fencepost.member.driver.transport import Clock, RequestTimedOut, TimerHandle, Transport, TransportError
 
 _logger = structlog.get_logger("fencepost.member")
 
-Answered = Callable[[int, Any, int], tuple[Action, ...]]
+Answered = Callable[[int, Any, int], Actions]
+
+
+class Machine(Protocol):
+    """What every member's machine offers its shell, whatever the protocol."""
+
+    group_id: str
+    member_id: MemberId
+    member_epoch: int
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The member's settings."""
+
+    @property
+    def positions(self) -> Positions:
+        """How far each owned partition has been read."""
+
+    def owned_partitions(self) -> tuple[TopicPartition, ...]:
+        """Everything owned, sorted."""
+
+    def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:
+        """Replace the subscription."""
+
+    def unsubscribe(self, now_ms: int) -> Actions:
+        """Give everything up and leave."""
+
+    def close(self, now_ms: int, option: CloseOption, timeout_ms: int) -> Actions:
+        """Commit, give everything up, leave, and never come back."""
+
+    def poll_begin(self, now_ms: int) -> Actions:
+        """The application asks for records."""
+
+    def poll_end(self, consumed: Mapping[TopicPartition, int], now_ms: int) -> Actions:
+        """The application got all records before these offsets."""
+
+    def poll_failed(self, now_ms: int) -> Actions:
+        """The application's poll ended with an exception."""
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, now_ms: int
+    ) -> tuple[int, Actions]:
+        """Commit these offsets, or everything that was handed over."""
+
+    def seek(self, partition: TopicPartition, offset: int, now_ms: int) -> Actions:
+        """Go on reading from this offset."""
+
+    def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
+        """The log does not have the position."""
+
+    def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
+        """The application's callback ended."""
+
+    def coordinator_found(self, token: int, now_ms: int) -> Actions:
+        """The group's coordinator is known."""
+
+    def coordinator_refused(self, token: int, code: ErrorCode, now_ms: int) -> Actions:
+        """The cluster answered the lookup with an error."""
+
+    def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
+        """The coordinator answered an OffsetCommit."""
+
+    def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
+        """The coordinator answered an OffsetFetch."""
+
+    def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
+        """The logs answered where they begin or end."""
+
+    def request_failed(self, token: int, failure: Failure, now_ms: int) -> Actions:
+        """A request of any kind got no answer."""
+
+    def next_deadline(self) -> int | None:
+        """When `deadline_reached` is due."""
+
+    def deadline_reached(self, now_ms: int) -> Actions:
+        """Time passed."""
 
 
 class MachineShell:
-    """A member's machine with its transport, its clock and its listener."""
+    """A member's machine with its transport, its clock and its listener; without requests of one protocol."""
 
     def __init__(
         self,
-        group_id: str,
-        member_id: MemberId,
+        member: Machine,
         transport: Transport,
         clock: Clock,
         *,
-        listener: RebalanceListener | None = None,
-        config: ConsumerConfig | None = None,
-        rng: random.Random,
-        observer: MemberObserver | None = None,
+        listener: RebalanceListener | None,
+        observer: MemberObserver | None,
     ) -> None:
-        self._config = config or ConsumerConfig()
-        self._member = ConsumerMember(group_id, member_id, self._config, rng)
+        self._member: Machine = member
         self._transport = transport
         self._clock = clock
         self._listener: RebalanceListener = listener or NoListener()
         self._observer = observer
         self._timers: list[tuple[int, TimerHandle]] = []
         """Armed timers, the earliest last; a later one stays armed while an earlier one is needed."""
-        self._heartbeat: SendHeartbeat | None = None
-        self._heartbeat_answered: Callable[[asyncio.Future[Any]], None] = self._discard
         self._callback_task: asyncio.Task[None] | None = None
         self._stopped = False
 
     # -- running the machine -----------------------------------------------------------------------------
 
-    def _run(self, actions: tuple[Action, ...]) -> None:
+    def _run(self, actions: Actions) -> None:
         """Carry the actions out, then see to it that the machine's next deadline is met."""
         if self._stopped:
             return
@@ -112,41 +177,12 @@ class MachineShell:
 
     # -- carrying actions out ----------------------------------------------------------------------------
 
-    def _send_heartbeat(self, action: SendHeartbeat) -> None:
-        if action is not self._heartbeat:
-            self._heartbeat = action
-            self._heartbeat_answered = functools.partial(self._heartbeat_done, action)
-        if self._observer is not None:
-            self._observer.on_request(action.request)
-        future = self._transport.send(action.request, self._config.request_timeout_ms)
-        future.add_done_callback(self._heartbeat_answered)
-
-    def _heartbeat_done(self, action: SendHeartbeat, future: asyncio.Future[Any]) -> None:
-        error = _error_of(future)
-        if self._stopped:
-            return
-        if error is None:
-            response = future.result()
-        elif isinstance(error, ProtocolError):
-            response = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-        else:
-            if self._observer is not None:
-                self._observer.on_response(action.request, error)
-            self._failed(action.token, error)
-            return
-        if self._observer is not None:
-            self._observer.on_response(action.request, response)
-        actions = self._member.heartbeat_answered(action.token, response, self._clock.now_ms())
-        for each in actions:
-            self._PERFORM[type(each)](self, each)
-        self._arm()
-
     def _find_coordinator(self, action: FindCoordinator) -> None:
         future = self._transport.find_coordinator(self._member.group_id)
         future.add_done_callback(functools.partial(self._coordinator_done, action.token))
 
     def _coordinator_done(self, token: int, future: asyncio.Future[None]) -> None:
-        error = _error_of(future)
+        error = error_of(future)
         if self._stopped:
             return
         if error is None:
@@ -156,20 +192,16 @@ class MachineShell:
         else:
             self._failed(token, error)
 
-    def _resolve_topic_names(self, action: ResolveTopicNames) -> None:
-        future = self._transport.topic_names(action.topic_ids)
-        future.add_done_callback(functools.partial(self._done, action.token, self._member.topic_names_found))
-
     def _find_log_offsets(self, action: FindLogOffsets) -> None:
         future = self._transport.log_offsets(action.partitions, earliest=action.earliest)
         future.add_done_callback(functools.partial(self._done, action.token, self._member.log_offsets_found))
 
     def _fetch_offsets(self, action: FetchOffsets) -> None:
-        future = self._transport.send(action.request, self._config.request_timeout_ms)
+        future = self._transport.send(action.request, self._member.config.request_timeout_ms)
         future.add_done_callback(functools.partial(self._fetch_done, action))
 
     def _fetch_done(self, action: FetchOffsets, future: asyncio.Future[Any]) -> None:
-        error = _error_of(future)
+        error = error_of(future)
         if isinstance(error, ProtocolError) and not self._stopped:
             refused = OffsetFetchResponse(group_id=self._member.group_id, error_code=error.code)
             self._run(self._member.offsets_fetched(action.token, refused, self._clock.now_ms()))
@@ -179,11 +211,11 @@ class MachineShell:
     def _send_commit(self, action: SendCommit) -> None:
         if self._observer is not None:
             self._observer.on_request(action.request)
-        future = self._transport.send(action.request, self._config.request_timeout_ms)
+        future = self._transport.send(action.request, self._member.config.request_timeout_ms)
         future.add_done_callback(functools.partial(self._commit_done, action))
 
     def _commit_done(self, action: SendCommit, future: asyncio.Future[Any]) -> None:
-        error = _error_of(future)
+        error = error_of(future)
         if self._stopped:
             return
         if error is None:
@@ -200,7 +232,7 @@ class MachineShell:
         self._run(self._member.commit_answered(action.token, response, self._clock.now_ms()))
 
     def _done(self, token: int, answered: Answered, future: asyncio.Future[Any]) -> None:
-        error = _error_of(future)
+        error = error_of(future)
         if self._stopped:
             return
         if error is None:
@@ -214,10 +246,6 @@ class MachineShell:
             self._log(logging.ERROR, "transport failed", exc_info=error)
         failure = Failure.TIMED_OUT if isinstance(error, RequestTimedOut) else Failure.DISCONNECTED
         self._run(self._member.request_failed(token, failure, self._clock.now_ms()))
-
-    @staticmethod
-    def _discard(future: asyncio.Future[Any]) -> None:
-        _error_of(future)
 
     def _run_callback(self, action: RunCallback) -> None:
         self._callback_task = asyncio.get_running_loop().create_task(self._call(action))
@@ -244,11 +272,6 @@ class MachineShell:
         self._callback_task = None
         self._run(self._member.callback_finished(action.token, error, self._clock.now_ms()))
 
-    def _moved(self, action: Moved) -> None:
-        if self._observer is not None:
-            self._observer.on_state(action.event, action.source, action.target)
-        self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
-
     def _log(self, level: int, event: str, **fields: object) -> None:
         """Log, if the process that this is part of has said where to; a library keeps quiet otherwise."""
         if structlog.is_configured():
@@ -263,19 +286,16 @@ class MachineShell:
             )
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
-        SendHeartbeat: _send_heartbeat,
         FindCoordinator: _find_coordinator,
-        ResolveTopicNames: _resolve_topic_names,
         SendCommit: _send_commit,
         FetchOffsets: _fetch_offsets,
         FindLogOffsets: _find_log_offsets,
         RunCallback: _run_callback,
-        Moved: _moved,
     }
     """What carries an action out."""
 
 
-def _error_of(future: asyncio.Future[Any]) -> Exception | None:
+def error_of(future: asyncio.Future[Any]) -> Exception | None:
     """The future's exception; a cancelled request counts as disconnected."""
     if future.cancelled():
         return TransportError("the request was cancelled")

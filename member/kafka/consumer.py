@@ -172,21 +172,24 @@ class KIP848Consumer:
         connections = Connections(self._client)
         try:
             await connections.bootstrap()
-            self._session = session = Session(
-                self._client,
-                connections,
-                self._group_id,
-                self._config,
-                listener=self._listener,
-                observer=self._observer,
-                fetch_settings=self._fetch_settings,
-            )
+            self._session = session = self._make_session(connections)
             if self._topics or self._pattern:
                 session.subscribe(self._topics, self._pattern)
                 await session.joined()
         except BaseException:
             await self.stop(timeout_ms=_FAILED_START_CLOSE_MS)
             raise
+
+    def _make_session(self, connections: Connections) -> Session:
+        return Session(
+            self._client,
+            connections,
+            self._group_id,
+            self._config,
+            listener=self._listener,
+            observer=self._observer,
+            fetch_settings=self._fetch_settings,
+        )
 
     async def stop(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:
         """Commit what was handed over if commits are automatic, revoke everything, leave, disconnect.
@@ -237,7 +240,7 @@ class KIP848Consumer:
     @property
     def state(self) -> ConsumerMemberState:
         """Where the member stands."""
-        return self._running().driver.state
+        return ConsumerMemberState(self._running().driver.state)
 
     # -- subscription ------------------------------------------------------------------------------------
 

@@ -32,6 +32,11 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 Frame = Callable[[int, int, str], bytes]
 """From version, correlation id and client id to a whole request frame, its length included."""
 
+COORDINATION = int(ConnectionGroup.COORDINATION)
+"""The connections on which coordinators are asked."""
+ROUNDS = COORDINATION + 1
+"""The connections for requests that coordinators may leave waiting: nothing else should wait behind them."""
+
 _log = structlog.get_logger("fencepost.member")
 _CORRELATION_ID = struct.Struct(">i")
 
@@ -102,7 +107,7 @@ class _PreparedCall:
 
 
 class Connections:
-    """The client's connections to brokers, of which the coordinator has one of its own."""
+    """The client's connections to brokers, of which the coordinator has some of its own."""
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self._client = client
@@ -141,13 +146,14 @@ class Connections:
         await connection.close()
         return "it accepts connections but does not answer"
 
-    async def ask(self, node_id: int, call: Call, timeout_ms: int, *, coordination: bool = False) -> bytes:
+    async def ask(
+        self, node_id: int, call: Call, timeout_ms: int, *, group: int = ConnectionGroup.DEFAULT
+    ) -> bytes:
         """The answer to a call, as a frame without its length.
 
         :raises KafkaError: if there is no connection, or it breaks.
         :raises TimeoutError: if no answer comes in time; the connection is given up.
         """
-        group = ConnectionGroup.COORDINATION if coordination else ConnectionGroup.DEFAULT
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 answer: bytes = await self._client.send(node_id, call, group=group)

@@ -31,11 +31,12 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.driver.listener import MemberObserver, Phase
+from fencepost.member.driver.listener import MemberObserver, Phase, RebalanceListener
+from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.transport import TransportError
 from fencepost.member.kafka.engine import Connections, Fetching
 from fencepost.member.kafka.errors import as_kafka_error
-from fencepost.member.kafka.listener import ApplicationListener, MemberWatch
+from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.transport import KafkaTransport
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class Session:
         group_id: str,
         config: ConsumerConfig,
         *,
-        listener: ApplicationListener,
+        listener: RebalanceListener,
         observer: MemberObserver | None,
         fetch_settings: Mapping[str, Any],
     ) -> None:
@@ -67,16 +68,7 @@ class Session:
         self.fetching = Fetching(client, **fetch_settings)
         self.fetching.on_out_of_range = self._out_of_range
         self._transport = KafkaTransport(connections, self.fetching, config.request_timeout_ms)
-        self.driver = ConsumerDriver(
-            group_id,
-            topic_id_from_uuid(uuid.uuid4()),
-            self._transport,
-            LoopClock(self._loop),
-            listener=listener,
-            config=config,
-            rng=random.Random(),
-            observer=MemberWatch(self._moved, self._callback, observer),
-        )
+        self.driver = self._make_driver(listener, MemberWatch(self._moved, self._callback, observer))
         self.driver.on_change = self._changed
         self.paused: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
@@ -89,6 +81,32 @@ class Session:
         self.resting = False
         """Whether buffered records may be had without another poll."""
         self.closed = False
+
+    def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> MemberDriver:
+        return ConsumerDriver(
+            self._group_id,
+            topic_id_from_uuid(uuid.uuid4()),
+            self._transport,
+            LoopClock(self._loop),
+            listener=listener,
+            config=self._config,
+            rng=random.Random(),
+            observer=watch,
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the member has taken up what the group gave it."""
+        return self.driver.state in _JOINED
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether a poll would change nothing but the poll timer."""
+        return self.driver.state is ConsumerMemberState.STABLE
+
+    @property
+    def _has_failed(self) -> bool:
+        return self.driver.state is ConsumerMemberState.FATAL
 
     # -- subscription ------------------------------------------------------------------------------------
 
@@ -111,7 +129,7 @@ class Session:
         try:
             while True:
                 self._begin()
-                if self.driver.state in _JOINED:
+                if self.is_settled:
                     return
                 await self.fetching.wait(None)
         finally:
@@ -189,7 +207,7 @@ class Session:
         self._tell(self.fetching.handed())
         if not self.closed and self._settling is None:
             self._settling = self._loop.call_later(self._rest_s, self.settle)
-            self.resting = self.driver.state is ConsumerMemberState.STABLE
+            self.resting = self._is_steady
 
     def _tell(self, handed: Mapping[Any, int]) -> None:
         self.driver.poll_end(handed)
@@ -238,7 +256,7 @@ class Session:
                 return position
             if partition not in self.driver.assignment:
                 raise IllegalStateError(f"Partition {partition} is not assigned")
-            if self.driver.state is ConsumerMemberState.FATAL:
+            if self._has_failed:
                 self._begin()
             if partition in self._being_assigned:
                 return await self._starting_position(partition)

@@ -10,6 +10,7 @@ from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, RequestTimedO
 
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.codec.groups import LeaveGroupCall, LeaveGroupReply
 from fencepost.coordinator.codec.offsets import (
     CommittedPartition,
     OffsetCommitCall,
@@ -19,6 +20,7 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchReply,
 )
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -26,7 +28,11 @@ from fencepost.coordinator.protocol.cluster import (
     MetadataResponse,
     TopicReference,
 )
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -39,7 +45,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
-from fencepost.member.kafka.engine import Call, Connections, Fetching
+from fencepost.member.kafka.engine import COORDINATION, ROUNDS, Call, Connections, Fetching
 
 T = TypeVar("T")
 
@@ -58,6 +64,10 @@ _COMMIT_BY_ID = _Api(ApiKey.OFFSET_COMMIT, 9, 10)
 _FETCH = _Api(ApiKey.OFFSET_FETCH, 9, 9)
 _METADATA = _Api(ApiKey.METADATA, 12, 13)
 _FIND_COORDINATOR = _Api(ApiKey.FIND_COORDINATOR, 3, 6)
+_JOIN = _Api(ApiKey.JOIN_GROUP, 5, 9)
+_SYNC = _Api(ApiKey.SYNC_GROUP, 3, 5)
+_BEAT = _Api(ApiKey.HEARTBEAT, 3, 4)
+_LEAVE = _Api(ApiKey.LEAVE_GROUP, 3, 5)
 
 _TOO_OLD = (
     "the broker does not speak the consumer group protocol of KIP-848: it takes Kafka 4.0 or later, with the "
@@ -89,6 +99,10 @@ class KafkaTransport:
     def topic_names(self, topic_ids: Iterable[TopicId]) -> asyncio.Future[Mapping[TopicId, str]]:
         """Names of topics, from fresh metadata."""
         return self._start(self._topic_names(tuple(topic_ids)))
+
+    def partition_counts(self, topics: Iterable[str]) -> asyncio.Future[Mapping[str, int]]:
+        """How many partitions topics have, from fresh metadata; those that do not exist are missing."""
+        return self._start(self._partition_counts(tuple(topics)))
 
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
@@ -122,6 +136,18 @@ class KafkaTransport:
             case ConsumerGroupHeartbeatRequest():
                 answer: Response = await self._ask_coordinator(_HEARTBEAT, request, timeout_ms)
                 return answer
+            case JoinGroupRequest():
+                joined: Response = await self._ask_coordinator(_JOIN, request, timeout_ms, group=ROUNDS)
+                return joined
+            case SyncGroupRequest():
+                synced: Response = await self._ask_coordinator(_SYNC, request, timeout_ms, group=ROUNDS)
+                return synced
+            case HeartbeatRequest():
+                beat: Response = await self._ask_coordinator(_BEAT, request, timeout_ms)
+                return beat
+            case LeaveGroupRequest():
+                call = LeaveGroupCall(members=(request,))
+                return _leave_response(await self._ask_coordinator(_LEAVE, call, timeout_ms))
             case OffsetCommitRequest():
                 api = _COMMIT_BY_ID if request.topic_ids else _COMMIT
                 committed = await self._ask_coordinator(api, _commit_call(request), timeout_ms)
@@ -131,12 +157,14 @@ class KafkaTransport:
                 return _fetch_response(fetched)
         raise TypeError(f"a member sends no {type(request).__name__}")
 
-    async def _ask_coordinator(self, api: _Api, message: Any, timeout_ms: int) -> Any:
+    async def _ask_coordinator(
+        self, api: _Api, message: Any, timeout_ms: int, *, group: int = COORDINATION
+    ) -> Any:
         assert self._coordinator is not None
-        return await self._ask(self._coordinator, api, message, timeout_ms, coordination=True)
+        return await self._ask(self._coordinator, api, message, timeout_ms, group=group)
 
     async def _ask(
-        self, node_id: int | None, api: _Api, message: Any, timeout_ms: int, *, coordination: bool = False
+        self, node_id: int | None, api: _Api, message: Any, timeout_ms: int, *, group: int = 0
     ) -> Any:
         if node_id is None:
             raise Disconnected("no broker is known")
@@ -145,9 +173,7 @@ class KafkaTransport:
             return request_frame(api.key, version, correlation_id, client_id, message)
 
         call = Call(api.key, api.oldest, api.newest, frame)
-        answer = await _translated(
-            self._connections.ask(node_id, call, timeout_ms, coordination=coordination)
-        )
+        answer = await _translated(self._connections.ask(node_id, call, timeout_ms, group=group))
         try:
             return read_response(api.key, call.version, answer)[1]
         except MalformedFrame as error:
@@ -175,6 +201,17 @@ class KafkaTransport:
             self._connections.any_node(), _METADATA, request, self._timeout_ms
         )
         return {topic.topic_id: topic.name for topic in answer.topics if topic.topic_id and topic.name}
+
+    async def _partition_counts(self, topics: tuple[str, ...]) -> Mapping[str, int]:
+        request = MetadataRequest(
+            topics=tuple(TopicReference(name=topic) for topic in topics), allow_auto_topic_creation=False
+        )
+        answer: MetadataResponse = await self._ask(
+            self._connections.any_node(), _METADATA, request, self._timeout_ms
+        )
+        return {
+            topic.name: len(topic.partitions) for topic in answer.topics if topic.name and topic.partitions
+        }
 
     async def _log_offsets(
         self, partitions: tuple[TopicPartition, ...], earliest: bool
@@ -210,6 +247,13 @@ def _by_topic(partitions: Iterable[T], partition_of: Callable[[T], TopicPartitio
     for each in partitions:
         topics.setdefault(partition_of(each).topic, []).append(each)
     return topics
+
+
+def _leave_response(reply: LeaveGroupReply) -> LeaveGroupResponse:
+    """The only member's; an error of the group is its own."""
+    if reply.error_code is not ErrorCode.NONE or not reply.members:
+        return LeaveGroupResponse(error_code=reply.error_code)
+    return reply.members[0]
 
 
 def _commit_call(request: OffsetCommitRequest) -> OffsetCommitCall:

@@ -21,6 +21,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
 )
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.member.kafka.engine import COORDINATION
 from fencepost.member.kafka.transport import KafkaTransport
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -40,14 +41,14 @@ class Broker:
         self.known = True
         self.renewed = 0
 
-    async def ask(self, node_id, call, timeout_ms, *, coordination=False):
+    async def ask(self, node_id, call, timeout_ms, *, group=0):
         prepared = call.prepare({key: (0, self.newest) for key in (3, 8, 9, 10, 68)})
         frame = prepared.build_request_header(7, "client").encode() + prepared.encode()
         header = read_header(frame)
         server = codec_of(header.api_key, header.api_version)
         context = RequestContext(header.api_version, header.client_id, "/127.0.0.1")
         request = server.decode(frame, server.body_of(frame, header), context)
-        self.asked.append((node_id, coordination, header.api_version, request))
+        self.asked.append((node_id, group, header.api_version, request))
         answer = self.answers[header.api_key]
         if isinstance(answer, Exception):
             raise answer
@@ -108,8 +109,8 @@ async def test_a_heartbeat_goes_to_the_coordinator_and_its_answer_comes_back(tra
     )
     broker.answers[68] = answer
     assert await transport.send(HEARTBEAT, 1_000) == answer
-    ((node_id, coordination, version, request),) = broker.asked
-    assert (node_id, coordination, version) == (4, True, 1)
+    ((node_id, group, version, request),) = broker.asked
+    assert (node_id, group, version) == (4, COORDINATION, 1)
     assert request.subscribed_topic_names == ("orders",)
     assert request.topic_partitions == {TOPIC_ID: (0, 2)}
 

@@ -1,0 +1,1 @@
+"""A member of a classic group (JoinGroup, SyncGroup), as a pure state machine."""

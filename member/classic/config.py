@@ -1,0 +1,30 @@
+"""Settings of a member of a classic group."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.member.consumer.config import ConsumerConfig
+
+
+class ClassicConfig(ConsumerConfig, frozen=True, kw_only=True):
+    """Those of every consumer, and what the classic protocol leaves to the member. Times are milliseconds.
+
+    :raises FencepostError: if a value is impossible; the text names the setting.
+    """
+
+    session_timeout_ms: int = 45_000
+    """How long the coordinator waits for a heartbeat before it takes the member for dead."""
+    heartbeat_interval_ms: int = 3_000
+    metadata_max_age_ms: int = 300_000
+    """How often a leader looks whether its topics have more partitions than before."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("session_timeout_ms", "heartbeat_interval_ms", "metadata_max_age_ms"):
+            if getattr(self, name) < 1:
+                raise FencepostError(f"{name}: expected at least 1 ms, got {getattr(self, name)}")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise FencepostError(
+                f"heartbeat_interval_ms: expected less than session_timeout_ms, {self.session_timeout_ms}, "
+                f"got {self.heartbeat_interval_ms}"
+            )

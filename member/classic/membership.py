@@ -1,0 +1,351 @@
+"""The membership itself: rounds, what is owned, being fenced, leaving; without requests and their answers.
+
+`ClassicMember` (machine.py) is this and the requests.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
+from fencepost.coordinator.protocol.consumer_protocol import Assignment
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.classic.actions import ClassicMoved, SendGroupRequest
+from fencepost.member.classic.assignor import Assignor
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.classic.states import ACTIVE, CLASSIC_MEMBER
+from fencepost.member.classic.states import ClassicMemberEvent as E
+from fencepost.member.classic.states import ClassicMemberState as S
+from fencepost.member.consumer.actions import CallbackKind, CommitFinished, LeaveFinished, RunCallback
+from fencepost.member.consumer.backoff import Backoff
+from fencepost.member.consumer.commits import Commit, CommitKind
+from fencepost.member.consumer.errors import CallbackFailed, FatalMemberError
+from fencepost.member.consumer.leave import CloseOption, Leave
+from fencepost.member.consumer.participant import Participant
+
+Owned = tuple[TopicPartition, ...]
+
+
+class Stage(enum.Enum):
+    """What has been done about partitions that are given up in a rebalance."""
+
+    NOTHING = "nothing"
+    COMMIT = "commit"
+    """What was processed is being committed."""
+    REVOKE = "revoke"
+    """It is committed; on_revoked is next."""
+    READY = "ready"
+    """on_revoked has ended, or there was nothing to give up."""
+
+
+class Callback(NamedTuple):
+    """The application's callback that runs."""
+
+    token: int
+    kind: CallbackKind
+    partitions: Owned
+    releases: bool
+    """Everything is given up with it."""
+
+
+class ClassicMembership(Participant):
+    """State, generation and assignment of one member, and how they change."""
+
+    __slots__ = (
+        "_assignors",
+        "_callback",
+        "_close_commit",
+        "_cooperative",
+        "_leave",
+        "_rejoin_at_ms",
+        "_rejoin_wanted",
+        "_release",
+        "_stage",
+        "_target",
+        "config",
+        "owned",
+        "state",
+        "subscription",
+    )
+
+    config: ClassicConfig
+
+    def __init__(
+        self, group_id: str, config: ClassicConfig, rng: random.Random, assignors: Sequence[Assignor]
+    ) -> None:
+        super().__init__(group_id, "", config, rng)
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._cooperative = all(assignor.cooperative for assignor in assignors)
+        self.state = S.UNSUBSCRIBED
+        self.subscription: tuple[str, ...] = ()
+        """Topic names, sorted."""
+        self.owned: Owned = ()
+        """From the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
+        self._leave = Leave(backoff, self._tokens, self._leave_action)
+        self._target: Owned | None = None
+        """The assignment that is not taken up yet."""
+        self._stage = Stage.NOTHING
+        self._callback: Callback | None = None
+        self._release: CallbackKind | None = None
+        """Everything owned is to be given up with this callback, once no other one runs."""
+        self._rejoin_wanted = False
+        self._rejoin_at_ms: int | None = None
+        self._close_commit: Commit | None = None
+
+    def _leave_action(self, token: int, request: LeaveGroupRequest) -> SendGroupRequest:
+        return SendGroupRequest(token, request, self.config.request_timeout_ms)
+
+    # -- moving ------------------------------------------------------------------------------------------
+
+    def _move(self, event: E, target: S) -> None:
+        CLASSIC_MEMBER.check(self.state, event, target)
+        self._out.append(ClassicMoved(event, self.state, target))
+        self.state = target
+
+    def _become(self, member_id: MemberId, generation: int) -> None:
+        """Be this member in this generation; 0 is none."""
+        self.member_id = self._commits.member_id = member_id
+        self.member_epoch = generation
+
+    def _freeze(self) -> None:
+        """Stop what works on the assignment: nothing may be fetched, and no round is gone on with."""
+        self._target = None
+        self._stage = Stage.NOTHING
+        self._rejoin_wanted = False
+        self._rejoin_at_ms = None
+        self._commits.abandon()
+        self.positions.freeze()
+        self._wake = True
+
+    def _fenced(self, *, forget_id: bool) -> None:
+        """The coordinator does not know this member in this generation: everything is lost."""
+        self._become("" if forget_id else self.member_id, 0)
+        self._freeze()
+        if self.state is S.PREPARE_LEAVING:
+            if self._release is not None or self._close_commit is not None:
+                self._release = CallbackKind.LOST
+            self._close_commit = None
+            self._move(E.FENCED, S.UNSUBSCRIBED)
+            return
+        self._release = CallbackKind.LOST
+        self._move(E.FENCED, S.FENCED)
+
+    def _fail(self, code: ErrorCode, message: str) -> None:
+        """Stop for good. What is owned is lost, unless the callback for leaving has begun."""
+        if self.state is not S.PREPARE_LEAVING or self._release is not None or self._close_commit is not None:
+            self._release = CallbackKind.LOST
+        self._close_commit = None
+        self._freeze()
+        self._leave.cancel()
+        self.member_epoch = 0
+        self._move(E.FATAL_ERROR, S.FATAL)
+        for commit in self._commits.take_all():
+            self._out.append(CommitFinished(commit.commit_id, code))
+        self._raise(FatalMemberError(code, message), fatal=True)
+
+    # -- leaving -----------------------------------------------------------------------------------------
+
+    def _begin_leaving(self, event: E, now_ms: int) -> None:
+        """Leave on purpose: from a group, give everything up first; from nowhere, nothing is to be told."""
+        self._leave_wanted = True
+        if self.state in (S.FENCED, S.STALE):
+            self._move(event, S.UNSUBSCRIBED)
+        elif self.state is S.UNSUBSCRIBED and event is E.CLOSE:
+            self._move(event, S.PREPARE_LEAVING)
+        elif self.state in ACTIVE:
+            self._freeze()
+            self._move(event, S.PREPARE_LEAVING)
+            if event is E.CLOSE and self.config.enable_auto_commit:
+                offsets = self.positions.uncommitted(delivered=True)
+                if offsets:
+                    limit_ms = self._close_commit_limit(now_ms)
+                    self._close_commit = self._add_commit(CommitKind.RELEASE, offsets, limit_ms)
+                    return
+            self._release_for_leaving()
+
+    def _release_for_leaving(self) -> None:
+        self._release = CallbackKind.REVOKED if self.member_epoch > 0 else CallbackKind.LOST
+
+    def _poll_timed_out(self, now_ms: int) -> None:
+        """The application does not poll: make room for others now, give everything up afterwards."""
+        self._freeze()
+        self._build_leave(CloseOption.DEFAULT, now_ms)
+        self._release = CallbackKind.LOST
+        self._move(E.POLL_TIMED_OUT, S.STALE)
+
+    def _build_leave(self, option: CloseOption, now_ms: int) -> None:
+        """A dynamic member leaves unless it means to remain; a static one only if it means to."""
+        instance_id = self.config.group_instance_id
+        stays = CloseOption.REMAIN_IN_GROUP if instance_id is None else CloseOption.LEAVE_GROUP
+        if self.member_id and (option is stays) is (instance_id is not None):
+            request = LeaveGroupRequest(
+                group_id=self.group_id, member_id=self.member_id, instance_id=instance_id
+            )
+            self._leave.begin(request, now_ms, self._close_limit(now_ms))
+        self._become("", 0)
+
+    def _left(self, now_ms: int) -> None:
+        """Nothing is owned any more: send the leave, if there is anyone to tell."""
+        self._build_leave(self._close_option, now_ms)
+        self._move(E.RELEASED, S.UNSUBSCRIBED)
+
+    def _finish_leaving(self) -> None:
+        """Tell the one who waits, once callbacks, commits and the leave are over."""
+        if not self._leave_wanted or self.state is S.PREPARE_LEAVING:
+            return
+        if self._callback is None and self._release is None and self._leave.idle:
+            if self.closed and not self._commits.idle:
+                return
+            self._leave_wanted = False
+            self._out.append(LeaveFinished())
+
+    def _give_up_closing(self, now_ms: int) -> None:
+        """The time for closing is over: the leave goes out once, and nobody waits for anything."""
+        self._close_deadline_ms = None
+        self._release = self._close_commit = self._callback = None
+        self._released()
+        for commit in self._commits.take_all():
+            if commit.kind is CommitKind.MANUAL:
+                self._out.append(CommitFinished(commit.commit_id, ErrorCode.REQUEST_TIMED_OUT))
+        if self.state is S.PREPARE_LEAVING:
+            self._left(now_ms)
+        if self._coordinator.known:
+            self._put(self._leave.request(now_ms))
+        self._leave.cancel()
+        self._finish_leaving()
+
+    # -- rounds ------------------------------------------------------------------------------------------
+
+    def _prepare(self, now_ms: int) -> bool:
+        """Before a JoinGroup: commit, and let go of what can't be kept. Whether anything happened."""
+        if self._stage in (Stage.COMMIT, Stage.READY) or not self.in_poll:
+            return False
+        if self._stage is Stage.NOTHING:
+            self._commit_first(now_ms)
+            return True
+        self._stage = Stage.READY
+        if self._cooperative:
+            gone = tuple(each for each in self.owned if each.topic not in self.subscription)
+        else:
+            gone = self.owned
+        if gone:
+            self._run_callback(CallbackKind.REVOKED, gone, releases=gone == self.owned)
+        return True
+
+    def _commit_first(self, now_ms: int) -> None:
+        offsets = self.positions.uncommitted(delivered=False) if self.config.enable_auto_commit else {}
+        if offsets and self.member_epoch > 0:
+            self._stage = Stage.COMMIT
+            self._add_commit(CommitKind.RELEASE, offsets, now_ms + self.config.max_poll_interval_ms)
+        else:
+            self._stage = Stage.REVOKE
+
+    def _take(self, assignor: Assignor, assignment: Assignment, now_ms: int) -> None:
+        """The assignment of a new generation."""
+        self._target = tuple(
+            partition
+            for topic in sorted(assignment.partitions)
+            for partition in topic_partitions(topic, assignment.partitions[topic])
+        )
+        self._stage = Stage.NOTHING
+        delay_ms = assignor.on_assignment(assignment)
+        self._rejoin_at_ms = None if delay_ms is None else now_ms + delay_ms
+        self._move(E.SYNCED, S.STABLE)
+
+    def _reconcile(self, target: Owned, now_ms: int) -> bool:
+        """Take the assignment up; what is taken away is another member's after one more round (KIP-429)."""
+        kept = frozenset(target)
+        gone = tuple(each for each in self.owned if each not in kept)
+        if not gone:
+            before = frozenset(self.owned)
+            self._stage = Stage.NOTHING
+            self._target = None
+            self.owned = target
+            added = tuple(each for each in target if each not in before)
+            self._run_callback(CallbackKind.ASSIGNED, added, releases=False)
+            return True
+        if self._stage is Stage.COMMIT or not self.in_poll:
+            return False
+        if self._stage is Stage.NOTHING:
+            self._rejoin_wanted = self._cooperative
+            self.positions.suspend(gone)
+            self._wake = True
+            self._commit_first(now_ms)
+        else:
+            self._run_callback(CallbackKind.REVOKED, gone, releases=gone == self.owned)
+        return True
+
+    # -- callbacks ---------------------------------------------------------------------------------------
+
+    def _run_callback(self, kind: CallbackKind, partitions: Owned, *, releases: bool) -> None:
+        self._callback = Callback(next(self._tokens), kind, partitions, releases)
+        if kind is CallbackKind.ASSIGNED:
+            self.positions.announce(partitions)
+        else:
+            self.positions.suspend(partitions)
+            self._wake = True
+        self._out.append(RunCallback(self._callback.token, kind, partitions, releases))
+
+    def _begin_release(self) -> None:
+        kind, self._release = self._release, None
+        if kind is not None and self.owned:
+            self._run_callback(kind, self.owned, releases=True)
+        else:
+            self._released()
+
+    def _released(self) -> None:
+        self.owned = ()
+        self.positions.clear()
+
+    def _callback_ended(self, callback: Callback, error: BaseException | None, now_ms: int) -> None:
+        """Keep what the callback did to the owned set; one that raised has done it, too."""
+        partitions = callback.partitions
+        if error is not None:
+            failure = CallbackFailed(f"on_partitions_{callback.kind} raised {error!r}")
+            failure.__cause__ = error
+            self._raise(failure)
+        if callback.kind is CallbackKind.ASSIGNED:
+            self.positions.add(partitions)
+            self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_ms
+            self._wake = True
+            return
+        if callback.releases:
+            self._released()
+        else:
+            gone = frozenset(partitions)
+            self.owned = tuple(each for each in self.owned if each not in gone)
+            self.positions.remove(partitions)
+            self.positions.suspend(())
+        self._forget_commits(partitions, now_ms)
+
+    # -- commits -----------------------------------------------------------------------------------------
+
+    def _add_commit(
+        self, kind: CommitKind, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline_ms: int
+    ) -> Commit:
+        commit = Commit(next(self._tokens), kind, offsets, deadline_ms, {})
+        self._commits.add(commit)
+        return commit
+
+    def _forget_commits(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        for commit in self._commits.forget(partitions):
+            self._commit_ended(commit, commit.lateness, now_ms)
+
+    def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
+        """Go on with whoever waited for it. A failed commit stops neither a round nor a close."""
+        if commit.kind is CommitKind.MANUAL:
+            self._out.append(CommitFinished(commit.commit_id, error))
+        elif commit.kind is CommitKind.AUTO:
+            wait_ms = self.config.auto_commit_interval_ms if not error else self.config.retry_backoff_ms
+            self._next_auto_commit_ms = now_ms + wait_ms
+        elif commit is self._close_commit:
+            self._close_commit = None
+            self._release_for_leaving()
+        elif self._stage is Stage.COMMIT:
+            self._stage = Stage.REVOKE

@@ -1,0 +1,191 @@
+"""The requests of a round: JoinGroup, SyncGroup, and the heartbeats between rounds. One of each at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fencepost.coordinator.protocol.classic import (
+    CONSUMER_PROTOCOL_TYPE,
+    NO_GENERATION,
+    HeartbeatRequest,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+)
+from fencepost.coordinator.protocol.consumer_protocol import Assignment as GroupAssignment
+from fencepost.coordinator.protocol.consumer_protocol import (
+    MalformedConsumerProtocol,
+    Subscription,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.member.classic.actions import CountPartitions, SendGroupRequest
+from fencepost.member.classic.assignor import Assignor, Subscriber
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.consumer.backoff import Backoff
+
+_JOIN_GRACE_MS = 5_000
+"""How much longer than the rebalance may take an answer to JoinGroup is waited for."""
+
+
+class Rounds:
+    """The round that is under way, and when the next request of it is due."""
+
+    __slots__ = (
+        "_backoff",
+        "_config",
+        "_group_id",
+        "_tokens",
+        "beat_at_ms",
+        "beat_in_flight",
+        "counting",
+        "in_flight",
+        "not_before_ms",
+        "protocol",
+        "roster",
+    )
+
+    def __init__(self, group_id: str, config: ClassicConfig, backoff: Backoff, tokens: Iterator[int]) -> None:
+        self._group_id = group_id
+        self._config = config
+        self._backoff = backoff
+        self._tokens = tokens
+        self.in_flight: int | None = None
+        """The JoinGroup or SyncGroup whose answer is waited for."""
+        self.counting: int | None = None
+        """The leader's question for the sizes of topics."""
+        self.roster: tuple[Subscriber, ...] = ()
+        """Of the leader: whom to assign to. Empty if there is nothing to assign."""
+        self.protocol = ""
+        """Name of the assignor that the group has chosen."""
+        self.not_before_ms = 0
+        """End of the back-off."""
+        self.beat_in_flight: int | None = None
+        self.beat_at_ms = 0
+
+    def abandon(self) -> None:
+        """Whatever is on its way belongs to the past."""
+        self.in_flight = self.counting = self.beat_in_flight = None
+        self.roster = ()
+
+    def failed(self, now_ms: int) -> None:
+        """The next request waits."""
+        self.not_before_ms = now_ms + self._backoff.next_ms()
+
+    def succeeded(self) -> None:
+        """The next failure waits as short as the first one."""
+        self._backoff.reset()
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        member_id: MemberId,
+        generation: int,
+        topics: tuple[str, ...],
+        owned: Sequence[TopicPartition],
+        assignors: Sequence[Assignor],
+    ) -> SendGroupRequest:
+        """The JoinGroup, now in flight."""
+        partitions: dict[str, tuple[int, ...]] = {}
+        for topic, number in owned:
+            partitions[topic] = (*partitions.get(topic, ()), number)
+        protocols = tuple(
+            JoinGroupProtocol(
+                name=assignor.name,
+                metadata=write_subscription(
+                    Subscription(
+                        topics=topics,
+                        user_data=assignor.user_data(),
+                        owned=partitions,
+                        generation=generation or NO_GENERATION,
+                        rack_id=self._config.client_rack,
+                    )
+                ),
+            )
+            for assignor in assignors
+        )
+        request = JoinGroupRequest(
+            group_id=self._group_id,
+            member_id=member_id,
+            instance_id=self._config.group_instance_id,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocols=protocols,
+            session_timeout_ms=self._config.session_timeout_ms,
+            rebalance_timeout_ms=self._config.max_poll_interval_ms,
+            client_id=self._config.client_id,
+        )
+        timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
+        return self._sent(SendGroupRequest(next(self._tokens), request, timeout_ms))
+
+    def sync(
+        self, member_id: MemberId, generation: int, assignments: dict[MemberId, bytes]
+    ) -> SendGroupRequest:
+        """The SyncGroup, now in flight."""
+        request = SyncGroupRequest(
+            group_id=self._group_id,
+            generation=generation,
+            member_id=member_id,
+            instance_id=self._config.group_instance_id,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=self.protocol,
+            assignments=assignments,
+        )
+        return self._sent(SendGroupRequest(next(self._tokens), request, self._config.request_timeout_ms))
+
+    def _sent(self, action: SendGroupRequest) -> SendGroupRequest:
+        self.in_flight = action.token
+        return action
+
+    def beat(self, member_id: MemberId, generation: int, now_ms: int) -> SendGroupRequest | None:
+        """The heartbeat, if it is due."""
+        if self.beat_in_flight is not None or now_ms < self.beat_at_ms:
+            return None
+        request = HeartbeatRequest(
+            group_id=self._group_id,
+            generation=generation,
+            member_id=member_id,
+            instance_id=self._config.group_instance_id,
+        )
+        self.beat_in_flight = next(self._tokens)
+        self.beat_at_ms = now_ms + self._config.heartbeat_interval_ms
+        return SendGroupRequest(self.beat_in_flight, request, self._config.request_timeout_ms)
+
+    # -- leading -----------------------------------------------------------------------------------------
+
+    def joined(self, response: JoinGroupResponse) -> None:
+        """The generation has begun; of a leader that has to assign, the answer has the members."""
+        self.succeeded()
+        self.protocol = response.protocol_name or ""
+        leads = response.leader == response.member_id and not response.skip_assignment
+        self.roster = tuple(
+            Subscriber(each.member_id, each.instance_id, _subscription(each.metadata))
+            for each in (response.members if leads else ())
+        )
+
+    def topics(self) -> tuple[str, ...]:
+        """All topics that members of the roster subscribe to."""
+        return tuple(
+            sorted({topic for each in self.roster if each.subscription for topic in each.subscription.topics})
+        )
+
+    def count(self, topics: tuple[str, ...]) -> CountPartitions:
+        """The question for the sizes of these topics, now in flight."""
+        self.counting = next(self._tokens)
+        return CountPartitions(self.counting, topics)
+
+    def assigned(self, assignor: Assignor, counts: dict[str, int]) -> dict[MemberId, bytes]:
+        """What the leader's assignor makes of it: bytes for every member, whatever it is given."""
+        given = assignor.assign(counts, self.roster)
+        nothing = GroupAssignment(partitions={})
+        return {each.member_id: write_assignment(given.get(each.member_id, nothing)) for each in self.roster}
+
+
+def _subscription(metadata: bytes) -> Subscription | None:
+    try:
+        return read_subscription(metadata)
+    except MalformedConsumerProtocol:
+        return None

@@ -1,0 +1,136 @@
+"""One member of a classic group on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from fencepost.coordinator.protocol.consumer import LeaveGroupResponse
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.member.classic.actions import (
+    ClassicMoved,
+    CountPartitions,
+    GroupRequest,
+    SendGroupRequest,
+)
+from fencepost.member.classic.assignor import Assignor
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.classic.machine import ClassicMember, GroupResponse
+from fencepost.member.classic.states import ClassicMemberState
+from fencepost.member.driver.listener import MemberObserver, RebalanceListener
+from fencepost.member.driver.member import MemberDriver
+from fencepost.member.driver.shell import error_of
+from fencepost.member.driver.transport import Clock, Transport
+
+
+class ClassicTransport(Transport, Protocol):
+    """The way from one member of a classic group to its cluster: a leader has to know the sizes of topics."""
+
+    def partition_counts(self, topics: Iterable[str]) -> asyncio.Future[Mapping[str, int]]:
+        """How many partitions topics have, from fresh metadata; those that do not exist are missing."""
+
+
+class ClassicDriver(MemberDriver):
+    """One member of one classic group; see `MemberDriver` for what an application does with it.
+
+    `on_moved` is called with each state that the member comes to; the observer hears of the rest, and of
+    no requests but commits.
+    """
+
+    _member: ClassicMember
+    _transport: ClassicTransport
+
+    def __init__(
+        self,
+        group_id: str,
+        transport: ClassicTransport,
+        clock: Clock,
+        *,
+        assignors: Sequence[Assignor],
+        listener: RebalanceListener | None = None,
+        config: ClassicConfig | None = None,
+        rng: random.Random,
+        observer: MemberObserver | None = None,
+        on_moved: Callable[[ClassicMemberState], None] = lambda state: None,
+    ) -> None:
+        member = ClassicMember(group_id, config or ClassicConfig(), rng, assignors)
+        super().__init__(member, transport, clock, listener=listener, observer=observer)
+        self._on_moved = on_moved
+
+    @property
+    def state(self) -> ClassicMemberState:
+        """The member's state."""
+        return self._member.state
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+        return self._member.is_connected
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the member owns what its generation has given it, and nothing is left to be done."""
+        return self._member.is_settled
+
+    def rejoin(self) -> None:
+        """Join again as soon as the application polls."""
+        self._run(self._member.rejoin(self._clock.now_ms()))
+
+    # -- carrying actions out ----------------------------------------------------------------------------
+
+    def _send_group_request(self, action: SendGroupRequest) -> None:
+        future = self._transport.send(action.request, action.timeout_ms)
+        future.add_done_callback(functools.partial(self._group_request_done, action))
+
+    def _group_request_done(self, action: SendGroupRequest, future: asyncio.Future[Any]) -> None:
+        error = error_of(future)
+        if self._stopped:
+            return
+        if error is None:
+            response = future.result()
+        elif isinstance(error, ProtocolError):
+            response = _refusal(action.request, error.code)
+        else:
+            self._failed(action.token, error)
+            return
+        self._run(self._member.group_answered(action.token, response, self._clock.now_ms()))
+
+    def _count_partitions(self, action: CountPartitions) -> None:
+        future = self._transport.partition_counts(action.topics)
+        future.add_done_callback(functools.partial(self._done, action.token, self._member.partitions_counted))
+
+    def _moved(self, action: ClassicMoved) -> None:
+        self._on_moved(action.target)
+        self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
+
+    _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        **MemberDriver._PERFORM,
+        SendGroupRequest: _send_group_request,
+        CountPartitions: _count_partitions,
+        ClassicMoved: _moved,
+    }
+
+
+def _refusal(request: GroupRequest, code: ErrorCode) -> GroupResponse:
+    """The answer that says what the transport said."""
+    match request:
+        case JoinGroupRequest():
+            return JoinGroupResponse(error_code=code)
+        case SyncGroupRequest():
+            return SyncGroupResponse(error_code=code)
+        case HeartbeatRequest():
+            return HeartbeatResponse(error_code=code)
+        case _:
+            return LeaveGroupResponse(error_code=code)

@@ -1,0 +1,129 @@
+"""A consumer in a classic group, which brings its assignors along; otherwise it is as KIP848Consumer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from aiokafka.client import AIOKafkaClient
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.member.classic.assignor import Assignor
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.classic.states import ClassicMemberState
+from fencepost.member.driver.classic import ClassicDriver
+from fencepost.member.driver.clock import LoopClock
+from fencepost.member.driver.listener import RebalanceListener
+from fencepost.member.kafka.consumer import KIP848Consumer
+from fencepost.member.kafka.engine import Connections
+from fencepost.member.kafka.listener import MemberWatch
+from fencepost.member.kafka.session import Session
+
+
+class ClassicSession(Session):
+    """A member of a classic group on a client that has learned of its cluster."""
+
+    driver: ClassicDriver
+    _config: ClassicConfig
+
+    def __init__(
+        self,
+        client: AIOKafkaClient,
+        connections: Connections,
+        group_id: str,
+        config: ClassicConfig,
+        assignors: Sequence[Assignor],
+        **rest: Any,
+    ) -> None:
+        self._assignors = assignors
+        super().__init__(client, connections, group_id, config, **rest)
+
+    def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> ClassicDriver:
+        return ClassicDriver(
+            self._group_id,
+            self._transport,
+            LoopClock(self._loop),
+            assignors=self._assignors,
+            listener=listener,
+            config=self._config,
+            rng=random.Random(),
+            observer=watch,
+            on_moved=lambda state: self._moved(),
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the member has taken up what its generation gave it."""
+        return self.driver.is_settled
+
+    @property
+    def _is_steady(self) -> bool:
+        return self.driver.is_settled
+
+    @property
+    def _has_failed(self) -> bool:
+        return self.driver.state is ClassicMemberState.FATAL
+
+
+class ClassicConsumer(KIP848Consumer):
+    """A member of a classic group. It offers the assignors in this order, and subscribes to names only.
+
+    Further settings are KIP848Consumer's.
+
+    :raises ValueError: for a setting that is impossible.
+    """
+
+    _session: ClassicSession | None
+
+    def __init__(
+        self,
+        *topics: str,
+        assignors: Sequence[Assignor],
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*topics, **settings)
+        try:
+            self._classic_config = ClassicConfig(
+                **msgspec.structs.asdict(self._config),
+                session_timeout_ms=session_timeout_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms,
+                metadata_max_age_ms=settings.get("metadata_max_age_ms", 300_000),
+            )
+        except FencepostError as error:
+            raise ValueError(str(error)) from error
+        self._assignors = assignors
+
+    def _make_session(self, connections: Connections) -> ClassicSession:
+        return ClassicSession(
+            self._client,
+            connections,
+            self._group_id,
+            self._classic_config,
+            self._assignors,
+            listener=self._listener,
+            observer=self._observer,
+            fetch_settings=self._fetch_settings,
+        )
+
+    @property
+    def member_state(self) -> ClassicMemberState:
+        """Where the member stands; UNSUBSCRIBED before `start`."""
+        return ClassicMemberState.UNSUBSCRIBED if self._session is None else self._session.driver.state
+
+    def is_connected(self) -> bool:
+        """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+        return self._session is None or self._session.driver.is_connected
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the member owns what its generation gave it, and nothing is left to be done."""
+        return self._session is not None and self._session.is_settled
+
+    def rejoin(self) -> None:
+        """Join the group again in one of the next polls, although nothing has happened to it."""
+        if self._session is not None:
+            self._session.driver.rejoin()
