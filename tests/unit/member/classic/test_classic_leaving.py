@@ -1,0 +1,211 @@
+"""How a classic member leaves, joins again on its own, and meets what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from fencepost.coordinator.protocol.consumer import LeaveGroupRequest, LeaveGroupResponse
+from fencepost.coordinator.protocol.consumer_protocol import (
+    read_subscription,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.classic.states import CLASSIC_MEMBER
+from fencepost.member.classic.states import ClassicMemberState as S
+from fencepost.member.consumer.actions import (
+    LeaveFinished,
+    RaiseToApplication,
+)
+from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.leave import CloseOption
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+
+
+def test_an_application_that_does_not_poll_makes_room_for_others(new_rig) -> None:
+    rig = new_rig(max_poll_interval_ms=2_000)
+    rig.stable(0)
+    rig.poll(p0=6)
+    rig.pass_time(2_000)
+    assert rig.member.state is S.STALE
+    leave = rig.take(LeaveGroupRequest)
+    assert (leave.member_id, leave.instance_id) == ("m", None)
+    assert rig.calls[1:] == [("lost", [0])]
+    rig.answer(LeaveGroupResponse())
+    rig.pass_time(10_000)
+    assert rig.sent == []
+    rig.poll()
+    assert rig.take(JoinGroupRequest).member_id == ""
+
+
+def test_closing_revokes_leaves_and_ends(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.do(rig.member.close(rig.now))
+    assert rig.calls[1:] == [("revoked", [0])]
+    rig.take(LeaveGroupRequest)
+    rig.do(rig.member.request_failed(rig.token, Failure.DISCONNECTED, rig.now))
+    rig.pass_time(150)
+    rig.take(LeaveGroupRequest)
+    assert LeaveFinished() not in rig.other
+    rig.answer(LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    assert rig.other[-1] == LeaveFinished()
+    with pytest.raises(ValueError, match="closed"):
+        rig.member.subscribe(("t",), None, rig.now)
+
+
+@pytest.mark.parametrize(
+    ("instance", "option", "leaves"),
+    [
+        (None, CloseOption.DEFAULT, True),
+        (None, CloseOption.LEAVE_GROUP, True),
+        (None, CloseOption.REMAIN_IN_GROUP, False),
+        ("static", CloseOption.DEFAULT, False),
+        ("static", CloseOption.LEAVE_GROUP, True),
+        ("static", CloseOption.REMAIN_IN_GROUP, False),
+    ],
+)
+def test_who_leaves_the_group_on_close(
+    new_rig, instance: str | None, option: CloseOption, leaves: bool
+) -> None:
+    rig = new_rig(group_instance_id=instance)
+    rig.stable(0)
+    rig.do(rig.member.close(rig.now, option))
+    assert [type(each.request) for each in rig.sent] == ([LeaveGroupRequest] if leaves else [])
+
+
+def test_closing_commits_what_was_handed_over_and_takes_no_longer_than_it_may(new_rig) -> None:
+    rig = new_rig(enable_auto_commit=True)
+    rig.stable(0)
+    rig.poll(p0=9)
+    rig.do(rig.member.close(rig.now, timeout_ms=1_000))
+    assert rig.take(object).offsets[T0].offset == 9
+    rig.held = []
+    rig.pass_time(500)
+    assert rig.calls[1:] == [("revoked", [0])], "half of the time is for the rest"
+    rig.pass_time(500)
+    rig.take(LeaveGroupRequest)
+    assert rig.other[-1] == LeaveFinished()
+
+
+def test_closing_in_the_middle_of_a_join_tells_whoever_has_its_id(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    rig.take(JoinGroupRequest)
+    rig.do(rig.member.close(rig.now))
+    assert rig.take(LeaveGroupRequest).member_id == "m"
+    rig.answer(LeaveGroupResponse())
+    assert rig.other[-1] == LeaveFinished()
+    before_any_join = new_rig()
+    before_any_join.do(before_any_join.member.close(before_any_join.now))
+    assert before_any_join.other == [LeaveFinished()]
+
+
+def test_unsubscribing_leaves_and_one_can_come_back(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.do(rig.member.subscribe((), None, rig.now))
+    rig.take(LeaveGroupRequest)
+    rig.answer(LeaveGroupResponse())
+    assert rig.member.state is S.UNSUBSCRIBED
+    assert rig.subscribe().member_id == ""
+    with pytest.raises(ValueError, match="names only"):
+        rig.member.subscribe((), "^t", rig.now)
+
+
+def test_a_new_subscription_is_told_at_once_and_drops_what_is_not_in_it(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.do(rig.member.subscribe(("u",), None, rig.now))
+    assert rig.calls[1:] == [("revoked", [0])]
+    assert read_subscription(rig.take(JoinGroupRequest).protocols[0].metadata).topics == ("u",)
+
+
+def test_the_assignor_may_want_another_round_later(new_rig) -> None:
+    rig = new_rig()
+    rig.assignor.again_ms = 5_000
+    rig.stable(0)
+    assert [each.partitions for each in rig.assignor.taken] == [{"t": (0,)}]
+    rig.pass_time(2_999)
+    assert rig.sent == []
+    rig.pass_time(1)
+    rig.take(HeartbeatRequest)
+    rig.answer(HeartbeatResponse())
+    rig.assignor.again_ms = None
+    rig.pass_time(2_000)
+    rig.take(JoinGroupRequest)
+
+
+def test_the_application_may_want_another_round_also_while_one_runs(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.do(rig.member.rejoin(rig.now))
+    rig.take(JoinGroupRequest)
+    rig.do(rig.member.rejoin(rig.now))
+    rig.joined(2)
+    rig.take(SyncGroupRequest)
+    rig.synced(0)
+    rig.take(JoinGroupRequest)
+    rig.joined(3)
+    rig.take(SyncGroupRequest)
+    rig.synced(0)
+    assert rig.member.is_settled
+
+
+def test_an_assignment_that_can_not_be_read_is_the_end_with_a_word(new_rig) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    rig.joined()
+    rig.take(SyncGroupRequest)
+    rig.answer(SyncGroupResponse(assignment=b"\x00\x01\xff"))
+    (error,) = [each for each in rig.other if isinstance(each, RaiseToApplication)]
+    assert "assignment cannot be read" in str(error.error)
+
+
+def test_a_protocol_that_was_not_offered_is_the_end(new_rig) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    rig.answer(JoinGroupResponse(generation=1, protocol_name="sticky", leader="x", member_id="m"))
+    assert rig.member.state is S.FATAL
+
+
+def test_a_callback_that_raises_is_told_and_has_happened(new_rig) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    rig.joined()
+    rig.take(SyncGroupRequest)
+    rig.held = []
+    rig.synced(0)
+    rig.do(rig.member.callback_finished(rig.held.pop().token, KeyError("x"), rig.now))
+    (raised,) = [each for each in rig.other if isinstance(each, RaiseToApplication)]
+    assert "on_partitions_assigned raised" in str(raised.error)
+    assert rig.member.owned == (T0,)
+    assert rig.member.positions.fetchable() == {T0: 5}
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ({"session_timeout_ms": 0}, "session_timeout_ms: expected at least 1 ms, got 0"),
+        ({"heartbeat_interval_ms": 45_000}, "less than session_timeout_ms, 45000"),
+        ({"max_poll_interval_ms": 0}, "max_poll_interval_ms"),
+    ],
+)
+def test_impossible_settings_are_refused(setting: dict[str, int], text: str) -> None:
+    with pytest.raises(FencepostError, match=text):
+        ClassicConfig(**setting)
+
+
+def test_the_table_has_no_arrow_out_of_fatal_and_every_state_of_kafkas_client() -> None:
+    assert CLASSIC_MEMBER.terminal == (S.FATAL,)
+    assert {"UNJOINED", "PREPARING_REBALANCE", "COMPLETING_REBALANCE", "STABLE"} <= set(S)

@@ -1,0 +1,324 @@
+"""How a classic member joins, leads, gives up and is fenced."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from fencepost.coordinator.protocol.consumer_protocol import (
+    Subscription,
+    read_assignment,
+    read_subscription,
+    write_subscription,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitResponse,
+)
+from fencepost.member.assignors.range_ import RangeAssignor
+from fencepost.member.classic.actions import CountPartitions
+from fencepost.member.classic.states import ClassicMemberState as S
+from fencepost.member.consumer.actions import (
+    CommitFinished,
+    RaiseToApplication,
+)
+from fencepost.member.consumer.errors import Failure
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+
+
+def test_a_member_gets_its_id_first_and_joins_with_it(new_rig) -> None:
+    rig = new_rig()
+    first = rig.subscribe()
+    assert (first.member_id, first.session_timeout_ms, first.rebalance_timeout_ms) == ("", 45_000, 300_000)
+    rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
+    assert rig.take(JoinGroupRequest).member_id == "m"
+    rig.joined()
+    sync = rig.take(SyncGroupRequest)
+    assert (sync.generation, sync.member_id, sync.assignments) == (1, "m", {})
+    rig.synced(0, 2)
+    assert rig.member.owned == (T0, T2)
+    assert rig.calls == [("assigned", [0, 2])]
+    assert rig.member.positions.fetchable() == {T0: 5, T2: 5}
+    assert rig.member.is_settled
+
+
+def test_it_joins_in_a_poll_only(new_rig) -> None:
+    rig = new_rig()
+    rig.do(rig.member.subscribe(("t",), None, rig.now))
+    assert rig.member.state is S.UNSUBSCRIBED
+    rig.stable(0)
+    rig.poll(p0=6)
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert rig.member.state is S.UNJOINED
+    rig.pass_time(3_000)
+    assert rig.take(HeartbeatRequest), "it keeps its session meanwhile"
+    rig.answer(HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    rig.poll()
+    rig.take(JoinGroupRequest)
+    rig.pass_time(60_000)
+    assert rig.sent == [], "while it waits the coordinator waits with it"
+
+
+def test_a_leader_assigns_to_everyone_strangers_included(new_rig) -> None:
+    rig = new_rig(RangeAssignor())
+    rig.subscribe()
+    metadata = write_subscription(Subscription(topics=("t", "u")))
+    members = (
+        JoinGroupMember(member_id="m", metadata=metadata),
+        JoinGroupMember(member_id="stranger", metadata=b"\x00"),
+        JoinGroupMember(member_id="a", metadata=metadata),
+    )
+    rig.answer(
+        JoinGroupResponse(generation=4, protocol_name="range", leader="m", member_id="m", members=members)
+    )
+    assert rig.take(CountPartitions).topics == ("t", "u")
+    rig.do(rig.member.partitions_counted(rig.token, {"t": 3}, rig.now))
+    given = rig.take(SyncGroupRequest).assignments
+    assert {name: dict(read_assignment(data).partitions) for name, data in given.items()} == {
+        "m": {"t": (2,)},
+        "a": {"t": (0, 1)},
+        "stranger": {},
+    }
+
+
+def test_a_leader_that_is_told_to_skip_assigns_nothing(new_rig) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    me = JoinGroupMember(member_id="m", metadata=write_subscription(Subscription(topics=("t",))))
+    rig.answer(
+        JoinGroupResponse(
+            generation=2,
+            protocol_name="cooperative",
+            leader="m",
+            member_id="m",
+            members=(me,),
+            skip_assignment=True,
+        )
+    )
+    assert rig.take(SyncGroupRequest).assignments == {}
+
+
+def test_a_leader_looks_for_new_partitions(new_rig) -> None:
+    rig = new_rig(metadata_max_age_ms=1_000)
+    rig.subscribe()
+    rig.joined(leads=True)
+    rig.take(CountPartitions)
+    rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
+    rig.take(SyncGroupRequest)
+    rig.synced(0)
+    rig.pass_time(1_000)
+    rig.take(CountPartitions)
+    rig.do(rig.member.request_failed(rig.token, Failure.TIMED_OUT, rig.now))
+    rig.pass_time(200)
+    rig.take(CountPartitions)
+    rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
+    assert rig.member.state is S.STABLE
+    rig.pass_time(1_000)
+    rig.take(CountPartitions)
+    rig.do(rig.member.partitions_counted(rig.token, {"t": 2}, rig.now))
+    assert rig.take(JoinGroupRequest)
+
+
+def test_an_eager_member_gives_everything_up_before_it_joins_again(new_rig) -> None:
+    rig = new_rig(RangeAssignor())
+    rig.stable(0, 1)
+    rig.poll(p0=6)
+    rig.poll()
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert rig.calls[1:] == [("revoked", [0, 1])]
+    join = rig.take(JoinGroupRequest)
+    assert read_subscription(join.protocols[0].metadata).owned == {}
+    rig.joined(2)
+    rig.take(SyncGroupRequest)
+    rig.synced(1)
+    assert rig.calls[2:] == [("assigned", [1])]
+
+
+def test_a_cooperative_member_keeps_what_it_may_keep(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0, 1)
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    join = rig.take(JoinGroupRequest)
+    said = read_subscription(join.protocols[0].metadata)
+    assert (dict(said.owned), said.generation) == ({"t": (0, 1)}, 1)
+    rig.joined(2)
+    rig.take(SyncGroupRequest)
+    rig.synced(0)
+    assert rig.calls == [("assigned", [0, 1]), ("revoked", [1]), ("assigned", [])]
+    again = read_subscription(rig.take(JoinGroupRequest).protocols[0].metadata)
+    assert (dict(again.owned), again.generation) == ({"t": (0,)}, 2), "who lost something joins once more"
+    rig.joined(3)
+    rig.take(SyncGroupRequest)
+    rig.synced(0)
+    assert rig.calls[3:] == [("assigned", [])]
+    assert rig.member.is_settled
+
+
+def test_what_was_processed_is_committed_before_it_is_given_up(new_rig) -> None:
+    rig = new_rig(RangeAssignor(), enable_auto_commit=True)
+    rig.stable(0)
+    rig.poll(p0=9)
+    rig.poll()
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    commit = rig.take(object)
+    assert (commit.member_id, commit.member_epoch, commit.offsets[T0].offset) == ("m", 1, 9)
+    assert rig.calls == [("assigned", [0])]
+    rig.do(rig.member.commit_answered(rig.token, OffsetCommitResponse(errors={T0: ErrorCode.NONE}), rig.now))
+    assert rig.calls[1:] == [("revoked", [0])]
+    rig.take(JoinGroupRequest)
+
+
+def test_between_two_generations_commits_wait(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    rig.take(JoinGroupRequest)
+    join = rig.token
+    commit_id, actions = rig.member.commit({T0: OffsetAndMetadata(offset=7)}, rig.now)
+    rig.do(actions)
+    assert rig.take(object).member_epoch == 1
+    refused = OffsetCommitResponse(errors={T0: ErrorCode.REBALANCE_IN_PROGRESS})
+    rig.do(rig.member.commit_answered(rig.token, refused, rig.now))
+    rig.token = join
+    rig.joined(2)
+    rig.take(SyncGroupRequest)
+    rig.pass_time(1_000)
+    assert rig.sent == []
+    rig.synced(0)
+    assert rig.take(object).member_epoch == 2
+    rig.do(rig.member.commit_answered(rig.token, OffsetCommitResponse(errors={T0: ErrorCode.NONE}), rig.now))
+    assert CommitFinished(commit_id, ErrorCode.NONE) in rig.other
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_a_fenced_member_loses_everything_and_joins_again(new_rig, code: ErrorCode) -> None:
+    rig = new_rig()
+    rig.stable(0, 1)
+    rig.beat(code)
+    assert rig.calls[1:] == [("lost", [0, 1])]
+    assert rig.member.owned == ()
+    join = rig.take(JoinGroupRequest)
+    assert join.member_id == ("" if code is ErrorCode.UNKNOWN_MEMBER_ID else "m")
+    assert read_subscription(join.protocols[0].metadata).generation == -1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+@pytest.mark.parametrize("at", ["join", "sync"])
+def test_it_may_be_fenced_in_a_round(new_rig, at: str, code: ErrorCode) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    rig.take(JoinGroupRequest)
+    if at == "join":
+        rig.answer(JoinGroupResponse(error_code=code))
+    else:
+        rig.joined(2)
+        rig.take(SyncGroupRequest)
+        rig.answer(SyncGroupResponse(error_code=code))
+    assert rig.calls[1:] == [("lost", [0])]
+    rig.take(JoinGroupRequest)
+
+
+def test_a_callback_that_runs_is_awaited_before_everything_is_lost(new_rig) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    rig.joined()
+    rig.take(SyncGroupRequest)
+    rig.held = []
+    rig.synced(0)
+    rig.beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert rig.calls == [("assigned", [0])]
+    rig.do(rig.member.callback_finished(rig.held.pop().token, None, rig.now))
+    assert rig.calls[1:] == [("lost", [0])]
+    assert rig.sent == []
+    rig.do(rig.member.callback_finished(rig.held.pop().token, None, rig.now))
+    rig.take(JoinGroupRequest)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.UNSUPPORTED_VERSION,
+    ],
+)
+def test_what_no_retry_mends_is_the_end(new_rig, code: ErrorCode) -> None:
+    rig = new_rig(group_instance_id="static")
+    rig.subscribe()
+    rig.answer(JoinGroupResponse(error_code=code))
+    assert rig.member.state is S.FATAL
+    (error,) = [each for each in rig.other if isinstance(each, RaiseToApplication)]
+    assert (error.fatal, error.error.code) == (True, code)  # type: ignore[attr-defined]
+    rig.pass_time(100_000)
+    assert rig.sent == []
+
+
+def test_a_static_member_is_fenced_for_good_by_its_successor(new_rig) -> None:
+    rig = new_rig(group_instance_id="static")
+    assert rig.subscribe().instance_id == "static"
+    rig.joined()
+    assert rig.take(SyncGroupRequest).instance_id == "static"
+    rig.synced(0)
+    rig.beat(ErrorCode.FENCED_INSTANCE_ID)
+    assert rig.member.state is S.FATAL
+    assert rig.calls[1:] == [("lost", [0])]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
+def test_a_join_is_tried_again_after_a_while(new_rig, code: ErrorCode) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    rig.answer(JoinGroupResponse(error_code=code))
+    assert rig.sent == []
+    rig.pass_time(150)
+    rig.take(JoinGroupRequest)
+    rig.do(rig.member.request_failed(rig.token, Failure.DISCONNECTED, rig.now))
+    assert not rig.member.is_connected
+    rig.pass_time(400)
+    rig.take(JoinGroupRequest)
+    rig.joined()
+    assert rig.member.is_connected
+
+
+def test_a_round_that_begins_anew_is_joined_at_once(new_rig) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    rig.joined()
+    rig.take(SyncGroupRequest)
+    rig.answer(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    assert rig.take(JoinGroupRequest).member_id == "m"
+    rig.joined(2)
+    rig.take(SyncGroupRequest)
+    rig.do(rig.member.request_failed(rig.token, Failure.TIMED_OUT, rig.now))
+    rig.pass_time(500)
+    rig.take(JoinGroupRequest)
+
+
+def test_heartbeats_are_repeated_at_once_when_the_coordinator_moves(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.beat(ErrorCode.NOT_COORDINATOR)
+    rig.take(HeartbeatRequest)
+    rig.do(rig.member.request_failed(rig.token, Failure.DISCONNECTED, rig.now))
+    rig.pass_time(150)
+    rig.take(HeartbeatRequest)
+    rig.answer(HeartbeatResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    assert rig.member.state is S.STABLE
+    rig.beat()
+    rig.beat(ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert rig.member.state is S.FATAL
