@@ -88,6 +88,11 @@ class StreamBroker:
         await self.close()
 
     @property
+    def host(self) -> str:
+        """The host that is listened on."""
+        return self._listener.host
+
+    @property
     def address(self) -> str:
         """Host and port."""
         return self._listener.address

@@ -104,11 +104,16 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close now, as when a node dies; what the client does not read is dropped."""
-        self._is_closing = True
         if self._transport.get_write_buffer_size():
-            self._transport.abort()
+            self.abort()
         else:
+            self._is_closing = True
             self._transport.close()
+
+    def abort(self) -> None:
+        """Break the connection, as when a cable is pulled: nothing that waits to be sent is."""
+        self._is_closing = True
+        self._transport.abort()
 
     # -- the session's side -----------------------------------------------------------------------------
 

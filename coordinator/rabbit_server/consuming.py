@@ -112,6 +112,7 @@ class Consumer:
         if self.is_active and activated:
             given = frame.offset
             self.open_log(self.offset if given.type is OffsetType.NONE else given)
+            self.session.node.groups.on_change()
         elif not self.is_active and not activated:
             self.session.node.groups.stepped_down(self.session, self)
         return True

@@ -38,8 +38,8 @@ class Groups:
         self, now_ms: Callable[[], int], later: Callable[[Callable[[], None]], object], *, node: str
     ) -> None:
         self.coordinator = SacCoordinator()
-        self.on_step: Callable[[], None] = lambda: None
-        """Called when something has changed, or was told to a connection."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a group has changed, or what is known of one of its consumers."""
         self._now_ms = now_ms
         self._later = later
         self._node = node
@@ -66,7 +66,7 @@ class Groups:
         if self._messages and was_quiet:
             self._later(self._tell)
         if outcome.records:
-            self.on_step()
+            self.on_change()
         return outcome.reply
 
     def run_due(self) -> None:
@@ -85,7 +85,7 @@ class Groups:
                 self.process(ConnectionReconnected(message.connection))
             else:
                 self._notify(session, message)
-        self.on_step()
+        self.on_change()
 
     def _notify(self, session: Session, message: NotifyConsumer) -> None:
         consumer = session.consumers.get(message.subscription_id)

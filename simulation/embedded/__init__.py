@@ -1,6 +1,7 @@
 """Kafka inside a test process: real clients join it, and the test drives what happens to their groups.
 
 `EmbeddedKafka` is imported with what it needs when it is first asked for: it takes `fencepost[kafka]`.
+`EmbeddedRabbitStream` is the same for RabbitMQ's streams, and takes nothing more.
 """
 
 from __future__ import annotations
@@ -14,17 +15,42 @@ if TYPE_CHECKING:
     from fencepost.simulation.embedded.kafka import EmbeddedKafka as EmbeddedKafka
     from fencepost.simulation.embedded.logs import ReadRecord as ReadRecord
     from fencepost.simulation.embedded.members import GroupMember as GroupMember
+    from fencepost.simulation.embedded.rabbit import AsyncEmbeddedRabbitStream as AsyncEmbeddedRabbitStream
+    from fencepost.simulation.embedded.rabbit import EmbeddedRabbitStream as EmbeddedRabbitStream
+    from fencepost.simulation.embedded.rabbit_endpoint import StreamMessage as StreamMessage
+    from fencepost.simulation.embedded.rabbit_groups import AsyncStreamGroup as AsyncStreamGroup
+    from fencepost.simulation.embedded.rabbit_groups import StreamConsumer as StreamConsumer
+    from fencepost.simulation.embedded.rabbit_groups import StreamGroup as StreamGroup
 
 _MODULES = {
     "AsyncEmbeddedKafka": "kafka",
+    "AsyncEmbeddedRabbitStream": "rabbit",
     "AsyncGroup": "groups",
+    "AsyncStreamGroup": "rabbit_groups",
     "EmbeddedKafka": "kafka",
+    "EmbeddedRabbitStream": "rabbit",
     "Group": "groups",
     "GroupMember": "members",
     "ReadRecord": "logs",
+    "StreamConsumer": "rabbit_groups",
+    "StreamGroup": "rabbit_groups",
+    "StreamMessage": "rabbit_endpoint",
 }
 
-__all__ = ["AsyncEmbeddedKafka", "AsyncGroup", "EmbeddedKafka", "Group", "GroupMember", "ReadRecord"]
+__all__ = [
+    "AsyncEmbeddedKafka",
+    "AsyncEmbeddedRabbitStream",
+    "AsyncGroup",
+    "AsyncStreamGroup",
+    "EmbeddedKafka",
+    "EmbeddedRabbitStream",
+    "Group",
+    "GroupMember",
+    "ReadRecord",
+    "StreamConsumer",
+    "StreamGroup",
+    "StreamMessage",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,250 @@
+"""`EmbeddedRabbitStream`: a RabbitMQ stream node on a port of this process, for a test to drive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.sac import DEFAULT_VHOST
+from fencepost.coordinator.protocol.sac_records import SacGroupKey
+from fencepost.simulation.embedded.rabbit_groups import (
+    AsyncStreamGroup,
+    StreamConsumer,
+    StreamGroup,
+    StreamGroupControls,
+)
+from fencepost.simulation.embedded.settings import duration, whole
+from fencepost.simulation.embedded.thread import LoopThread, on_loop
+
+if TYPE_CHECKING:
+    from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint, StreamMessage
+
+G = TypeVar("G", bound=StreamGroupControls)
+_NO_ARGUMENTS: Mapping[str, object] = {}
+
+
+class RabbitStreamControls(Generic[G]):
+    """A running node, as a test drives it. Its methods may be called from any thread, and take microseconds.
+
+    `thread` is where the node runs; `endpoint` belongs to its loop.
+    """
+
+    def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
+        self.thread = thread
+        self._group_type = group_type
+        self._endpoint: RabbitEndpoint | None = None
+
+    @property
+    def endpoint(self) -> RabbitEndpoint:
+        """What runs on the thread's loop.
+
+        :raises FencepostError: if it does not run.
+        """
+        if self._endpoint is None:
+            raise FencepostError("this RabbitMQ is not running: enter it with `with` or `async with` first")
+        return self._endpoint
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not closed."""
+        return self.thread.is_running
+
+    @property
+    def host(self) -> str:
+        """The host that clients connect to."""
+        return self.endpoint.broker.host
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        return self.endpoint.broker.port
+
+    # -- streams ----------------------------------------------------------------------------------------
+
+    @on_loop
+    def create_stream(self, name: str, arguments: Mapping[str, object] = _NO_ARGUMENTS) -> None:
+        """Create a stream, with arguments such as `max-length-bytes`.
+
+        :raises FencepostError: if it exists, or RabbitMQ would refuse it.
+        """
+        self.endpoint.create_stream(name, arguments)
+
+    @on_loop
+    def create_super_stream(
+        self,
+        name: str,
+        partitions: int | Sequence[str] = 3,
+        arguments: Mapping[str, object] = _NO_ARGUMENTS,
+    ) -> list[str]:
+        """Create a super stream; the streams that are its partitions, named after it.
+
+        `partitions` is their number, or the binding key of each.
+
+        :raises FencepostError: if one of them exists, or RabbitMQ would refuse it.
+        """
+        if isinstance(partitions, str | bytes) or not isinstance(partitions, int | Sequence):
+            raise FencepostError(f"partitions={partitions!r}: expected a number, or binding keys")
+        if isinstance(partitions, Sequence):
+            keys = [str(key) for key in partitions]
+        else:
+            keys = [str(number) for number in range(whole("partitions", partitions, 1, None))]
+        return self.endpoint.create_super_stream(name, keys, arguments)
+
+    @on_loop
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream, or a super stream with its partitions. Clients that use it are told.
+
+        :raises FencepostError: if there is none of that name.
+        """
+        self.endpoint.delete(name)
+
+    @on_loop
+    def streams(self) -> list[str]:
+        """The names of all streams, sorted."""
+        return sorted(self.endpoint.catalogue.streams)
+
+    @on_loop
+    def publish(self, stream: str, *values: bytes | str) -> list[int]:
+        """Append messages, all in one chunk; their offsets. Text is encoded as UTF-8.
+
+        :raises FencepostError: if there is no such stream.
+        """
+        return self.endpoint.publish(stream, values)
+
+    @on_loop
+    def messages(self, stream: str) -> list[StreamMessage]:
+        """All messages of a stream, as their publishers encoded them.
+
+        :raises FencepostError: if there is no such stream.
+        """
+        return self.endpoint.messages(stream)
+
+    @on_loop
+    def offsets(self, stream: str) -> dict[str, int]:
+        """The offsets that consumers have stored, by name.
+
+        :raises FencepostError: if there is no such stream.
+        """
+        return self.endpoint.offsets(stream)
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def group(self, stream: str, name: str) -> G:
+        """The single active consumers of a stream under a name, whether there are any yet or not."""
+        return self._group_type(self.endpoint, self.thread, SacGroupKey(DEFAULT_VHOST, stream, name))
+
+    @on_loop
+    def disconnect(self, who: StreamConsumer | str) -> None:
+        """Break a consumer's connection, with all that runs on it. The client is free to connect again.
+
+        `who` is a `StreamConsumer`, or the name of a connection, the client's own or RabbitMQ's.
+
+        :raises FencepostError: if no such connection is open.
+        """
+        self.endpoint.disconnect(who)
+
+
+class EmbeddedRabbitStream(RabbitStreamControls[StreamGroup]):
+    """A RabbitMQ in this process, for clients of its stream protocol, driven by the test.
+
+        with EmbeddedRabbitStream() as rabbit:
+            rabbit.create_stream("orders")
+            ...  # a client connects to rabbit.host and rabbit.port as guest
+            rabbit.group("orders", "billing").wait_settled(consumers=2)
+
+    Entered with `async with`, waiting is awaited. Either way the node has a thread and an event loop of its
+    own. Everything is in memory. `port` 0 takes a free one. `users` are passwords by name instead of guest's.
+    A client that does not answer a ConsumerUpdate for `request_timeout` seconds is cut off.
+
+    :raises FencepostError: for settings that make no sense, and on entering if the port can't be listened on.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        users: Mapping[str, str] | None = None,
+        request_timeout: float = 60.0,
+    ) -> None:
+        super().__init__(LoopThread("fencepost-embedded-rabbit", "this RabbitMQ"), StreamGroup)
+        self._settings: dict[str, Any] = {
+            "host": host,
+            "port": whole("port", port, 0, 65_535),
+            "users": users,
+            "request_timeout_s": duration("request_timeout", request_timeout),
+        }
+
+    @property
+    def awaited(self) -> AsyncEmbeddedRabbitStream:
+        """The same node for a test that awaits. It must be running.
+
+        :raises FencepostError: if it does not run.
+        """
+        return AsyncEmbeddedRabbitStream(self)
+
+    def start(self) -> None:
+        """Listen; what `with` does.
+
+        :raises FencepostError: if it runs already.
+        :raises EnvironmentLacks: if the port can't be listened on.
+        """
+        if self.thread.is_running:
+            raise FencepostError("this RabbitMQ is running already")
+        self.thread.start()
+        try:
+            self._endpoint = self.thread.submit(self._open()).result()
+        except BaseException:
+            self.thread.stop()
+            raise
+
+    async def _open(self) -> RabbitEndpoint:
+        from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint
+
+        endpoint = RabbitEndpoint(**self._settings)
+        await endpoint.start()
+        return endpoint
+
+    def close(self) -> None:
+        """Close the port and all connections; what the end of `with` does. Closing twice does no harm."""
+        if self._endpoint is None:
+            return
+        try:
+            self.thread.submit(self._endpoint.broker.close()).result()
+        finally:
+            self._endpoint = None
+            self.thread.stop()
+
+    def __enter__(self) -> EmbeddedRabbitStream:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AsyncEmbeddedRabbitStream:
+        self.start()
+        return self.awaited
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncEmbeddedRabbitStream(RabbitStreamControls[AsyncStreamGroup]):
+    """What `async with EmbeddedRabbitStream()` gives: the same node, whose groups are awaited."""
+
+    def __init__(self, rabbit: EmbeddedRabbitStream) -> None:
+        super().__init__(rabbit.thread, AsyncStreamGroup)
+        self._rabbit = rabbit
+        assert rabbit.endpoint
+
+    @property
+    def endpoint(self) -> RabbitEndpoint:
+        """What runs on the thread's loop."""
+        return self._rabbit.endpoint

@@ -1,0 +1,124 @@
+"""What is behind an `EmbeddedRabbitStream`; lives on one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.sac import DEFAULT_VHOST
+from fencepost.coordinator.rabbit_codec.base import Entry
+from fencepost.coordinator.rabbit_codec.chunks import read_chunk
+from fencepost.coordinator.rabbit_codec.entries import message, messages_of
+from fencepost.coordinator.rabbit_server.broker import StreamBroker
+from fencepost.coordinator.rabbit_server.catalogue import Catalogue
+from fencepost.coordinator.rabbit_server.groups import Groups
+from fencepost.coordinator.rabbit_server.node import Limits
+from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.simulation.embedded.rabbit_groups import StreamConsumer
+from fencepost.simulation.embedded.waiting import Waiting
+
+R = TypeVar("R")
+
+
+class StreamMessage(NamedTuple):
+    """A message of a stream."""
+
+    offset: int
+    value: bytes | None
+    """As its publisher encoded it; None in a batch that is compressed."""
+    timestamp_ms: int
+
+
+class RabbitEndpoint:
+    """A broker, and what a test may do to it. What is refused is raised as `FencepostError`."""
+
+    def __init__(
+        self, *, host: str, port: int, users: Mapping[str, str] | None, request_timeout_s: float
+    ) -> None:
+        limits = Limits(request_timeout_ms=max(1, round(request_timeout_s * 1000)))
+        self.broker = StreamBroker(host=host, port=port, users=users, limits=limits)
+        self.waiting = Waiting()
+
+    async def start(self) -> None:
+        """Listen."""
+        await self.broker.start()
+        self.groups.on_change = self.waiting.wake
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of single active consumers."""
+        return self.broker.node.groups
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The streams."""
+        return self.broker.node.virtual_hosts[DEFAULT_VHOST]
+
+    def create_stream(self, name: str, arguments: Mapping[str, object]) -> None:
+        """A new stream."""
+        _mended(lambda: self.catalogue.create(name, _texts(arguments)))
+
+    def create_super_stream(
+        self, name: str, binding_keys: Sequence[str], arguments: Mapping[str, object]
+    ) -> list[str]:
+        """A new super stream, with a partition for each key."""
+        partitions = [f"{name}-{key}" for key in binding_keys]
+        _mended(lambda: self.catalogue.create_super(name, partitions, binding_keys, _texts(arguments)))
+        return partitions
+
+    def delete(self, name: str) -> None:
+        """Delete a stream, or a super stream with its partitions."""
+        if name in self.catalogue.super_streams:
+            gone = self.catalogue.delete_super(name)
+        else:
+            gone = [_mended(lambda: self.catalogue.delete(name))]
+        for stream in gone:
+            self.broker.node.forget(DEFAULT_VHOST, stream)
+
+    def publish(self, name: str, values: Sequence[bytes | str]) -> list[int]:
+        """Append messages as one chunk; their offsets."""
+        stream = _mended(lambda: self.catalogue.stream(name))
+        first = stream.next_offset
+        entries = [
+            Entry(0, message(each.encode() if isinstance(each, str) else bytes(each))) for each in values
+        ]
+        stream.append(entries, "", self.broker.node.now_ms())
+        return list(range(first, stream.next_offset))
+
+    def messages(self, name: str) -> list[StreamMessage]:
+        """All messages that a stream still has."""
+        found = []
+        for kept in _mended(lambda: self.catalogue.stream(name)).chunks:
+            values = messages_of(read_chunk(kept.data).data)
+            found += [
+                StreamMessage(kept.first_offset + at, value, kept.timestamp_ms)
+                for at, value in enumerate(values)
+            ]
+        return found
+
+    def offsets(self, name: str) -> dict[str, int]:
+        """The offsets that are stored in a stream, by name."""
+        return dict(_mended(lambda: self.catalogue.stream(name)).offsets)
+
+    def disconnect(self, who: StreamConsumer | str) -> None:
+        """Break the connections of a consumer, or those of that name."""
+        name = who.connection if isinstance(who, StreamConsumer) else who
+        found = [
+            each for each in self.broker.connections if name in (each.session.name, each.session.client_name)
+        ]
+        if not found:
+            raise FencepostError(f"no connection {name!r} is open")
+        for connection in found:
+            connection.abort()
+
+
+def _mended(call: Callable[[], R]) -> R:
+    try:
+        return call()
+    except Refused as refused:
+        raise FencepostError(str(refused)) from None
+
+
+def _texts(arguments: Mapping[str, object]) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else str(value) for name, value in arguments.items()}

@@ -1,0 +1,152 @@
+"""Groups of single active consumers, as a test looks at them and waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fencepost.coordinator.protocol.sac import ActivateConsumer
+from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey
+from fencepost.coordinator.sac.listing import described
+from fencepost.simulation.embedded.settings import duration, whole
+from fencepost.simulation.embedded.thread import LoopThread, awaiting, on_loop, until_done
+
+if TYPE_CHECKING:
+    from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint
+
+
+class StreamConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """One consumer of a group."""
+
+    stream: str
+    name: str
+    """The group's name, which its consumers have in common."""
+    connection: str
+    """The connection's name, as RabbitMQ lists it: where from and where to."""
+    client_name: str
+    """The name that the client gave the connection; the connection's own if it gave none."""
+    subscription_id: int
+    state: str
+    """As RabbitMQ lists it: `active (connected)`, `waiting (connected)`, `deactivating (connected)`."""
+    is_active: bool
+    """Whether it is the active one, has answered that it knows, and is sent messages."""
+
+
+class StreamGroupControls:
+    """All single active consumers of a stream under one name. Its methods may be called from any thread."""
+
+    def __init__(self, endpoint: RabbitEndpoint, thread: LoopThread, key: SacGroupKey) -> None:
+        self.thread = thread
+        self.stream = key.stream
+        self.name = key.consumer_name
+        self._endpoint = endpoint
+        self._key = key
+
+    @on_loop
+    def consumers(self) -> list[StreamConsumer]:
+        """The group's consumers, in the order in which the active one is chosen from them."""
+        return self._consumers()
+
+    @property
+    def active(self) -> StreamConsumer | None:
+        """The consumer that is sent messages; None if there is none now."""
+        return next((each for each in self.consumers() if each.is_active), None)
+
+    @property
+    def partition_index(self) -> int | None:
+        """Which partition of a super stream it is, -1 for a plain stream; None if there is no such group."""
+        return self._partition_index()
+
+    @on_loop
+    def _partition_index(self) -> int | None:
+        group = self._endpoint.groups.coordinator.state.groups.get(self._key)
+        return None if group is None else group.partition_index
+
+    @on_loop
+    def activate(self) -> None:
+        """Let the group choose its active consumer anew, as RabbitMQ's `activate_stream_consumer` does."""
+        key = self._key
+        self._endpoint.groups.process(
+            ActivateConsumer(vhost=key.vhost, stream=key.stream, consumer_name=key.consumer_name)
+        )
+
+    def _consumers(self) -> list[StreamConsumer]:
+        group = self._endpoint.groups.coordinator.state.groups.get(self._key)
+        return [] if group is None else [self._consumer(each) for each in group.consumers]
+
+    def _consumer(self, one: SacConsumer) -> StreamConsumer:
+        session = self._endpoint.groups.session_of(one.connection)
+        there = None if session is None else session.consumers.get(one.subscription_id)
+        return StreamConsumer(
+            stream=self.stream,
+            name=self.name,
+            connection=one.owner,
+            client_name=one.owner if session is None else session.client_name,
+            subscription_id=one.subscription_id,
+            state=described(one),
+            is_active=there is not None and there.is_reading,
+        )
+
+    async def _settled(self, consumers: int | None, timeout_s: float) -> list[StreamConsumer]:
+        wanted = None if consumers is None else whole("consumers", consumers, 0, None)
+        limit = duration("timeout", timeout_s)
+        if not await self._endpoint.waiting.until(lambda: _is_settled(self._consumers(), wanted), limit):
+            found = "; ".join(f"{each.client_name} is {each.state}" for each in self._consumers())
+            expected = "" if wanted is None else f", {wanted} expected"
+            raise TimeoutError(
+                f"group {self.name!r} of {self.stream!r} has not settled after {limit:g} s: "
+                f"{found or 'it has no consumers'}{expected}"
+            )
+        return self._consumers()
+
+
+def _is_settled(consumers: Sequence[StreamConsumer], wanted: int | None) -> bool:
+    if wanted is not None and len(consumers) != wanted:
+        return False
+    if not consumers:
+        return wanted == 0
+    states = [each.state for each in consumers]
+    return states.count("active (connected)") == 1 and all(
+        each.is_active == (each.state == "active (connected)") and "deactivating" not in each.state
+        for each in consumers
+    )
+
+
+class StreamGroup(StreamGroupControls):
+    """A group for tests that block."""
+
+    @until_done
+    async def wait_settled(
+        self,
+        consumers: int | None = None,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
+    ) -> list[StreamConsumer]:
+        """Wait until one consumer is active and knows it, and none is stepping down; the consumers then.
+
+        With a number there have to be so many consumers; 0 waits until there is none.
+
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says how things stand.
+        """
+        return await self._settled(consumers, timeout)
+
+
+class AsyncStreamGroup(StreamGroupControls):
+    """A group for tests that await."""
+
+    @awaiting
+    async def wait_settled(
+        self,
+        consumers: int | None = None,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
+    ) -> list[StreamConsumer]:
+        """Wait until one consumer is active and knows it, and none is stepping down; the consumers then.
+
+        With a number there have to be so many consumers; 0 waits until there is none.
+
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says how things stand.
+        """
+        return await self._settled(consumers, timeout)
