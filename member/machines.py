@@ -11,6 +11,7 @@ from fencepost.member.consumer.drafts import DRAFT_1, DRAFT_2
 from fencepost.member.consumer.states import CONSUMER_MEMBER
 from fencepost.member.sac.states import SAC_MEMBER
 from fencepost.member.streams.client_states import STREAM_CLIENT
+from fencepost.member.streams.heartbeats import STREAMS_MEMBER
 from fencepost.member.streams.kafka4 import KAFKA_4_CLIENT, KAFKA_4_THREAD
 from fencepost.member.streams.thread_states import GLOBAL_THREAD, STREAM_THREAD
 
@@ -27,6 +28,7 @@ MACHINES: Mapping[str, StateTable[Any, Any]] = {
         KAFKA_4_CLIENT,
         SAC_MEMBER,
         CLASSIC_MEMBER,
+        STREAMS_MEMBER,
     )
 }
 

@@ -1,0 +1,112 @@
+"""Heartbeats of a member of a streams group (KIP-1071), out of those of a consumer group's member.
+
+Membership is the same in both protocols, and so is the member's machine (`streams-member`). What differs is
+what a heartbeat says: tasks in place of partitions, the topology and the process on joining, and whether
+the application is to be shut down. Each topic is a subtopology of its own, so a task is a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicId
+from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.coordinator.protocol.streams import (
+    NO_TASK_IDS,
+    Status,
+    StatusCode,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    Subtopology,
+    Topology,
+)
+from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberEvent, ConsumerMemberState
+
+STREAMS_MEMBER: StateTable[ConsumerMemberState, ConsumerMemberEvent] = StateTable(
+    "streams-member",
+    source="KIP-1071; Kafka 4.3 client, which has the arrows of KIP-848's member",
+    states=ConsumerMemberState,
+    initial=CONSUMER_MEMBER.initial,
+    terminal=CONSUMER_MEMBER.terminal,
+    transitions=CONSUMER_MEMBER.transitions,
+)
+
+_NOT_READY = (
+    StatusCode.MISSING_SOURCE_TOPICS,
+    StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+    StatusCode.MISSING_INTERNAL_TOPICS,
+    StatusCode.ASSIGNMENT_DELAYED,
+)
+
+
+class StreamsHeartbeats:
+    """One member's translation: topics in the application's order, and what the group last said of itself."""
+
+    __slots__ = ("_endpoint_epoch", "_process_id", "_topology", "asks_for_shutdown", "names", "statuses")
+
+    def __init__(self, topics: Sequence[str], process_id: str) -> None:
+        self.names: Mapping[TopicId, str] = {str(number): topic for number, topic in enumerate(topics)}
+        """Topics by the ids of their subtopologies, which stand for topic ids in the member's machine."""
+        self.asks_for_shutdown = False
+        """Every request from now on asks for the application to be shut down, the leave included."""
+        self.statuses: tuple[Status, ...] = ()
+        """What holds of the group, as of the last response."""
+        self._process_id = process_id
+        self._topology = Topology(
+            epoch=0,
+            subtopologies=tuple(
+                Subtopology(subtopology_id=number, source_topics=(topic,))
+                for number, topic in self.names.items()
+            ),
+        )
+        self._endpoint_epoch = -1
+
+    @property
+    def group_is_ready(self) -> bool:
+        """Whether the group assigns tasks: its topics are there, and it does not wait for more members."""
+        return not any(status.code in _NOT_READY for status in self.statuses)
+
+    @property
+    def shutdown_requested(self) -> bool:
+        """Whether some client of the application asked for all of them to be shut down."""
+        return any(status.code is StatusCode.SHUTDOWN_APPLICATION for status in self.statuses)
+
+    def request(self, request: ConsumerGroupHeartbeatRequest) -> StreamsGroupHeartbeatRequest:
+        """What goes to the coordinator in place of this."""
+        joins = request.member_epoch == JOIN_EPOCH
+        owned = request.topic_partitions
+        return StreamsGroupHeartbeatRequest(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            endpoint_information_epoch=self._endpoint_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            topology=self._topology if joins else None,
+            active_tasks=owned,
+            standby_tasks=None if owned is None else NO_TASK_IDS,
+            warmup_tasks=None if owned is None else NO_TASK_IDS,
+            process_id=self._process_id if joins else None,
+            shutdown_application=self.asks_for_shutdown,
+            client_id=request.client_id,
+        )
+
+    def response(self, response: StreamsGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
+        """What the member's machine is told; what it has no use for is kept here."""
+        if response.status is not None:
+            self.statuses = response.status
+        if not response.error_code:
+            self._endpoint_epoch = response.endpoint_information_epoch
+        return ConsumerGroupHeartbeatResponse(
+            error_code=response.error_code,
+            error_message=response.error_message,
+            member_id=response.member_id,
+            member_epoch=response.member_epoch,
+            heartbeat_interval_ms=response.heartbeat_interval_ms,
+            assignment=None if response.tasks is None else response.tasks.active,
+        )
