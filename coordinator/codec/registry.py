@@ -15,6 +15,7 @@ from fencepost.coordinator.codec import (
     groups,
     logs,
     offsets,
+    sasl,
     schema,
     transactions,
 )
@@ -41,6 +42,7 @@ class ApiKey(enum.IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -53,6 +55,7 @@ class ApiKey(enum.IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -89,6 +92,7 @@ _APIS: tuple[Api, ...] = (
     Api(ApiKey.SYNC_GROUP, 0, 5, 4, classic.decode_sync, classic.encode_sync),
     Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, classic.decode_describe_groups, classic.encode_describe_groups),
     Api(ApiKey.LIST_GROUPS, 0, 5, 3, groups.decode_list, groups.encode_list),
+    Api(ApiKey.SASL_HANDSHAKE, 0, 1, 2, sasl.decode_handshake, sasl.encode_handshake),
     Api(ApiKey.API_VERSIONS, 0, 4, 3, cluster.decode_api_versions, cluster.encode_api_versions),
     Api(
         ApiKey.CREATE_TOPICS,
@@ -157,6 +161,7 @@ _APIS: tuple[Api, ...] = (
         administration.decode_alter_configs,
         administration.encode_alter_configs,
     ),
+    Api(ApiKey.SASL_AUTHENTICATE, 0, 2, 2, sasl.decode_authenticate, sasl.encode_authenticate),
     Api(
         ApiKey.CREATE_PARTITIONS,
         0,

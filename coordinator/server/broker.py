@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
@@ -18,7 +19,8 @@ class Broker(Brokers):
             consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, ...})
 
     `port` 0 takes a free one. Without a storage everything is in memory and gone with the broker.
-    :raises FencepostError: for a topic that Kafka would refuse.
+    With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
+    :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
     """
 
     def __init__(
@@ -33,6 +35,8 @@ class Broker(Brokers):
         default_partitions: int = 1,
         max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
         max_connections: int = 10_000,
+        users: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(
             topics,
@@ -44,6 +48,8 @@ class Broker(Brokers):
             default_partitions=default_partitions,
             max_frame_bytes=max_frame_bytes,
             max_connections=max_connections,
+            users=users,
+            tls=tls,
         )
 
     @property

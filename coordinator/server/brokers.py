@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -14,6 +16,7 @@ from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
+from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.connection import Connection
@@ -36,8 +39,9 @@ class Brokers:
 
     `ports` has one port for each broker; 0 takes a free one. Partitions and groups are spread over them.
     `storage` keeps groups and topics, and is closed with the brokers; topics that it holds are as they were.
+    With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
     `intercept` stands between clients and handlers; `make_runtime` and `on_state` watch the coordinators.
-    :raises FencepostError: for a topic that Kafka would refuse.
+    :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class Brokers:
         default_partitions: int = 1,
         max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
         max_connections: int = 10_000,
+        users: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
         intercept: Intercept = lambda node_id, table: table,
         make_runtime: RuntimeFactory | None = None,
         on_state: Callable[[Shard, str], None] = lambda shard, what: None,
@@ -74,12 +80,13 @@ class Brokers:
         self.clock: LoopClock | None = None
         self.services: tuple[Services, ...] = ()
         """What answers on each broker, once started."""
+        self._credentials = Credentials(users, secrets.token_bytes(32)) if users else None
         self._intercept = intercept
         self._auto_create_topics = auto_create_topics
         self._default_partitions = default_partitions
         self._max_frame_bytes = max_frame_bytes
         self._listeners: tuple[Listener[Connection], ...] = tuple(
-            Listener(host, port, max_connections=max_connections) for port in ports
+            Listener(host, port, max_connections=max_connections, tls=tls) for port in ports
         )
         self._gate = Gate() if storage is None else storage.gate
         self._failed = asyncio.Event()
@@ -112,6 +119,7 @@ class Brokers:
                 gate=self._gate,
                 auto_create_topics=self._auto_create_topics,
                 default_partitions=self._default_partitions,
+                credentials=self._credentials,
             )
             for node_id in self.groups.node_ids
         )

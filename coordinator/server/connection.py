@@ -22,8 +22,10 @@ from fencepost.coordinator.codec.framing import (
     response_header,
 )
 from fencepost.coordinator.codec.registry import ApiKey, VersionCodec, codec_of, unsupported_api_versions
+from fencepost.coordinator.codec.sasl import bare_token
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
+from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
 
 log = structlog.get_logger(__name__)
@@ -48,7 +50,10 @@ class Connection(asyncio.Protocol):
         "_handlers",
         "_heartbeat",
         "_host",
+        "_late",
         "_local_host",
+        "_login",
+        "_max_frame_bytes",
         "_on_lost",
         "_on_made",
         "_out",
@@ -74,7 +79,12 @@ class Connection(asyncio.Protocol):
         self._handlers = handlers
         self._on_made = on_made
         self._on_lost = on_lost
-        self._frames = FrameBuffer(max_frame_bytes)
+        self._login = None if services.credentials is None else Login(services.credentials)
+        self._max_frame_bytes = max_frame_bytes
+        self._frames = FrameBuffer(
+            max_frame_bytes if self._login is None else min(max_frame_bytes, MAX_LOGIN_FRAME_BYTES)
+        )
+        self._late: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiting: asyncio.Future[Any] | None = None
         self._write_blocked = False
@@ -94,10 +104,14 @@ class Connection(asyncio.Protocol):
         refusal = self._on_made(self)
         if refusal is not None:
             self._stop(refusal)
+        elif self._login is not None:
+            self._late = self._services.loop.call_later(LOGIN_S, self._stop, "nobody logged in in time")
 
     def connection_lost(self, error: Exception | None) -> None:
         """Whoever waits for records waits no longer."""
         self._stopped = True
+        if self._late is not None:
+            self._late.cancel()
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -109,9 +123,12 @@ class Connection(asyncio.Protocol):
         return self._stopped
 
     def close(self) -> None:
-        """Close the connection; answers that the client does not read are dropped."""
+        """Close the connection, without a goodbye; answers that the client does not read are dropped."""
         self._stopped = True
-        if self._transport.get_write_buffer_size():
+        if (
+            self._transport.get_write_buffer_size()
+            or self._transport.get_extra_info("sslcontext") is not None
+        ):
             self._transport.abort()
         else:
             self._transport.close()
@@ -196,8 +213,13 @@ class Connection(asyncio.Protocol):
             reply = self._services.ask(heartbeat.request)
             self._out.append(heartbeat.answer(frame, cast("ConsumerGroupHeartbeatResponse", reply)))
             return
+        if self._login is not None and self._login.tokens_are_bare:
+            self._take_token(self._login, frame)
+            return
         header = read_header(frame)
         codec = codec_of(header.api_key, header.api_version)
+        if self._login is not None:
+            self._login.check(header.api_key, is_spoken=codec is not None)
         if codec is None:
             self._unsupported(header)
             return
@@ -206,11 +228,30 @@ class Connection(asyncio.Protocol):
         if header.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
             heartbeat.remember(frame, request)
         handler = self._handlers[header.api_key]
-        reply = handler(self._services, request, Asked(context, self._local_host, self))
+        reply = handler(self._services, request, Asked(context, self._local_host, self, self._login))
         if isinstance(reply, asyncio.Future):
             self._wait(reply, codec, header.correlation_id)
         elif reply is not NO_REPLY:
             self._out += codec.encode(header.correlation_id, reply)
+            if self._login is not None:
+                self._went_on(self._login)
+
+    def _take_token(self, login: Login, token: bytes) -> None:
+        """A bare token has a bare answer, and none if it is refused."""
+        answer = login.answer(token)
+        if login.failure is None:
+            self._out.append(bare_token(answer.token))
+        self._went_on(login)
+
+    def _went_on(self, login: Login) -> None:
+        """An answer of the login is on its way: the client may be in now, or it has to go."""
+        if login.failure is not None:
+            self._stop(login.failure)
+        elif login.is_done:
+            self._login = None
+            self._frames.max_bytes = self._max_frame_bytes
+            if self._late is not None:
+                self._late.cancel()
 
     def _unsupported(self, header: RequestHeader) -> None:
         """Only ApiVersions has an answer that every client of any version can read (KIP-511)."""
@@ -225,6 +266,8 @@ class Connection(asyncio.Protocol):
                 return
             try:
                 self._out += codec.encode(correlation_id, future.result())
+                if self._login is not None:
+                    self._went_on(self._login)
             except Unanswered as error:
                 self._stop(str(error))
             except Exception:
@@ -236,7 +279,10 @@ class Connection(asyncio.Protocol):
         future.add_done_callback(done)
 
     def _failed(self) -> None:
-        log.exception("request_failed", peer=self._peer)
+        if self._login is None:
+            log.exception("request_failed", peer=self._peer)
+        else:  # what is shown of an exception may hold what the client sent
+            log.error("request_failed", peer=self._peer)
         self._stop("a request failed")
 
 

@@ -12,6 +12,7 @@ from fencepost.coordinator.server import (
     fetch,
     group_apis,
     log_apis,
+    login,
     offset_apis,
     transaction_apis,
 )
@@ -22,6 +23,8 @@ def handlers() -> Mapping[int, Handler]:
     """The handlers of one broker; those with a memory get a fresh one."""
     return {
         ApiKey.API_VERSIONS: cluster_apis.api_versions,
+        ApiKey.SASL_HANDSHAKE: login.handshake,
+        ApiKey.SASL_AUTHENTICATE: login.authenticate,
         ApiKey.METADATA: cluster_apis.MetadataCache(),
         ApiKey.FIND_COORDINATOR: cluster_apis.find_coordinator,
         ApiKey.DESCRIBE_CLUSTER: cluster_apis.describe_cluster,

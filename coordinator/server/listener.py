@@ -7,10 +7,16 @@ import contextlib
 import errno
 import ipaddress
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar, cast
 
+import structlog
+
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.server.tls import Handshake
+
+log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 _ACCEPT_TURNS = 2
@@ -26,27 +32,36 @@ class Closable(Protocol):
 
 
 C = TypeVar("C", bound=Closable)
-Made = TypeVar("Made", bound=Closable, covariant=True)
+Made_co = TypeVar("Made_co", bound=Closable, covariant=True)
 
 
-class Connect(Protocol[Made]):
+class Connect(Protocol[Made_co]):
     """Makes the protocol of a new connection. It calls `on_made` when it is connected, and closes with a
     reason that this answers; it calls `on_lost` when it is no more.
     """
 
-    def __call__(self, *, on_made: Callable[[Made], str | None], on_lost: Callable[[Made], None]) -> Made:
+    def __call__(
+        self, *, on_made: Callable[[Made_co], str | None], on_lost: Callable[[Made_co], None]
+    ) -> Made_co:
         """Make one."""
 
 
 class Listener(Generic[C]):
-    """Serves the clients of one broker. `port` 0 takes a free one, and is that one once it is opened."""
+    """Serves the clients of one broker. `port` 0 takes a free one, and is that one once it is opened.
 
-    def __init__(self, host: str, port: int, *, max_connections: int) -> None:
+    With `tls` clients have to speak TLS.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, max_connections: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.host = host
         self.port = port
         self._max_connections = max_connections
         self.connections: dict[C, None] = {}
         """All that are open."""
+        self._tls = tls
+        self._handshakes: dict[Handshake, None] = {}
         self._closing = False
         self._all_gone: asyncio.Event | None = None
         self._server: asyncio.Server | None = None
@@ -62,15 +77,22 @@ class Listener(Generic[C]):
         def made() -> asyncio.BaseProtocol:
             return cast("asyncio.BaseProtocol", connect(on_made=self._made, on_lost=self._lost))
 
+        def shaking_hands() -> asyncio.BaseProtocol:
+            assert self._tls is not None
+            return Handshake(self._tls, made, on_begin=self._begun, on_end=self._shaken)
+
+        accepted = made if self._tls is None else shaking_hands
         try:
             address = await _address(self.host)
-            self._server = await loop.create_server(made, address, self.port, backlog=_BACKLOG)
+            self._server = await loop.create_server(accepted, address, self.port, backlog=_BACKLOG)
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     def drop(self) -> None:
         """Close all connections; the port stays open."""
+        for handshake in tuple(self._handshakes):
+            handshake.cancel()
         for connection in tuple(self.connections):
             connection.close()
 
@@ -84,7 +106,7 @@ class Listener(Generic[C]):
         self.drop()
         await self._server.wait_closed()
         self._server = None
-        if self.connections:
+        if self.connections or self._handshakes:
             self._all_gone = asyncio.Event()
             await self._all_gone.wait()
 
@@ -108,11 +130,28 @@ class Listener(Generic[C]):
         self.connections[connection] = None
         if self._closing:
             return "the broker is closing"
-        return "too many connections" if len(self.connections) > self._max_connections else None
+        return self._too_many()
 
     def _lost(self, connection: C) -> None:
         self.connections.pop(connection, None)
-        if not self.connections and self._all_gone is not None:
+        self._gone()
+
+    def _begun(self, handshake: Handshake) -> str | None:
+        self._handshakes[handshake] = None
+        return "the broker is closing" if self._closing else self._too_many()
+
+    def _shaken(self, handshake: Handshake, failure: str | None) -> None:
+        self._handshakes.pop(handshake, None)
+        if failure is not None and not self._closing and structlog.is_configured():
+            log.warning("connection_closed", peer=handshake.peer, reason=failure)
+        self._gone()
+
+    def _too_many(self) -> str | None:
+        count = len(self.connections) + len(self._handshakes)
+        return "too many connections" if count > self._max_connections else None
+
+    def _gone(self) -> None:
+        if not self.connections and not self._handshakes and self._all_gone is not None:
             self._all_gone.set()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -17,13 +18,18 @@ async def serve(
     on_ready: Callable[[Broker], None],
     *,
     storage: Storage | None = None,
+    users: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Serve until cancelled; `on_ready` is called once, when connections are accepted.
 
-    :raises FencepostError: for a topic that Kafka would refuse.
+    With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
+
+    :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
     :raises EnvironmentLacks: if the address can't be listened on, or the storage takes no more; the text says
         what to do.
     """
-    async with Broker(topics, host=host, port=port, config=config, storage=storage) as broker:
+    broker = Broker(topics, host=host, port=port, config=config, storage=storage, users=users, tls=tls)
+    async with broker:
         on_ready(broker)
         await broker.until_failure()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.outcome import Request
 from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.transactions import TransactionCoordinators
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.server.login import Login
 
 
 class NoReply:
@@ -41,6 +45,8 @@ class Services(NamedTuple):
     gate: Gate = Gate()  # open for good: nobody shuts it
     auto_create_topics: bool = False
     default_partitions: int = 1
+    credentials: Credentials | None = None
+    """Who may connect; None for anybody."""
 
     def ask(self, request: Request) -> Any:
         """The coordinator's reply; its type is the request's counterpart."""
@@ -79,6 +85,8 @@ class Asked(NamedTuple):
     local_host: str
     """The address of ours that the client used."""
     connection: OpenConnection
+    login: Login | None = None
+    """What the client has to do before it is served; None when that is done, or nothing is asked for."""
 
 
 Handler: TypeAlias = Callable[[Services, Any, Asked], Any]

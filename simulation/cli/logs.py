@@ -25,7 +25,11 @@ def configure_logs(default: str = "warning") -> None:
         raise FencepostError(f"FENCEPOST_LOG={name}: expected one of {', '.join(LEVELS)}")
     terminal = sys.stderr.isatty()
     renderer = (
-        structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
+        structlog.dev.ConsoleRenderer(
+            colors=not os.environ.get("NO_COLOR"),
+            # The pretty one shows local variables, and these may hold what a client sent to log in.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
         if terminal
         else structlog.processors.JSONRenderer()
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import structlog
@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.simulation.cli.arguments import Json, key_values
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json, print_text
+from fencepost.simulation.cli.security import PASSWORD_VARIABLE, tls_from, users_from
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.broker import Broker
@@ -60,6 +61,20 @@ def serve(
     journal_repair: Annotated[
         bool, Parameter(negative="", help="Start a damaged journal with what comes before the damage.")
     ] = False,
+    sasl_user: Annotated[
+        list[str] | None,
+        Parameter(
+            help=f"NAME:PASSWORD of a user; NAME alone takes the password from {PASSWORD_VARIABLE}. "
+            "With users, clients have to log in by PLAIN or SCRAM."
+        ),
+    ] = None,
+    sasl_users: Annotated[
+        Path | None, Parameter(help="A file of users, NAME:PASSWORD a line, out of the process list.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, Parameter(help="PEM certificate, with its chain: clients have to speak TLS.")
+    ] = None,
+    tls_key: Annotated[Path | None, Parameter(help="PEM key of it, if it is not in the same file.")] = None,
     json: Json = False,
 ) -> int:
     """Serve the Kafka protocol to your own clients. Prints `fencepost ready HOST:PORT` when it accepts them.
@@ -67,8 +82,11 @@ def serve(
     Ends with SIGTERM or Ctrl-C. Without --journal everything is in memory and gone with it.
     """
     _require("kio")
+    from fencepost.coordinator.server.serve import serve as run_server
+
     counts = _topics(topics or [])
     settings = _settings(config or [])
+    users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")
     storage = _storage(journal, settings, journal_records, journal_repair)
 
@@ -78,7 +96,8 @@ def serve(
         else:
             print_text(f"fencepost ready {broker.bootstrap_servers}")
 
-    asyncio.run(_serve(host, port, counts, settings, tell, storage=storage))
+    serving = run_server(host, port, counts, settings, tell, storage=storage, users=users, tls=tls)
+    asyncio.run(_until_told(serving))
     return 0
 
 
@@ -117,20 +136,10 @@ def _settings(words: Sequence[str]) -> GroupCoordinatorConfig:
         raise FencepostError(f"--config: {error}") from None
 
 
-async def _serve(
-    host: str,
-    port: int,
-    topics: Mapping[str, int],
-    config: GroupCoordinatorConfig,
-    tell: Callable[[Broker], None],
-    *,
-    storage: Storage | None,
-) -> None:
+async def _until_told(serving: Coroutine[Any, Any, None]) -> None:
     """Serve until SIGTERM or SIGINT, then close."""
-    from fencepost.coordinator.server.serve import serve as run_server
-
     loop = asyncio.get_running_loop()
-    server = asyncio.ensure_future(run_server(host, port, topics, config, tell, storage=storage))
+    server = asyncio.ensure_future(serving)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.cancel)
     try:

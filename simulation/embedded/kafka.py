@@ -16,12 +16,15 @@ from fencepost.simulation.embedded.settings import (
     Api,
     Config,
     Error,
+    Tls,
     api_of,
     broker_count,
     config_of,
     duration,
     error_of,
+    tls_of,
     topics_of,
+    users_of,
     whole,
 )
 from fencepost.simulation.embedded.thread import LoopThread, on_loop, until_done
@@ -264,7 +267,9 @@ class EmbeddedKafka(KafkaControls[Group]):
     `config` is settings by Kafka's names over a quick profile (heartbeats each 0.1 s, no delay before a first
     rebalance), or a whole `GroupCoordinatorConfig`. `journal` is where groups, topics and records outlive
     this object: a path, or an object for records of groups alone. With `auto_create_topics` a topic comes to
-    be when a client asks for it, with `default_partitions`.
+    be when a client asks for it, with `default_partitions`. With `users`, passwords by name, clients have to
+    log in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files
+    (certificate, key), they have to speak TLS.
 
     :raises FencepostError: for settings that make no sense, and on entering if a port can't be listened on.
     """
@@ -280,6 +285,8 @@ class EmbeddedKafka(KafkaControls[Group]):
         ports: Iterable[int] = (),
         auto_create_topics: bool = False,
         default_partitions: int = 1,
+        users: Mapping[str, str] | None = None,
+        tls: Tls = None,
     ) -> None:
         super().__init__(LoopThread("fencepost-embedded-kafka"), Group)
         self._brokers = broker_count(brokers)
@@ -293,6 +300,8 @@ class EmbeddedKafka(KafkaControls[Group]):
         self._options = {
             "auto_create_topics": auto_create_topics,
             "default_partitions": whole("default_partitions", default_partitions, 1, None),
+            "users": users_of(users),
+            "tls": tls_of(tls),
         }
 
     @property

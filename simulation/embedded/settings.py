@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.sasl.credentials import check_user
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_BROKERS: Final = 100
 
@@ -28,6 +34,8 @@ PROFILE: Final = GroupCoordinatorConfig(
 Config: TypeAlias = GroupCoordinatorConfig | Mapping[str, object] | None
 Api: TypeAlias = ApiKey | str | int
 Error: TypeAlias = ErrorCode | str | int
+File: TypeAlias = str | os.PathLike[str]
+Tls: TypeAlias = "ssl.SSLContext | tuple[File, File] | File | None"
 
 
 def config_of(config: Config) -> GroupCoordinatorConfig:
@@ -74,6 +82,38 @@ def topics_of(topics: Mapping[str, int] | Iterable[str] | None) -> dict[str, int
             raise FencepostError(f"topics: {name!r} is no topic's name, expected text")
         whole(f"topics: {name}", partitions, 1, None)
     return counts
+
+
+def users_of(users: Mapping[str, str] | None) -> dict[str, str]:
+    """Passwords by user.
+
+    :raises FencepostError: if it is no such thing; the text holds no password.
+    """
+    if users is None:
+        return {}
+    if not isinstance(users, Mapping):
+        raise FencepostError("users: expected a mapping of passwords by name")
+    for name, password in users.items():
+        check_user(name, password)
+    return dict(users)
+
+
+def tls_of(tls: Tls) -> ssl.SSLContext | None:
+    """The server's side of TLS: a context as it is, or PEM files: (certificate, key), or one with both.
+
+    :raises FencepostError: if the files are none of that.
+    """
+    if tls is None or (not isinstance(tls, str | os.PathLike | tuple) and hasattr(tls, "wrap_bio")):
+        return tls
+    files: tuple[object, ...] = tls if isinstance(tls, tuple) else (tls,)
+    paths = [Path(file) for file in files if isinstance(file, str | os.PathLike)]
+    if len(paths) != len(files) or not 1 <= len(files) <= 2:
+        raise FencepostError(
+            f"tls={tls!r}: expected an ssl.SSLContext, a PEM file, or the PEM files (certificate, key)"
+        )
+    from fencepost.coordinator.server.tls import tls_context
+
+    return tls_context(*paths)
 
 
 def whole(what: str, value: object, low: int, high: int | None) -> int:

@@ -14,7 +14,7 @@ from fencepost.coordinator.codec import groups, offsets
 from fencepost.coordinator.codec.consumer import pack_heartbeat
 from fencepost.coordinator.codec.registry import REGISTRY, SPOKEN, ApiKey, codec_of
 from fencepost.coordinator.codec.transactions import AddPartitionsReply, TxnOffsetCommitReply
-from fencepost.coordinator.protocol import administration, classic, cluster, logs, transactions
+from fencepost.coordinator.protocol import administration, classic, cluster, logs, sasl, transactions
 from fencepost.coordinator.protocol import consumer as ours
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition, uuid_from_topic_id
@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     # It reads its schemas through an API that Python 3.11 deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol import admin, consumer, metadata, producer
+    from kafka.protocol import sasl as peer_sasl
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 NODE = cluster.Node(node_id=1, host="127.0.0.1", port=9092, rack="zone-a")
@@ -175,6 +176,18 @@ REPLIES = {
                     ),
                 ),
             )
+        ),
+    ),
+    ApiKey.SASL_HANDSHAKE: (
+        peer_sasl.SaslHandshakeResponse,
+        sasl.SaslHandshakeResponse(
+            error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=("PLAIN", "SCRAM-SHA-256")
+        ),
+    ),
+    ApiKey.SASL_AUTHENTICATE: (
+        peer_sasl.SaslAuthenticateResponse,
+        sasl.SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message="no", token=b"t"
         ),
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: (

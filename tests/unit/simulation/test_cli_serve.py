@@ -14,6 +14,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli import main
+from fencepost.simulation.cli.security import PASSWORD_VARIABLE, users_from
 from fencepost.simulation.cli.serve import _topics
 
 SERVE = (sys.executable, "-m", "fencepost.simulation", "serve", "--port", "0")
@@ -84,6 +85,13 @@ def test_a_port_that_is_taken_is_exit_3() -> None:
         (["--config", "group.consumer.session.timeout=1"], "group.consumer.session.timeout.ms"),
         (["--config", "group.consumer.session.timeout.ms=soon"], "group.consumer.session.timeout.ms"),
         (["--port", "65536"], "--port"),
+        (["--sasl-user", "alice"], "--sasl-user alice: expected alice:PASSWORD, or the password in the env"),
+        (["--sasl-user", ":geheim"], "--sasl-user: user '': expected a name"),
+        (["--sasl-user", "alice:"], "--sasl-user: user 'alice': expected a password"),
+        (["--sasl-user", "alice:geheim", "--sasl-user", "alice:geheim"], "user 'alice' is there twice"),
+        (["--sasl-users", "/no/file"], "--sasl-users /no/file: can't be read: no such file or directory"),
+        (["--tls-key", "key.pem"], "--tls-key: expected with --tls-cert FILE"),
+        (["--tls-cert", "/no/file"], "TLS certificate /no/file: no such file or directory"),
     ],
 )
 def test_wrong_options_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +99,29 @@ def test_wrong_options_are_refused(words: list[str], told: str, capsys: pytest.C
     shown = capsys.readouterr()
     assert shown.out == ""
     assert told in shown.err
+    assert "geheim" not in shown.err
     assert shown.err.count("\n") == 1
+
+
+def test_users_come_from_options_the_environment_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users"
+    file.write_text("# who\n\ncarol: with blanks \ndave:a:b\n")
+    monkeypatch.setenv(PASSWORD_VARIABLE, "from outside")
+    assert users_from(["alice:x:y", "bob"], file) == {
+        "alice": "x:y",
+        "bob": "from outside",
+        "carol": " with blanks",
+        "dave": "a:b",
+    }
+    file.write_text("carol geheim\n")
+    with pytest.raises(FencepostError, match="line 1: expected NAME:PASSWORD") as refused:
+        users_from([], file)
+    assert "geheim" not in str(refused.value)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(FencepostError, match="it is no utf-8 text"):
+        users_from([], file)
 
 
 def test_topics_come_in_any_grouping() -> None:

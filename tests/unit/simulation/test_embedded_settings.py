@@ -36,6 +36,12 @@ def kafka() -> Iterator[EmbeddedKafka]:
         ({"config": {"group.consumer.session.timeout.ms": 1}}, "group.consumer.session.timeout.ms: 1 is out"),
         ({"config": 7}, "config=7: expected a GroupCoordinatorConfig, or a mapping of settings"),
         ({"default_partitions": 0}, "default_partitions=0"),
+        ({"users": {"": "geheim"}}, "user '': expected a name"),
+        ({"users": {"alice": 1}}, "user 'alice': expected a password"),
+        ({"users": "alice:geheim"}, "users: expected a mapping of passwords by name"),
+        ({"tls": 7}, "tls=7: expected an ssl.SSLContext, a PEM file, or the PEM files"),
+        ({"tls": ("a", "b", "c")}, "tls=('a', 'b', 'c'): expected an ssl.SSLContext, a PEM file, or the PEM files"),
+        ({"tls": "none.pem"}, "TLS certificate none.pem: no such file or directory"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> None:

@@ -1,0 +1,87 @@
+"""Users, and what the proof of a password is checked against. The passwords themselves are not kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fencepost.coordinator.protocol.errors import FencepostError
+
+ITERATIONS = 4096
+"""Rounds of hashing (RFC 5802 asks for so many at least; it is Kafka's default too)."""
+SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_PLAIN_HASH = "sha256"
+
+
+class Verifier(NamedTuple):
+    """What a server keeps of a password: it can check a proof with it, and make none (RFC 5802, 3)."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:
+        return "Verifier(...)"
+
+
+class Credentials:
+    """The users of a cluster. `secret` is random bytes: salts are derived from them, for each user and hash.
+
+    A user that does not exist has a salt too, always the same one, and a verifier that nothing fits: whoever
+    tries names learns nothing.
+
+    :raises FencepostError: for a name or a password that can't be one.
+    """
+
+    def __init__(self, passwords: Mapping[str, str], secret: bytes) -> None:
+        for name, password in passwords.items():
+            check_user(name, password)
+        self._secret = secret
+        self._verifiers = {
+            (hash_name, name): _verifier(hash_name, password, self._salt(hash_name, name))
+            for name, password in passwords.items()
+            for hash_name in SCRAM_HASHES.values()
+        }
+
+    def __repr__(self) -> str:
+        return f"Credentials({len(self._verifiers) // len(SCRAM_HASHES)} users)"
+
+    def verifier(self, hash_name: str, name: str) -> Verifier:
+        """What proofs of that user are checked against."""
+        known = self._verifiers.get((hash_name, name))
+        if known is not None:
+            return known
+        nothing = hmac.digest(self._secret, b"nobody\0" + name.encode(), hash_name)
+        return Verifier(self._salt(hash_name, name), nothing, nothing)
+
+    def is_password(self, name: str, password: str) -> bool:
+        """Whether it is that user's password; it takes the same time for any answer."""
+        known = self.verifier(_PLAIN_HASH, name)
+        given = _verifier(_PLAIN_HASH, password, known.salt)
+        return hmac.compare_digest(given.stored_key, known.stored_key)
+
+    def _salt(self, hash_name: str, name: str) -> bytes:
+        return hmac.digest(self._secret, f"salt\0{hash_name}\0{name}".encode(), "sha256")[:16]
+
+
+def check_user(name: str, password: str) -> None:
+    """Refuse what can be nobody's name or password.
+
+    :raises FencepostError: then; the text does not hold the password.
+    """
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise FencepostError(f"user {name!r}: expected a name, not empty and without NUL")
+    if not isinstance(password, str) or not password or "\0" in password:
+        raise FencepostError(f"user {name!r}: expected a password, not empty and without NUL")
+
+
+def _verifier(hash_name: str, password: str, salt: bytes) -> Verifier:
+    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, ITERATIONS)
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    return Verifier(
+        salt=salt,
+        stored_key=hashlib.new(hash_name, client_key).digest(),
+        server_key=hmac.digest(salted, b"Server Key", hash_name),
+    )

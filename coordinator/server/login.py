@@ -1,0 +1,135 @@
+"""What a connection has to do before it is served: choose a mechanism, and prove who it is (KIP-152)."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import secrets
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from fencepost.coordinator.sasl.credentials import Credentials
+from fencepost.coordinator.sasl.exchange import AuthenticationFailed, Exchange
+from fencepost.coordinator.sasl.mechanisms import MECHANISMS, exchange_of
+from fencepost.coordinator.server.services import Asked, Services, Unanswered
+
+MAX_LOGIN_FRAME_BYTES = 524_288
+"""Kafka's default of sasl.server.max.receive.size."""
+LOGIN_S = 30.0
+"""A connection that nobody has logged in on by then is closed."""
+_REFUSED_AFTER_S = 0.1
+"""Kafka's default of connection.failed.authentication.delay.ms: it makes guessing slow."""
+
+
+class _State(enum.Enum):
+    NEW = "nothing was asked"
+    TOLD = "versions were told"
+    CHOSEN = "a mechanism was chosen"
+    DONE = "the client is who it says"
+    FAILED = "it is not"
+
+
+_ALLOWED = {
+    _State.NEW: {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE},
+    _State.TOLD: {ApiKey.SASL_HANDSHAKE},
+    _State.CHOSEN: {ApiKey.SASL_AUTHENTICATE},
+}
+
+
+class Login:
+    """One connection's way in. `failure` says why there is none, `is_done` that it is through."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.failure: str | None = None
+        self.tokens_are_bare = False
+        """Whether tokens come without a header from here on."""
+        self._credentials = credentials
+        self._state = _State.NEW
+        self._mechanism = ""
+        self._exchange: Exchange | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the client is logged in."""
+        return self._state is _State.DONE
+
+    def check(self, api_key: int, *, is_spoken: bool) -> None:
+        """Let nothing through but what comes next in a login; `is_spoken` says whether we know its version.
+
+        :raises Unanswered: for anything else; Kafka too closes the connection without an answer.
+        """
+        if api_key not in _ALLOWED.get(self._state, ()):
+            raise Unanswered(f"API {api_key} before the client is logged in (ILLEGAL_SASL_STATE)")
+        if api_key == ApiKey.API_VERSIONS and is_spoken:
+            self._state = _State.TOLD
+
+    def choose(self, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+        """Begin with a mechanism, if there is one of that name."""
+        if request.mechanism not in MECHANISMS:
+            self._fail("a mechanism was asked for that there is not")
+            return SaslHandshakeResponse(
+                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=MECHANISMS
+            )
+        self._state = _State.CHOSEN
+        self._mechanism = request.mechanism
+        self._exchange = exchange_of(request.mechanism, self._credentials, secrets.token_urlsafe(24))
+        self.tokens_are_bare = request.tokens_are_bare
+        return SaslHandshakeResponse(mechanisms=MECHANISMS)
+
+    def answer(self, token: bytes) -> SaslAuthenticateResponse:
+        """The answer to a token of the client; it may be that this is the end."""
+        assert self._exchange is not None
+        try:
+            answer = self._exchange.respond(token)
+        except AuthenticationFailed as failed:
+            self._fail(f"the login by {self._mechanism} failed")
+            generic = "due to invalid credentials with SASL mechanism"
+            message = (
+                str(failed) or f"Authentication failed during authentication {generic} {self._mechanism}"
+            )
+            return SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message
+            )
+        if self._exchange.user is not None:
+            self._state = _State.DONE
+            self.tokens_are_bare = False
+        return SaslAuthenticateResponse(token=answer)
+
+    def _fail(self, why: str) -> None:
+        self._state = _State.FAILED
+        self.failure = why
+
+
+def handshake(services: Services, request: SaslHandshakeRequest, asked: Asked) -> SaslHandshakeResponse:
+    """Choose a mechanism; who is logged in, or need not, can't (KIP-368: logins are good for ever here)."""
+    login = asked.login
+    if login is None:
+        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+    return login.choose(request)
+
+
+def authenticate(services: Services, request: SaslAuthenticateRequest, asked: Asked) -> object:
+    """Take a token. A refusal comes late."""
+    login = asked.login
+    if login is None:
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslAuthenticate request received after successful authentication",
+        )
+    reply = login.answer(request.token)
+    if login.failure is None:
+        return reply
+    late: asyncio.Future[SaslAuthenticateResponse] = services.loop.create_future()
+    services.loop.call_later(_REFUSED_AFTER_S, _tell, late, reply)
+    return late
+
+
+def _tell(late: asyncio.Future[SaslAuthenticateResponse], reply: SaslAuthenticateResponse) -> None:
+    if not late.done():
+        late.set_result(reply)
