@@ -40,7 +40,10 @@ def kafka() -> Iterator[EmbeddedKafka]:
         ({"users": {"alice": 1}}, "user 'alice': expected a password"),
         ({"users": "alice:geheim"}, "users: expected a mapping of passwords by name"),
         ({"tls": 7}, "tls=7: expected an ssl.SSLContext, a PEM file, or the PEM files"),
-        ({"tls": ("a", "b", "c")}, "tls=('a', 'b', 'c'): expected an ssl.SSLContext, a PEM file, or the PEM files"),
+        (
+            {"tls": ("a", "b", "c")},
+            "tls=('a', 'b', 'c'): expected an ssl.SSLContext, a PEM file, or the PEM files",
+        ),
         ({"tls": "none.pem"}, "TLS certificate none.pem: no such file or directory"),
     ],
 )
