@@ -14,7 +14,7 @@ from fencepost.coordinator.rabbit_server.node import LOOPBACK_USERS
 from fencepost.coordinator.rabbit_server.session import Handler, Session, Step, response_to
 
 PLAIN: Final = "PLAIN"
-RABBITMQ_VERSION: Final = "4.3.0"
+RABBITMQ_VERSION: Final = "4.3.2"
 """The RabbitMQ whose protocol is spoken: clients go by it."""
 
 COMMANDS: Final = tuple(

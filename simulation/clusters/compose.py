@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
+from fencepost.coordinator.rabbit_server.handshake import RABBITMQ_VERSION
 from fencepost.simulation.clusters.settings import (
     KAFKA_VERSION,
     Endpoint,
@@ -27,15 +28,35 @@ THREE_CLUSTER_ID = "fencepost-three-nodesA"
 _CLIENTS, _BROKERS, _CONTROLLER = 9092, 9093, 9094
 
 _HEAD = """\
-# Real Kafka and a Spark cluster, reachable from this machine only.
+# Real Kafka, a real RabbitMQ and a Spark cluster, reachable from this machine only.
 #
 #   docker compose up --wait                     one node, 127.0.0.1:9092
 #   docker compose --profile three up --wait     three nodes, 127.0.0.1:19092,127.0.0.1:19093,127.0.0.1:19094
+#   docker compose up --wait rabbitmq            RabbitMQ with streams, 127.0.0.1:5552, guest and guest
 #   docker compose --profile spark up --wait     Spark, spark://127.0.0.1:7077 (on Linux)
-#   docker compose --profile three --profile spark down --volumes
+#   docker compose --profile three --profile rabbitmq --profile spark down --volumes
 #
 # Written by `python -m fencepost.simulation.clusters.compose` from simulation/clusters/settings.py; a test
 # compares the two.
+"""
+
+_RABBITMQ = f"""\
+  rabbitmq:
+    profiles: [rabbitmq]
+    image: rabbitmq:{RABBITMQ_VERSION}
+    ports:
+      - "127.0.0.1:5552:5552"
+    environment:
+      RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS: "-rabbitmq_stream advertised_host localhost"
+    command: >-
+      sh -c "rabbitmq-plugins enable --offline rabbitmq_stream
+      && exec docker-entrypoint.sh rabbitmq-server"
+    healthcheck:
+      test: ["CMD", "rabbitmq-diagnostics", "--quiet", "check_port_listener", "5552"]
+      interval: 5s
+      timeout: 10s
+      retries: 12
+      start_period: 10s
 """
 
 _SPARK = """\
@@ -113,7 +134,7 @@ def repository_file() -> str:
         _kafka(service(node.node_id), node, three, "fast", THREE_CLUSTER_ID, profiles="three")
         for node in three
     ]
-    return f"{_HEAD}services:\n{''.join(parts)}{_SPARK}"
+    return f"{_HEAD}services:\n{''.join(parts)}{_RABBITMQ}{_SPARK}"
 
 
 def _kafka(

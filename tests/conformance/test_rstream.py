@@ -20,7 +20,7 @@ from fencepost.simulation.embedded import AsyncEmbeddedRabbitStream, EmbeddedRab
 pytestmark = pytest.mark.real
 
 REAL = os.environ.get("FENCEPOST_TESTS_RABBITMQ", "127.0.0.1:5552")
-"""Where `docker compose --profile rabbitmq up --wait` has one."""
+"""Where `docker compose up --wait rabbitmq` has one."""
 SECONDS = 60
 """How long a client may take for anything."""
 
@@ -119,7 +119,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         async with asyncio.timeout(3):
             _, writer = await asyncio.open_connection(host, int(port))
     except (OSError, TimeoutError):
-        pytest.skip(f"no RabbitMQ at {REAL}: docker compose --profile rabbitmq up --wait")
+        pytest.skip(f"no RabbitMQ at {REAL}: docker compose up --wait rabbitmq")
     writer.close()
     await writer.wait_closed()
     async with contextlib.aclosing(Place(host, int(port))) as theirs:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.rabbit_server.handshake import RABBITMQ_VERSION
 from fencepost.simulation.clusters import compose
 from fencepost.simulation.clusters.jvm import jvm_nodes
 from fencepost.simulation.clusters.settings import (
@@ -64,7 +65,8 @@ def test_a_container_has_the_settings_of_a_process(name: str, count: int, node_i
 
 def test_containers_are_pinned_checked_and_on_loopback() -> None:
     found = services(COMPOSE_FILE.read_text(encoding="utf-8"))
-    assert list(found) == ["kafka", "kafka-1", "kafka-2", "kafka-3", "spark-master", "spark-worker"]
+    kafka = ["kafka", "kafka-1", "kafka-2", "kafka-3"]
+    assert list(found) == [*kafka, "rabbitmq", "spark-master", "spark-worker"]
     published = []
     for name, text in found.items():
         if name.startswith("kafka"):
@@ -72,6 +74,11 @@ def test_containers_are_pinned_checked_and_on_loopback() -> None:
             assert "healthcheck:" in text
             published += re.findall(r'^      - "(\S+):(\d+):9092"$', text, re.MULTILINE)
             assert ("profiles: [three]" in text) == (name != "kafka")
+        elif name == "rabbitmq":
+            assert f"image: rabbitmq:{RABBITMQ_VERSION}\n" in text
+            assert "healthcheck:" in text
+            assert "profiles: [rabbitmq]" in text
+            assert re.findall(r'^      - "(\S+)"$', text, re.MULTILINE) == ["127.0.0.1:5552:5552"]
         else:
             assert "profiles: [spark]" in text or "<<: *spark" in text
     assert published == [("127.0.0.1", port) for port in ("9092", "19092", "19093", "19094")]
