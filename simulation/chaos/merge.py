@@ -29,6 +29,7 @@ HOLD_US: Final = 200_000
 """How long everything is held back: what comes later than that may come out of order."""
 PATIENCE_US: Final = 30_000_000
 """How long an event waits for a record that does not come."""
+_READINGS: Final = 50
 _MARKS: Final = 100_000
 """How many marks are remembered."""
 
@@ -43,7 +44,7 @@ class RunClock:
     """
 
     def __init__(self, began_us: int | None = None) -> None:
-        monotonic_us, wall_us = time.monotonic_ns() // 1_000, time.time_ns() // 1_000
+        monotonic_us, wall_us = _both_clocks()
         self.began_us = monotonic_us if began_us is None else began_us
         """When the run began, in microseconds of `time.monotonic_ns`."""
         self._began_wall_us = wall_us - (monotonic_us - self.began_us)
@@ -60,6 +61,21 @@ class RunClock:
     def of_wall(self, wall_ms: int) -> int:
         """The last microsecond of a millisecond of a broker's clock; not before the start."""
         return max(wall_ms * 1_000 + 999 - self._began_wall_us, 0)
+
+
+def _both_clocks() -> tuple[int, int]:
+    """The monotonic and the wall clock at one moment, in microseconds.
+
+    A process may be held up between two readings, and then all records of the run would seem too early:
+    of several attempts the quickest one counts.
+    """
+    attempts = []
+    for _ in range(_READINGS):
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        attempts.append((time.monotonic_ns() - before, before, wall))
+    took, before, wall = min(attempts)
+    return (before + took // 2) // 1_000, wall // 1_000
 
 
 class Merged(msgspec.Struct, Generic[T], frozen=True, gc=False):
