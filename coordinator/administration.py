@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from fencepost.coordinator.classic import describe as describe_classic
 from fencepost.coordinator.classic import offset_fencing as classic_fencing
@@ -37,14 +38,41 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams import describe as describe_streams
+from fencepost.coordinator.streams import leaving as streams_leaving
+from fencepost.coordinator.streams.group import StreamsGroup
 
 Groups = Mapping[str, ConsumerGroup]
-ClassicGroupsById = Mapping[str, ClassicGroup]
 
 
-def subscribed_in(group: ConsumerGroup | ClassicGroup | None) -> Callable[[str], bool]:
-    """Tells of a topic whether the group subscribes to it; a group without members never does."""
-    return _never if group is None else group.is_subscribed_to
+class AllGroups(NamedTuple):
+    """The groups of every kind, by id; an id is in one of them at most."""
+
+    consumer: Groups
+    classic: Mapping[str, ClassicGroup]
+    streams: Mapping[str, StreamsGroup]
+
+    def find(self, group_id: str) -> ConsumerGroup | ClassicGroup | StreamsGroup | None:
+        """The group of that id, of whatever kind."""
+        return self.consumer.get(group_id) or self.classic.get(group_id) or self.streams.get(group_id)
+
+    def subscribed_in(self, group_id: str) -> Callable[[str], bool]:
+        """Tells of a topic whether the group subscribes to it; one without members never does."""
+        group = self.find(group_id)
+        return _never if group is None else group.is_subscribed_to
+
+    def end_of_empty(self, group_id: str) -> tuple[Record, ...] | None:
+        """The tombstones of a group without members: none if there is no group, None if it has members."""
+        group = self.find(group_id)
+        if group is None:
+            return ()
+        if isinstance(group, ClassicGroup):
+            return end_of_empty(group)
+        if group.members:
+            return None
+        if isinstance(group, StreamsGroup):
+            return streams_leaving.group_tombstones(group)
+        return leaving.group_tombstones(group)
 
 
 def _never(_topic: str) -> bool:
@@ -66,15 +94,15 @@ def describe_groups(
 
 
 def describe_classic_groups(
-    request: DescribeGroupsRequest, classic: ClassicGroupsById, groups: Groups, offsets: OffsetStore
+    request: DescribeGroupsRequest, groups: AllGroups, offsets: OffsetStore
 ) -> Outcome:
     """DescribeGroups: each group that was asked for, in that order. It knows classic groups only."""
 
     def described(group_id: str) -> DescribedClassicGroup:
-        group = classic.get(group_id)
-        if group is not None:
+        group = groups.find(group_id)
+        if isinstance(group, ClassicGroup):
             return describe_classic.describe(group)
-        if group_id in groups:
+        if group is not None:
             return describe_classic.missing(group_id, f"Group {group_id} is not a classic group.")
         if group_id in offsets:
             return describe_classic.simple(group_id)
@@ -83,35 +111,25 @@ def describe_classic_groups(
     return Outcome(reply=DescribeGroupsResponse(groups=tuple(map(described, request.group_ids))))
 
 
-def list_groups(
-    request: ListGroupsRequest, classic: ClassicGroupsById, groups: Groups, offsets: OffsetStore
-) -> Outcome:
+def list_groups(request: ListGroupsRequest, groups: AllGroups, offsets: OffsetStore) -> Outcome:
     """ListGroups: groups of every kind, and those that consist of committed offsets only."""
-    rows = [describe.listed(group) for group in groups.values()]
-    rows += [describe_classic.listed(group) for group in classic.values()]
+    rows = [describe.listed(group) for group in groups.consumer.values()]
+    rows += [describe_classic.listed(group) for group in groups.classic.values()]
+    rows += [describe_streams.listed(group) for group in groups.streams.values()]
     rows += [
-        describe.listed_simple(group_id)
-        for group_id in offsets.group_ids
-        if group_id not in groups and group_id not in classic
+        describe.listed_simple(group_id) for group_id in offsets.group_ids if groups.find(group_id) is None
     ]
     rows.sort(key=lambda row: row.group_id)
     wanted = (row for row in rows if describe.matches(row, request.states_filter, request.types_filter))
     return Outcome(reply=ListGroupsResponse(groups=tuple(wanted)))
 
 
-def delete_group(
-    request: DeleteGroupsRequest, classic: ClassicGroupsById, groups: Groups, offsets: OffsetStore
-) -> Outcome:
+def delete_group(request: DeleteGroupsRequest, groups: AllGroups, offsets: OffsetStore) -> Outcome:
     """DeleteGroups: an empty group and its offsets."""
     group_id = request.group_id
-    group, other = groups.get(group_id), classic.get(group_id)
-    if group is None and other is None and group_id not in offsets:
+    if groups.find(group_id) is None and group_id not in offsets:
         return _not_deleted(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    end: tuple[Record, ...] | None = ()
-    if group is not None:
-        end = leaving.group_tombstones(group) if not group.members else None
-    elif other is not None:
-        end = end_of_empty(other)
+    end = groups.end_of_empty(group_id)
     if end is None:
         return _not_deleted(group_id, ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
     records = tombstones(offsets, group_id) + pending_tombstones(offsets, group_id) + end
@@ -158,29 +176,23 @@ def _removed(
     return records, tuple(replies)
 
 
-def sweep(
-    classic: ClassicGroupsById, groups: Groups, offsets: OffsetStore, retention_ms: int, now_ms: int
-) -> tuple[Record, ...]:
+def sweep(groups: AllGroups, offsets: OffsetStore, retention_ms: int, now_ms: int) -> tuple[Record, ...]:
     """The tombstones of all offsets that are due, and of empty groups that have no others."""
     records: list[Record] = []
-    for group_id in sorted({*groups, *classic, *offsets.group_ids}):
-        group, other = groups.get(group_id), classic.get(group_id)
+    for group_id in sorted({*groups.consumer, *groups.classic, *groups.streams, *offsets.group_ids}):
+        classic = groups.classic.get(group_id)
         due: tuple[Record, ...] = ()
-        if other is None or classic_fencing.offsets_may_expire(other):
+        if classic is None or classic_fencing.offsets_may_expire(classic):
             due = expiry.expired(
                 offsets,
                 group_id,
-                is_subscribed=subscribed_in(group or other),
+                is_subscribed=groups.subscribed_in(group_id),
                 retention_ms=retention_ms,
-                since_ms=None if other is None else classic_fencing.retained_since_ms(other),
+                since_ms=None if classic is None else classic_fencing.retained_since_ms(classic),
                 now_ms=now_ms,
             )
         records.extend(due)
         left = sum(map(len, offsets.topics(group_id).values())) - len(due)
-        if left:
-            continue
-        if group is not None and not group.members:
-            records.extend(leaving.group_tombstones(group))
-        elif other is not None:
-            records.extend(end_of_empty(other) or ())
+        if not left:
+            records.extend(groups.end_of_empty(group_id) or ())
     return tuple(records)

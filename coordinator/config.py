@@ -63,6 +63,21 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_consumer_assignor_offload_enable: bool = True
     group_consumer_regex_refresh_interval_ms: Annotated[int, Meta(ge=10_000, le=INT32_MAX)] = 600_000
 
+    group_streams_session_timeout_ms: Positive = 45_000
+    group_streams_min_session_timeout_ms: Positive = 45_000
+    group_streams_max_session_timeout_ms: Positive = 60_000
+    group_streams_heartbeat_interval_ms: Positive = 5_000
+    group_streams_min_heartbeat_interval_ms: Positive = 5_000
+    group_streams_max_heartbeat_interval_ms: Positive = 15_000
+    group_streams_max_size: Positive = INT32_MAX
+    group_streams_num_standby_replicas: NotNegative = 0
+    group_streams_max_standby_replicas: NotNegative = 2
+    group_streams_initial_rebalance_delay_ms: NotNegative = 3_000
+    """How long a group without members waits for more of them after the first; 0 does not wait."""
+    group_streams_assignment_interval_ms: NotNegative = 1_000
+    group_streams_min_assignment_interval_ms: NotNegative = 0
+    group_streams_max_assignment_interval_ms: NotNegative = 15_000
+
     group_coordinator_rebalance_protocols: tuple[str, ...] = ("classic", "consumer", "streams")
     group_coordinator_threads: Positive = 4
     group_coordinator_background_threads: Positive = 2
@@ -87,12 +102,20 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_ranges(self)
-        for middle in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
-            _check_between(self, middle)
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+        for kind in _KINDS:
+            for middle in _BOUNDED:
+                _check_between(self, kind, middle)
+            session_ms = getattr(self, f"group_{kind}_session_timeout_ms")
+            heartbeat_ms = getattr(self, f"group_{kind}_heartbeat_interval_ms")
+            if heartbeat_ms >= session_ms:
+                raise FencepostError(
+                    f"group.{kind}.heartbeat.interval.ms {heartbeat_ms} must be less than"
+                    f" group.{kind}.session.timeout.ms {session_ms}"
+                )
+        if self.group_streams_num_standby_replicas > self.group_streams_max_standby_replicas:
             raise FencepostError(
-                f"group.consumer.heartbeat.interval.ms {self.group_consumer_heartbeat_interval_ms} must be"
-                f" less than group.consumer.session.timeout.ms {self.group_consumer_session_timeout_ms}"
+                f"group.streams.num.standby.replicas {self.group_streams_num_standby_replicas} must be at"
+                f" most group.streams.max.standby.replicas {self.group_streams_max_standby_replicas}"
             )
         _check_names("group.consumer.assignors", self.group_consumer_assignors)
         protocols = self.group_coordinator_rebalance_protocols
@@ -126,6 +149,9 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.offsets_retention_minutes * 60_000
 
 
+_KINDS = ("consumer", "streams")
+_BOUNDED = ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms")
+"""Settings of groups of either kind that have a least and a greatest value of their own."""
 _PROTOCOLS = ("classic", "consumer", "share", "streams")
 
 
@@ -138,6 +164,16 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     assignor_offload_enable: bool
 
 
+class StreamsGroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for a streams group."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+    num_standby_replicas: int
+    initial_rebalance_delay_ms: int
+
+
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The dynamic configuration of one group (resource type GROUP); None leaves it to the broker.
 
@@ -148,6 +184,11 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     consumer_heartbeat_interval_ms: Positive | None = None
     consumer_assignment_interval_ms: NotNegative | None = None
     consumer_assignor_offload_enable: bool | None = None
+    streams_session_timeout_ms: Positive | None = None
+    streams_heartbeat_interval_ms: Positive | None = None
+    streams_assignment_interval_ms: NotNegative | None = None
+    streams_num_standby_replicas: NotNegative | None = None
+    streams_initial_rebalance_delay_ms: NotNegative | None = None
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -159,18 +200,25 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         :raises FencepostError: for an unknown name, a wrong type, or a value the broker's bounds exclude.
         """
         config = _from_properties(cls, properties)
-        for field in ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_ms"):
-            value: int | None = getattr(config, f"consumer_{field}")
-            low, high = _bounds(broker, field)
-            if value is not None and not low <= value <= high:
+        for kind in _KINDS:
+            for field in _BOUNDED:
+                value: int | None = getattr(config, f"{kind}_{field}")
+                low, high = _bounds(broker, kind, field)
+                if value is not None and not low <= value <= high:
+                    raise FencepostError(
+                        f"{kind}.{_dotted(field)}: {value} is out of range, the broker allows {low} to {high}"
+                    )
+            session_ms = _clamped(config, broker, kind, "session_timeout_ms")
+            heartbeat_ms = _clamped(config, broker, kind, "heartbeat_interval_ms")
+            if heartbeat_ms >= session_ms:
                 raise FencepostError(
-                    f"consumer.{_dotted(field)}: {value} is out of range, the broker allows {low} to {high}"
+                    f"{kind}.heartbeat.interval.ms {heartbeat_ms} must be less than"
+                    f" {kind}.session.timeout.ms {session_ms}"
                 )
-        settings = config.settings(broker)
-        if settings.heartbeat_interval_ms >= settings.session_timeout_ms:
+        standbys, most = config.streams_num_standby_replicas, broker.group_streams_max_standby_replicas
+        if standbys is not None and standbys > most:
             raise FencepostError(
-                f"consumer.heartbeat.interval.ms {settings.heartbeat_interval_ms} must be less than"
-                f" consumer.session.timeout.ms {settings.session_timeout_ms}"
+                f"streams.num.standby.replicas: {standbys} is out of range, the broker allows 0 to {most}"
             )
         return config
 
@@ -186,39 +234,52 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         """What holds for the group. A value that the broker's bounds exclude by now is moved to the bound."""
         offload = self.consumer_assignor_offload_enable
         return GroupSettings(
-            session_timeout_ms=_clamped(self, broker, "session_timeout_ms"),
-            heartbeat_interval_ms=_clamped(self, broker, "heartbeat_interval_ms"),
-            assignment_interval_ms=_clamped(self, broker, "assignment_interval_ms"),
+            session_timeout_ms=_clamped(self, broker, "consumer", "session_timeout_ms"),
+            heartbeat_interval_ms=_clamped(self, broker, "consumer", "heartbeat_interval_ms"),
+            assignment_interval_ms=_clamped(self, broker, "consumer", "assignment_interval_ms"),
             assignor_offload_enable=broker.group_consumer_assignor_offload_enable
             if offload is None
             else offload,
         )
 
+    def streams_settings(self, broker: GroupCoordinatorConfig) -> StreamsGroupSettings:
+        """The same, for a streams group."""
+        standbys, delay_ms = self.streams_num_standby_replicas, self.streams_initial_rebalance_delay_ms
+        return StreamsGroupSettings(
+            session_timeout_ms=_clamped(self, broker, "streams", "session_timeout_ms"),
+            heartbeat_interval_ms=_clamped(self, broker, "streams", "heartbeat_interval_ms"),
+            assignment_interval_ms=_clamped(self, broker, "streams", "assignment_interval_ms"),
+            num_standby_replicas=broker.group_streams_num_standby_replicas
+            if standbys is None
+            else min(standbys, broker.group_streams_max_standby_replicas),
+            initial_rebalance_delay_ms=broker.group_streams_initial_rebalance_delay_ms
+            if delay_ms is None
+            else delay_ms,
+        )
 
-def _bounds(broker: GroupCoordinatorConfig, field: str) -> tuple[int, int]:
-    return getattr(broker, f"group_consumer_min_{field}"), getattr(broker, f"group_consumer_max_{field}")
+
+def _bounds(broker: GroupCoordinatorConfig, kind: str, field: str) -> tuple[int, int]:
+    return getattr(broker, f"group_{kind}_min_{field}"), getattr(broker, f"group_{kind}_max_{field}")
 
 
-def _clamped(group: GroupConfig, broker: GroupCoordinatorConfig, field: str) -> int:
-    value: int | None = getattr(group, f"consumer_{field}")
+def _clamped(group: GroupConfig, broker: GroupCoordinatorConfig, kind: str, field: str) -> int:
+    value: int | None = getattr(group, f"{kind}_{field}")
     if value is None:
-        value = getattr(broker, f"group_consumer_{field}")
-    low, high = _bounds(broker, field)
+        value = getattr(broker, f"group_{kind}_{field}")
+    low, high = _bounds(broker, kind, field)
     return max(low, min(value, high))
 
 
-def _check_between(config: GroupCoordinatorConfig, field: str) -> None:
-    value: int = getattr(config, f"group_consumer_{field}")
-    low, high = _bounds(config, field)
+def _check_between(config: GroupCoordinatorConfig, kind: str, field: str) -> None:
+    value: int = getattr(config, f"group_{kind}_{field}")
+    low, high = _bounds(config, kind, field)
     name = _dotted(field)
     if low > high:
-        raise FencepostError(
-            f"group.consumer.max.{name} {high} must be at least group.consumer.min.{name} {low}"
-        )
+        raise FencepostError(f"group.{kind}.max.{name} {high} must be at least group.{kind}.min.{name} {low}")
     if not low <= value <= high:
         raise FencepostError(
-            f"group.consumer.{name}: {value} is out of range, allowed are {low} to {high}"
-            f" (group.consumer.min.{name}, group.consumer.max.{name})"
+            f"group.{kind}.{name}: {value} is out of range, allowed are {low} to {high}"
+            f" (group.{kind}.min.{name}, group.{kind}.max.{name})"
         )
 
 

@@ -4,13 +4,14 @@
 cluster's topics. `apply` is the only writer of the hard state, live and on load. A shell appends the
 records of an outcome, applies them, and then sends the reply; `CoordinatorRuntime` does that.
 
-What is one kind of group's is in `consumer.groups`, `classic.groups`, `offsets.store`; this hands out.
+What is one kind of group's is in `consumer.groups`, `classic.groups`, `streams.groups`, `offsets.store`; this
+hands out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from fencepost.coordinator import administration, group_offsets
 from fencepost.coordinator.assign.spec import Assignor
@@ -61,8 +62,21 @@ from fencepost.coordinator.protocol.records import (
     PendingOffsetCommitKey,
     Record,
 )
+from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.protocol.transactions import TransactionEnded
+from fencepost.coordinator.streams.groups import StreamsGroups
+from fencepost.coordinator.streams.records import APPLY as STREAMS_RECORDS
+
+
+class Timed(Protocol):
+    """The groups of one kind, as far as their timers go."""
+
+    def next_deadline(self) -> int | None:
+        """When `deadline_reached` has something to do; it may turn out too early."""
+
+    def deadline_reached(self, now_ms: int) -> Outcome | None:
+        """Run the most overdue timer that ends something; None if there is none."""
 
 
 class GroupCoordinator:
@@ -74,6 +88,7 @@ class GroupCoordinator:
     """
 
     __slots__ = (
+        "_all",
         "_appliers",
         "_classic_protocol",
         "_handlers",
@@ -85,6 +100,7 @@ class GroupCoordinator:
         "groups",
         "offsets",
         "soft",
+        "streams",
     )
 
     def __init__(
@@ -98,7 +114,10 @@ class GroupCoordinator:
         self.classic = ClassicGroups(config)
         """Classic groups, durable and as they run."""
         self.offsets = OffsetStore()
-        self._classic_protocol = ClassicProtocol(config, self.consumer, self.classic)
+        self.streams = StreamsGroups(config, self._give_way)
+        """Streams groups, durable and as they run."""
+        self._all = administration.AllGroups(self.groups, self.classic.groups, self.streams.groups)
+        self._classic_protocol = ClassicProtocol(config, self.consumer, self.classic, self.streams.groups)
         self.consumer.migration = self._classic_protocol
         self._sweep_ms: int | None = None
         """When offsets expire and empty groups without offsets go, next; None if there are none."""
@@ -107,7 +126,7 @@ class GroupCoordinator:
             PendingOffsetCommitKey: self.offsets.apply_pending,
             GroupMetadataKey: self._apply_classic,
         }
-        """What makes a record of that key true; any other is a consumer group's."""
+        """What makes a record of that key true; any other is a streams or a consumer group's."""
         self._replayers: Mapping[type, Callable[[Any, Any], None]] = {
             **self._appliers,
             GroupMetadataKey: self.classic.replay,
@@ -115,6 +134,8 @@ class GroupCoordinator:
         """The same, on load."""
         self._handlers: Mapping[type, Callable[[Any, int], Outcome]] = {
             ConsumerGroupHeartbeatRequest: self.consumer.heartbeat,
+            StreamsGroupHeartbeatRequest: self.streams.heartbeat,
+            StreamsGroupDescribeRequest: self.streams.describe,
             JoinGroupRequest: self._classic_protocol.join,
             SyncGroupRequest: self._classic_protocol.sync,
             HeartbeatRequest: self._classic_protocol.heartbeat,
@@ -142,7 +163,7 @@ class GroupCoordinator:
             again = self.consumer.answer_again(event, now_ms)
             if again is not None:
                 return again
-        self.soft.now_ms = now_ms
+        self.soft.now_ms = self.streams.soft.now_ms = now_ms
         return self._handlers[type(event)](event, now_ms)
 
     def apply(self, record: Record) -> None:
@@ -151,10 +172,12 @@ class GroupCoordinator:
         :raises InconsistentRecord: if it cannot follow the records before it.
         """
         apply = self._appliers.get(type(record.key))
-        if apply is None:
-            self.consumer.apply(record)
-        else:
+        if apply is not None:
             apply(record.key, record.value)
+        elif type(record.key) in STREAMS_RECORDS:
+            self.streams.apply(record)
+        else:
+            self.consumer.apply(record)
         if self._sweep_ms is None and record.value is not None:
             self._sweep_ms = self.soft.now_ms + self.config.offsets_retention_check_interval_ms
 
@@ -168,11 +191,14 @@ class GroupCoordinator:
         """
         for record in records:
             replay = self._replayers.get(type(record.key))
-            if replay is None:
-                self.consumer.replay(record)
-            else:
+            if replay is not None:
                 replay(record.key, record.value)
+            elif type(record.key) in STREAMS_RECORDS:
+                self.streams.replay(record)
+            else:
+                self.consumer.replay(record)
         self.consumer.rebuild(now_ms)
+        self.streams.rebuild(now_ms)
         self.classic.rebuild(now_ms)
         self._keep_sweeping(now_ms)
 
@@ -195,8 +221,11 @@ class GroupCoordinator:
 
         It may turn out too early, for a member that was heard meanwhile: then that event does nothing.
         """
-        deadlines = self.consumer.next_deadline(), self.classic.next_deadline(), self._sweep_ms
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        deadlines = (kind.next_deadline() for kind in (self.consumer, self.classic, self.streams))
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if self._sweep_ms is not None:
+            known.append(self._sweep_ms)
+        return min(known, default=None)
 
     @property
     def image(self) -> TopicsImage:
@@ -208,6 +237,9 @@ class GroupCoordinator:
         return {
             "groups": {group_id: group.hard_state() for group_id, group in self.groups.items()},
             "classic_groups": dict(self.classic.stored),
+            "streams_groups": {
+                group_id: group.hard_state() for group_id, group in self.streams.groups.items()
+            },
             "offsets": {
                 group_id: list(self.offsets.committed(group_id)) for group_id in self.offsets.group_ids
             },
@@ -223,6 +255,7 @@ class GroupCoordinator:
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
         """Give a group a configuration of its own, or take it away. Configuration is in no record."""
         self.consumer.set_group_config(group_id, config)
+        self.streams.set_group_config(group_id, config)
 
     def settings(self, group_id: str) -> GroupSettings:
         """The session length, heartbeat interval and assignment interval that hold for a group."""
@@ -233,7 +266,7 @@ class GroupCoordinator:
     def _commit(self, request: OffsetCommitRequest, now_ms: int) -> Outcome:
         return group_offsets.commit_offsets(
             request,
-            self.groups.get(request.group_id),
+            self._all,
             self.classic,
             self.offsets,
             image=self.image,
@@ -242,16 +275,14 @@ class GroupCoordinator:
         )
 
     def _fetch(self, request: OffsetFetchRequest, now_ms: int) -> Outcome:
-        group = self.groups.get(request.group_id)
-        return group_offsets.fetch_offsets(request, group, self.offsets, self.image)
+        return group_offsets.fetch_offsets(request, self._all, self.offsets, self.image)
 
     def _transaction_ended(self, event: TransactionEnded, now_ms: int) -> Outcome:
         records = transactions.ended(self.offsets, event.group_id, event.producer_id, commit=event.commit)
         return Outcome(records=records)
 
     def _delete_offsets(self, request: OffsetDeleteRequest, now_ms: int) -> Outcome:
-        group = self.groups.get(request.group_id)
-        return group_offsets.delete_offsets(request, group, self.classic, self.offsets, self.image)
+        return group_offsets.delete_offsets(request, self._all, self.offsets, self.image)
 
     # Administration
 
@@ -261,14 +292,13 @@ class GroupCoordinator:
         )
 
     def _describe_classic(self, request: DescribeGroupsRequest, now_ms: int) -> Outcome:
-        classic = self.classic.groups
-        return administration.describe_classic_groups(request, classic, self.groups, self.offsets)
+        return administration.describe_classic_groups(request, self._all, self.offsets)
 
     def _list(self, request: ListGroupsRequest, now_ms: int) -> Outcome:
-        return administration.list_groups(request, self.classic.groups, self.groups, self.offsets)
+        return administration.list_groups(request, self._all, self.offsets)
 
     def _delete_group(self, request: DeleteGroupsRequest, now_ms: int) -> Outcome:
-        return administration.delete_group(request, self.classic.groups, self.groups, self.offsets)
+        return administration.delete_group(request, self._all, self.offsets)
 
     def _remove_member(self, request: LeaveGroupRequest, now_ms: int) -> Outcome:
         batch = LeaveGroupBatchRequest(group_id=request.group_id, members=(request,))
@@ -288,41 +318,54 @@ class GroupCoordinator:
         names = sorted({*before.by_name, *after.by_name})
         changed = [name for name in names if before.by_name.get(name) != after.by_name.get(name)]
         self.consumer.topics_changed(before, after, changed)
+        self.streams.topics_changed(after, changed)
         return Outcome(records=expiry.of_deleted_topics(self.offsets, before, after))
 
     def _deadline_reached(self, event: DeadlineReached, now_ms: int) -> Outcome:
         if self._sweep_ms is not None and self._sweep_ms <= now_ms:
             return self._sweep(now_ms)
-        first, second = self.consumer.next_deadline(), self.classic.next_deadline()
-        if second is not None and (first is None or second < first):
-            return self.classic.deadline_reached(now_ms) or NOTHING
-        return self.consumer.deadline_reached(now_ms) or NOTHING
+        kinds: tuple[Timed, ...] = (self.consumer, self.classic, self.streams)
+        deadlines = [(each, deadline) for each in kinds if (deadline := each.next_deadline()) is not None]
+        if not deadlines:
+            return NOTHING
+        first, _ = min(deadlines, key=lambda found: found[1])
+        return first.deadline_reached(now_ms) or NOTHING
 
     def _member_heard(self, event: MemberHeard, now_ms: int) -> Outcome:
-        if not self.consumer.heard(event.group_id, event.member_id, now_ms):
+        heard = self.consumer.heard(event.group_id, event.member_id, now_ms)
+        if not heard and not self.streams.heard(event.group_id, event.member_id, now_ms):
             self.classic.heard(event.group_id, event.member_id, now_ms)
         return NOTHING
 
     def _session_ended(self, event: SessionEnded, now_ms: int) -> Outcome:
-        ended = self.consumer.session_ended(event.group_id, event.member_id, now_ms)
+        kind = self.streams if event.group_id in self.streams.groups else self.consumer
+        ended = kind.session_ended(event.group_id, event.member_id, now_ms)
         if ended is None and event.group_id in self.classic.groups:
             return self.classic.session_ended(event.group_id, event.member_id, now_ms)
         return ended or NOTHING
 
     def _rebalance_requested(self, event: RebalanceRequested, now_ms: int) -> Outcome:
-        rebalanced = self.consumer.rebalance(event.group_id)
+        kind = self.streams if event.group_id in self.streams.groups else self.consumer
+        rebalanced = kind.rebalance(event.group_id)
         if rebalanced is None and event.group_id in self.classic.groups:
             return self.classic.rebalance(event.group_id, now_ms)
         return rebalanced or NOTHING
+
+    def _give_way(self, group_id: str) -> tuple[Record, ...] | None:
+        """What ends a group of another kind that has the id: nothing if there is none, None if it stays."""
+        if group_id in self.groups:
+            return None
+        classic = self.classic.groups.get(group_id)
+        return () if classic is None else administration.end_of_empty(classic)
 
     def _sweep(self, now_ms: int) -> Outcome:
         """Expired offsets go, and empty groups that have none left."""
         self._sweep_ms = None
         self._keep_sweeping(now_ms)
         retention_ms = self.config.offsets_retention_ms
-        records = administration.sweep(self.classic.groups, self.groups, self.offsets, retention_ms, now_ms)
+        records = administration.sweep(self._all, self.offsets, retention_ms, now_ms)
         return Outcome(records=records) if records else NOTHING
 
     def _keep_sweeping(self, now_ms: int) -> None:
-        if self.groups or self.classic.groups or self.offsets.group_ids:
+        if any(self._all) or self.offsets.group_ids:
             self._sweep_ms = now_ms + self.config.offsets_retention_check_interval_ms

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from fencepost.coordinator import administration
+from fencepost.coordinator.administration import AllGroups
 from fencepost.coordinator.classic import offset_fencing as classic_fencing
+from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.consumer import offset_fencing
 from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -20,11 +22,13 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams import offset_fencing as streams_fencing
+from fencepost.coordinator.streams.group import StreamsGroup
 
 
 def commit_offsets(
     request: OffsetCommitRequest,
-    group: ConsumerGroup | None,
+    groups: AllGroups,
     classic: ClassicGroups,
     offsets: OffsetStore,
     *,
@@ -34,13 +38,15 @@ def commit_offsets(
 ) -> Outcome:
     """OffsetCommit. A member of a classic group is heard by it."""
     fence: commit.CommitFence
-    if group is not None:
-        fence = partial(offset_fencing.check_commit, group)
-    elif request.group_id in classic.groups:
-        fence = partial(_fence_of_classic_group, classic, now_ms)
-    else:
-        exists = request.group_id in offsets
-        fence = partial(commit.fence_without_members, group_exists=exists)
+    match groups.find(request.group_id):
+        case ConsumerGroup() as group:
+            fence = partial(offset_fencing.check_commit, group)
+        case StreamsGroup() as streams_group:
+            fence = partial(streams_fencing.check_commit, streams_group, image)
+        case None:
+            fence = partial(commit.fence_without_members, group_exists=request.group_id in offsets)
+        case _:
+            fence = partial(_fence_of_classic_group, classic, now_ms)
     return commit.commit(
         request, image=image, fence=fence, metadata_max_bytes=metadata_max_bytes, now_ms=now_ms
     )
@@ -56,28 +62,29 @@ def _fence_of_classic_group(classic: ClassicGroups, now_ms: int, request: Offset
 
 
 def fetch_offsets(
-    request: OffsetFetchRequest, group: ConsumerGroup | None, offsets: OffsetStore, image: TopicsImage
+    request: OffsetFetchRequest, groups: AllGroups, offsets: OffsetStore, image: TopicsImage
 ) -> Outcome:
-    """OffsetFetch. Only consumer groups know an epoch to check."""
-    fence = None if group is None else partial(offset_fencing.check_fetch, group)
+    """OffsetFetch. Classic groups know no epoch to check."""
+    fence: Callable[[OffsetFetchRequest], None] | None = None
+    match groups.find(request.group_id):
+        case ConsumerGroup() as group:
+            fence = partial(offset_fencing.check_fetch, group)
+        case StreamsGroup() as streams_group:
+            fence = partial(streams_fencing.check_fetch, streams_group)
     return fetch.fetch(request, offsets, image=image, fence=fence)
 
 
 def delete_offsets(
-    request: OffsetDeleteRequest,
-    group: ConsumerGroup | None,
-    classic: ClassicGroups,
-    offsets: OffsetStore,
-    image: TopicsImage,
+    request: OffsetDeleteRequest, groups: AllGroups, offsets: OffsetStore, image: TopicsImage
 ) -> Outcome:
     """OffsetDelete."""
-    other = classic.groups.get(request.group_id)
-    if other is not None and not classic_fencing.may_delete_offsets(other):
+    group = groups.find(request.group_id)
+    if isinstance(group, ClassicGroup) and not classic_fencing.may_delete_offsets(group):
         return Outcome(reply=OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
     return delete.delete(
         request,
         offsets,
         image=image,
-        group_exists=group is not None or other is not None,
-        is_subscribed=administration.subscribed_in(group or other),
+        group_exists=group is not None,
+        is_subscribed=groups.subscribed_in(request.group_id),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from fencepost.coordinator.consumer.states import GROUP_TABLE, GroupState
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.states import GROUP_TABLE
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.offsets.commit import rejected
 from fencepost.coordinator.protocol import classic
@@ -36,7 +37,16 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Event, Outcome, Response
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.sac_records import SacRecord
+from fencepost.coordinator.protocol.streams import (
+    DescribedStreamsGroup,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
+from fencepost.coordinator.streams.group import StreamsGroup
+from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE
 
 
 class AppendFailed(Exception):
@@ -117,26 +127,25 @@ class CoordinatorRuntime:
                 outcomes.append(outcome)
         return outcomes
 
-    def _states(self, records: tuple[Record, ...]) -> dict[str, GroupState]:
-        groups = self.coordinator.groups
+    def _states(self, records: tuple[Record, ...]) -> dict[str, str]:
+        """The state of each group with an epoch that the records are about; Empty for one that they make."""
         ids = dict.fromkeys(record.key.group_id for record in records)
-        return {
-            group_id: groups[group_id].state if group_id in groups else GroupState.EMPTY for group_id in ids
-        }
+        found = {group_id: self._group(group_id) for group_id in ids}
+        return {group_id: "Empty" if group is None else group.state for group_id, group in found.items()}
 
-    def _check_states(self, before: dict[str, GroupState]) -> None:
+    def _group(self, group_id: str) -> ConsumerGroup | StreamsGroup | None:
+        coordinator = self.coordinator
+        return coordinator.groups.get(group_id) or coordinator.streams.groups.get(group_id)
+
+    def _check_states(self, before: dict[str, str]) -> None:
         """Each group moved along an arrow of its table, or not at all."""
-        groups = self.coordinator.groups
         for group_id, source in before.items():
-            group = groups.get(group_id)
-            if (
-                group is not None
-                and group.state is not source
-                and not GROUP_TABLE.allows(source, group.state)
-            ):
-                raise IllegalTransition(
-                    f"{GROUP_TABLE.name}: {group_id} moved from {source} to {group.state}"
-                )
+            group = self._group(group_id)
+            if group is None or group.state == source:
+                continue
+            table = STREAMS_GROUP_TABLE if isinstance(group, StreamsGroup) else GROUP_TABLE
+            if not table.allows(source, group.state):
+                raise IllegalTransition(f"{table.name}: {group_id} moved from {source} to {group.state}")
 
 
 class SacRuntime:
@@ -179,6 +188,11 @@ def _no_consumer_groups(request: ConsumerGroupDescribeRequest, code: ErrorCode) 
     return ConsumerGroupDescribeResponse(groups=tuple(groups))
 
 
+def _no_streams_groups(request: StreamsGroupDescribeRequest, code: ErrorCode) -> Response:
+    groups = (DescribedStreamsGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
+    return StreamsGroupDescribeResponse(groups=tuple(groups))
+
+
 def _no_classic_groups(request: classic.DescribeGroupsRequest, code: ErrorCode) -> Response:
     return classic.DescribeGroupsResponse(
         groups=tuple(
@@ -203,6 +217,8 @@ _REFUSALS: Mapping[type, Callable[[Any, ErrorCode], Response]] = {
     classic.DescribeGroupsRequest: _no_classic_groups,
     ConsumerGroupHeartbeatRequest: lambda _, code: ConsumerGroupHeartbeatResponse(error_code=code),
     ConsumerGroupDescribeRequest: _no_consumer_groups,
+    StreamsGroupHeartbeatRequest: lambda _, code: StreamsGroupHeartbeatResponse(error_code=code),
+    StreamsGroupDescribeRequest: _no_streams_groups,
     OffsetCommitRequest: rejected,
     OffsetFetchRequest: lambda request, code: OffsetFetchResponse(group_id=request.group_id, error_code=code),
     OffsetDeleteRequest: lambda _, code: OffsetDeleteResponse(error_code=code),

@@ -10,6 +10,7 @@ from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE
 from fencepost.coordinator.consumer.states import GROUP_TABLE, MEMBER_TABLE
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.coordinator.sac.states import SAC_CONSUMER_TABLE
+from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE, STREAMS_MEMBER_TABLE
 from fencepost.coordinator.transactions.states import TRANSACTION_TABLE
 from fencepost.member.machines import MACHINES
 
@@ -20,6 +21,8 @@ TABLES: tuple[Table, ...] = (
     GROUP_TABLE,
     MEMBER_TABLE,
     CLASSIC_GROUP_TABLE,
+    STREAMS_GROUP_TABLE,
+    STREAMS_MEMBER_TABLE,
     TRANSACTION_TABLE,
     SAC_CONSUMER_TABLE,
 )

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.codec import group_record_schemas as s
+from fencepost.coordinator.codec import streams_records
 from fencepost.coordinator.codec.schema import uuid_of, write
 from fencepost.coordinator.codec.writer import unsigned_varint
 from fencepost.coordinator.protocol import records as r
@@ -62,6 +63,8 @@ def _written_key(key: r.RecordKey) -> tuple[int, Any]:
             return 8, s.MemberKey(group=key.group_id, member=key.member_id)
         case r.PendingOffsetCommitKey():
             raise MalformedRecord(f"{key}: Kafka writes it as an offset, in a batch of its transaction")
+        case _:
+            return streams_records.written_key(key)
 
 
 def _versioned(version: int, form: Any) -> bytes:
@@ -107,7 +110,15 @@ def _written_form(value: r.RecordValue) -> Any:
             return s.RegularExpressionValue(
                 topics=value.topics, version=value.image_version, timestamp=value.timestamp_ms
             )
-    raise TypeError(f"no form of its own: {type(value).__name__}")
+        case (
+            r.OffsetCommitValue()
+            | r.GroupMetadataValue()
+            | r.ConsumerGroupMemberMetadataValue()
+            | r.PendingOffsetCommitValue()
+        ):
+            raise TypeError(f"no form of its own: {type(value).__name__}")
+        case _:
+            return streams_records.written_form(value)
 
 
 def _written_offset(value: r.OffsetCommitValue) -> bytes:

@@ -22,7 +22,9 @@ class _Plain:
     __flexible__: ClassVar[bool] = False
 
 
-class _Flexible:
+class Flexible:
+    """A value with compact lengths, and tags at its end."""
+
     __flexible__: ClassVar[bool] = True
 
 
@@ -85,7 +87,7 @@ class OffsetCommitValue3(_Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffsetCommitValue4(_Flexible):
+class OffsetCommitValue4(Flexible):
     """Value 1, version 4: with the topic's id."""
 
     offset: int = field(metadata=_INT64)
@@ -189,7 +191,7 @@ class ClassicGroupValue4(_ClassicGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupMetadataValue(_Flexible):
+class GroupMetadataValue(Flexible):
     """Value 3."""
 
     epoch: int = field(metadata=_INT32)
@@ -197,7 +199,7 @@ class GroupMetadataValue(_Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberMetadataValue(_Flexible):
+class MemberMetadataValue(Flexible):
     """Value 5 without its tag, which is nullable and therefore read and written by hand."""
 
     instance_id: str | None = field(metadata=_STRING)
@@ -211,7 +213,7 @@ class MemberMetadataValue(_Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassicProtocol(_Flexible):
+class ClassicProtocol(Flexible):
     """A protocol that a member supports."""
 
     name: str = field(metadata=_STRING)
@@ -219,7 +221,7 @@ class ClassicProtocol(_Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassicMemberMetadata(_Flexible):
+class ClassicMemberMetadata(Flexible):
     """The tag of value 5: a member that speaks the classic protocol."""
 
     session_timeout_ms: int = field(metadata=_INT32)
@@ -227,7 +229,7 @@ class ClassicMemberMetadata(_Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetMetadataValue(_Flexible):
+class TargetMetadataValue(Flexible):
     """Value 6."""
 
     assignment_epoch: int = field(metadata=_INT32)
@@ -235,7 +237,7 @@ class TargetMetadataValue(_Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicPartitions(_Flexible):
+class TopicPartitions(Flexible):
     """Partitions of one topic."""
 
     topic_id: uuid.UUID | None = field(metadata=_UUID)
@@ -250,14 +252,14 @@ class TopicPartitionsSince(TopicPartitions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetMemberValue(_Flexible):
+class TargetMemberValue(Flexible):
     """Value 7."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurrentAssignmentValue(_Flexible):
+class CurrentAssignmentValue(Flexible):
     """Value 8."""
 
     member_epoch: int = field(metadata=_INT32)
@@ -268,7 +270,7 @@ class CurrentAssignmentValue(_Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegularExpressionValue(_Flexible):
+class RegularExpressionValue(Flexible):
     """Value 16."""
 
     topics: tuple[str, ...] = field(metadata=_STRING)

@@ -18,6 +18,7 @@ from fencepost.coordinator.codec import group_record_schemas as s
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, untagged
 from fencepost.coordinator.codec.reader import Reader, entity_reader, read_unsigned_varint
+from fencepost.coordinator.codec.streams_records import STREAMS_TYPES
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import Partitions, TopicId, partitions_of
 from fencepost.coordinator.protocol.records import Record
@@ -286,4 +287,8 @@ _TYPES: Final[Mapping[int, _Type]] = {
             tuple(value["topics"]), value["version"], value["timestamp"]
         ),
     ),
+    **{
+        number: _Type(one.key_form, {0: one.value_form}, one.read_key, one.read_value)
+        for number, one in STREAMS_TYPES.items()
+    },
 }

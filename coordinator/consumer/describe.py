@@ -96,9 +96,13 @@ def listed_simple(group_id: str) -> ListedGroup:
 
 
 def matches(row: ListedGroup, states: Collection[str], types: Collection[str]) -> bool:
-    """Whether the row passes the filters; they ignore case, and an empty one lets everything pass."""
+    """Whether the row passes the filters; they ignore case, and an empty one lets everything pass.
+
+    Kafka's filters call a streams group's NotReady `not_ready`.
+    """
     wanted_states = [state.strip().lower() for state in states]
     wanted_types = [name.lower() for name in types]
-    return (not wanted_states or row.group_state.lower() in wanted_states) and (
+    state = "not_ready" if row.group_state == "NotReady" else row.group_state.lower()
+    return (not wanted_states or state in wanted_states) and (
         not wanted_types or row.group_type.lower() in wanted_types
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.classic.join import check_request
@@ -30,30 +30,39 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams import leaving as streams_leaving
+from fencepost.coordinator.streams.group import StreamsGroup
 
 
 class ClassicProtocol:
     """Answers members that speak the classic protocol, wherever they are members."""
 
-    __slots__ = ("_classic", "_config", "_groups", "_soft", "_surroundings")
+    __slots__ = ("_classic", "_config", "_groups", "_soft", "_streams", "_surroundings")
 
     def __init__(
         self,
         config: GroupCoordinatorConfig,
         consumer: ConsumerGroups,
         classic: ClassicGroups,
+        streams: Mapping[str, StreamsGroup],
     ) -> None:
         self._config = config
         self._groups = consumer.groups
         self._classic = classic
+        self._streams = streams
         self._soft = consumer.soft
         self._surroundings = consumer.surroundings
 
     def join(self, request: JoinGroupRequest, now_ms: int) -> Outcome:
-        """JoinGroup. An empty consumer group gives way to a classic one."""
+        """JoinGroup. An empty group of another kind gives way to a classic one."""
         group = self._groups.get(request.group_id)
         if group is None:
-            return self._classic.join(request, now_ms)
+            streams = self._streams.get(request.group_id)
+            return (
+                self._classic.join(request, now_ms)
+                if streams is None
+                else self._end(streams, request, now_ms)
+            )
         if not group.members:
             return self._classic.join(request, now_ms, leaving.group_tombstones(group))
         try:
@@ -63,6 +72,18 @@ class ClassicProtocol:
             required = error.code is ErrorCode.MEMBER_ID_REQUIRED
             member_id = request.new_member_suffix if required else request.member_id
             return Outcome(reply=JoinGroupResponse(error_code=error.code, member_id=member_id))
+
+    def _end(self, group: StreamsGroup, request: JoinGroupRequest, now_ms: int) -> Outcome:
+        """A member of the classic protocol joins a streams group: it can only follow its last member."""
+        if not group.members:
+            return self._classic.join(request, now_ms, streams_leaving.group_tombstones(group))
+        try:
+            check_request(request, self._config)
+        except ProtocolError as error:
+            return Outcome(reply=JoinGroupResponse(error_code=error.code, member_id=request.member_id))
+        return Outcome(
+            reply=JoinGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id="")
+        )
 
     def _join(self, group: ConsumerGroup, request: JoinGroupRequest, now_ms: int) -> Outcome:
         group_id = group.group_id
@@ -136,8 +157,12 @@ class ClassicProtocol:
     ) -> Outcome | None:
         """A member that joins a classic group with the newer protocol; None if there is no such group.
 
-        :raises ProtocolError: GROUP_ID_NOT_FOUND if the group stays a classic one.
+        :raises ProtocolError: GROUP_ID_NOT_FOUND if the group stays a classic one, or is a streams group.
         """
+        if request.group_id in self._streams:
+            raise ProtocolError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group."
+            )
         classic = self._classic.groups.get(request.group_id)
         if classic is None:
             return None

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from fencepost.coordinator.protocol import classic, consumer, offsets
+from fencepost.coordinator.protocol import classic, consumer, offsets, streams
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -30,6 +30,8 @@ Request: TypeAlias = (
     | offsets.OffsetCommitRequest
     | offsets.OffsetFetchRequest
     | offsets.OffsetDeleteRequest
+    | streams.StreamsGroupHeartbeatRequest
+    | streams.StreamsGroupDescribeRequest
 )
 
 Response: TypeAlias = (
@@ -46,6 +48,8 @@ Response: TypeAlias = (
     | offsets.OffsetCommitResponse
     | offsets.OffsetFetchResponse
     | offsets.OffsetDeleteResponse
+    | streams.StreamsGroupHeartbeatResponse
+    | streams.StreamsGroupDescribeResponse
 )
 
 
@@ -123,7 +127,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     response: classic.JoinGroupResponse | classic.SyncGroupResponse
 
 
-Effect: TypeAlias = ResolveRegularExpressions | MemberFenced | Answer
+class CreateInternalTopics(msgspec.Struct, frozen=True, kw_only=True):
+    """Create these topics of a Streams application: its group waits for them (KIP-1071)."""
+
+    group_id: str
+    topics: tuple[streams.TopicInfo, ...]
+    """Each with the number of partitions it must have."""
+
+
+Effect: TypeAlias = ResolveRegularExpressions | MemberFenced | Answer | CreateInternalTopics
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):

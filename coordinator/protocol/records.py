@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.streams_records import StreamsGroupRecordKey, StreamsGroupRecordValue
 
 
 class OffsetCommitKey(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
@@ -199,6 +200,7 @@ RecordKey: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentKey
     | ConsumerGroupRegularExpressionKey
     | PendingOffsetCommitKey
+    | StreamsGroupRecordKey
 )
 RecordValue: TypeAlias = (
     OffsetCommitValue
@@ -210,6 +212,7 @@ RecordValue: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
     | PendingOffsetCommitValue
+    | StreamsGroupRecordValue
 )
 
 

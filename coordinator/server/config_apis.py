@@ -27,8 +27,6 @@ from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, check_topic_configs
 
-_GROUP_PREFIX = "consumer."
-
 
 def describe_configs(
     services: Services, request: administration.DescribeConfigsRequest, asked: Asked
@@ -115,16 +113,24 @@ def _entry(
 
 def _group_entries(services: Services, group_id: str) -> tuple[ConfigEntry, ...]:
     configs = _set_on(services, ResourceType.GROUP, group_id)
-    defaults = GroupConfig().settings(services.config)
+    none = GroupConfig()
+    defaults = {
+        f"{kind}.{field.name.replace('_', '.')}": getattr(settings, field.name)
+        for kind, settings in (
+            ("consumer", none.settings(services.config)),
+            ("streams", none.streams_settings(services.config)),
+        )
+        for field in msgspec.structs.fields(settings)
+    }
     return tuple(
         _entry(
-            _GROUP_PREFIX + field.name.replace("_", "."),
-            default=_text(getattr(defaults, field.name)),
-            value=configs.get(_GROUP_PREFIX + field.name.replace("_", ".")),
+            name,
+            default=_text(default),
+            value=configs.get(name),
             source=ConfigSource.DYNAMIC_GROUP,
-            config_type=_type_of(getattr(defaults, field.name)),
+            config_type=_type_of(default),
         )
-        for field in msgspec.structs.fields(defaults)
+        for name, default in defaults.items()
     )
 
 

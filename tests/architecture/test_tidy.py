@@ -21,6 +21,7 @@ CORES = (
     "coordinator/offsets",
     "coordinator/protocol",
     "coordinator/sac",
+    "coordinator/streams",
     "member/consumer",
 )
 LONGEST_FILE = 500

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fencepost.coordinator.journal.encoding import BrokenRecord, decode, encode
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol import records
+from fencepost.coordinator.protocol import records, streams, streams_records
 from fencepost.coordinator.protocol.records import Record, RecordKey, RecordValue
 
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -16,6 +16,10 @@ maybe = st.none() | short
 numbers = st.lists(st.integers(0, 99), min_size=1, max_size=5, unique=True).map(lambda ns: tuple(sorted(ns)))
 partitions = st.dictionaries(short, numbers, max_size=3)
 epochs = st.dictionaries(short, st.dictionaries(st.integers(0, 99), int32, max_size=3), max_size=3)
+names = st.lists(short, max_size=3).map(tuple)
+texts = st.dictionaries(short, short, max_size=2)
+pair_lists = st.lists(st.tuples(short, short), max_size=2).map(tuple)
+tasks = st.builds(streams.Tasks, partitions, partitions, partitions)
 
 pairs: list[tuple[st.SearchStrategy[RecordKey], st.SearchStrategy[RecordValue]]] = [
     (
@@ -77,6 +81,55 @@ pairs: list[tuple[st.SearchStrategy[RecordKey], st.SearchStrategy[RecordValue]]]
     (
         st.builds(records.PendingOffsetCommitKey, short, short, st.integers(0, 99), int64),
         st.builds(records.PendingOffsetCommitValue, int64, int32, short, int64, maybe),
+    ),
+    (
+        st.builds(streams_records.StreamsGroupMetadataKey, short),
+        st.builds(streams_records.StreamsGroupMetadataValue, int32, int64, int32, texts),
+    ),
+    (
+        st.builds(streams_records.StreamsGroupMemberMetadataKey, short, short),
+        st.builds(
+            streams_records.StreamsGroupMemberMetadataValue,
+            *[maybe, maybe, short, short, int32, int32, short],
+            st.none() | st.builds(streams.Endpoint, short, st.integers(0, 2**16 - 1)),
+            texts,
+        ),
+    ),
+    (
+        st.builds(streams_records.StreamsGroupTargetAssignmentMetadataKey, short),
+        st.builds(streams_records.StreamsGroupTargetAssignmentMetadataValue, int32, int64),
+    ),
+    (
+        st.builds(streams_records.StreamsGroupTargetAssignmentMemberKey, short, short),
+        st.builds(streams_records.StreamsGroupTargetAssignmentMemberValue, tasks),
+    ),
+    (
+        st.builds(streams_records.StreamsGroupCurrentMemberAssignmentKey, short, short),
+        st.builds(
+            streams_records.StreamsGroupCurrentMemberAssignmentValue,
+            *[int32, int32, st.sampled_from([1, 2, 3, 127]), tasks, tasks, epochs],
+        ),
+    ),
+    (
+        st.builds(streams_records.StreamsGroupTopologyKey, short),
+        st.builds(
+            streams_records.StreamsGroupTopologyValue,
+            int32,
+            st.lists(
+                st.builds(
+                    streams.Subtopology,
+                    short,
+                    names,
+                    state_changelog_topics=st.lists(
+                        st.builds(streams.TopicInfo, short, int32, configs=pair_lists), max_size=2
+                    ).map(tuple),
+                    copartition_groups=st.lists(st.builds(streams.CopartitionGroup, numbers), max_size=2).map(
+                        tuple
+                    ),
+                ),
+                max_size=2,
+            ).map(tuple),
+        ),
     ),
 ]
 any_record = st.one_of([st.builds(Record, key, st.none() | value) for key, value in pairs])

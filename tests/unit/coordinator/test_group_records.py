@@ -16,6 +16,7 @@ import pytest
 from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, encode_record
 from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol import streams_records as sr
 from fencepost.coordinator.protocol.records import Record
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "group_records.jsonl"
@@ -30,6 +31,7 @@ KINDS = {
     7: r.ConsumerGroupTargetAssignmentMemberKey,
     8: r.ConsumerGroupCurrentMemberAssignmentKey,
     16: r.ConsumerGroupRegularExpressionKey,
+    17: sr.StreamsGroupMetadataKey,
 }
 WRITTEN = {1: {1, 4}, 2: {3}, 3: {0}, 5: {0}, 6: {0}, 7: {0}, 8: {0}, 16: {0}}
 """The versions that a broker of 4.3.1 writes, by type."""
@@ -132,6 +134,9 @@ def check_value(value: Any, kafka: Any) -> None:
             assert held(value.partitions) == pairs(kafka["topicPartitions"])
         case r.ConsumerGroupCurrentMemberAssignmentValue():
             check_current(value, kafka)
+        case sr.StreamsGroupMetadataValue():
+            assert (value.epoch, value.metadata_hash) == (kafka["epoch"], kafka["metadataHash"])
+            assert value.validated_topology_epoch == kafka.get("validatedTopologyEpoch", -1)
         case _:
             assert list(value.topics) == kafka["topics"]
             assert (value.image_version, value.timestamp_ms) == (kafka["version"], kafka["timestamp"])

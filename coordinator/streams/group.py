@@ -1,0 +1,235 @@
+"""The hard state of one streams group. Records are the only way to change it, live and on load.
+
+Records may come from a compacted journal: the first ones seen of a member or a group may be any of
+theirs, so each record creates what it needs. Tombstones of what is not there are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
+from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
+from fencepost.coordinator.protocol.records import Record, RecordKey
+from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks, Topology
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
+)
+from fencepost.coordinator.streams.member import StreamsGroupMember
+from fencepost.coordinator.streams.owners import TaskOwners
+from fencepost.coordinator.streams.states import StreamsGroupState
+from fencepost.coordinator.streams.topology import required_topics, source_subtopologies
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+EMPTY, NOT_READY, ASSIGNING, RECONCILING, STABLE, _ = StreamsGroupState
+
+INITIAL_EPOCH = 1
+"""Group and assignment epoch of a new group; the first change of its inputs makes 2 (KAFKA-19829)."""
+NO_TOPOLOGY_EPOCH = -1
+"""Validated topology epoch while the topics are not as the topology needs them."""
+
+
+class StreamsGroup:
+    """A streams group: epochs, topology, members, the target assignment, and what follows from them.
+
+    Everything is read-only outside `apply_*`. What is derived is kept up to date as members change.
+    """
+
+    __slots__ = (
+        "_members",
+        "_reconciled",
+        "_targets",
+        "assignment_epoch",
+        "assignment_timestamp_ms",
+        "group_epoch",
+        "group_id",
+        "last_assignment_configs",
+        "members",
+        "metadata_hash",
+        "owners",
+        "source_subtopologies",
+        "targets",
+        "topology",
+        "validated_topology_epoch",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.group_epoch = INITIAL_EPOCH
+        self.metadata_hash = 0
+        self.topology: Topology | None = None
+        """What the first member brought; it stays while the group does."""
+        self.source_subtopologies: Mapping[str, str] = {}
+        """The subtopology that reads each topic."""
+        self.validated_topology_epoch = 0
+        self.last_assignment_configs: Mapping[str, str] = {}
+        self.assignment_epoch = INITIAL_EPOCH
+        """The group epoch that the target was computed for; -1 once the group is being deleted."""
+        self.assignment_timestamp_ms = 0
+        self._members: dict[MemberId, StreamsGroupMember] = {}
+        self._targets: dict[MemberId, Tasks] = {}
+        self._reconciled = 0
+        self.members: Mapping[MemberId, StreamsGroupMember] = MappingProxyType(self._members)
+        self.targets: Mapping[MemberId, Tasks] = MappingProxyType(self._targets)
+        self.owners = TaskOwners()
+
+    @property
+    def state(self) -> StreamsGroupState:
+        """The group's state: the first of KIP-1071's conditions that holds."""
+        if not self._members:
+            return EMPTY
+        if self.topology is None or self.topology.epoch != self.validated_topology_epoch:
+            return NOT_READY
+        if self.group_epoch > self.assignment_epoch:
+            return ASSIGNING
+        if self._reconciled < len(self._members):
+            return RECONCILING
+        return STABLE
+
+    def member(self, member_id: MemberId) -> StreamsGroupMember:
+        """The member of that id.
+
+        :raises ProtocolError: UNKNOWN_MEMBER_ID if there is none.
+        """
+        member = self._members.get(member_id)
+        if member is None:
+            raise ProtocolError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    def target(self, member_id: MemberId) -> Tasks:
+        """A member's target; no tasks if it has none."""
+        return self._targets.get(member_id, NO_TASKS)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether the application reads the topic; a group without members reads nothing."""
+        return bool(self._members) and topic in self.source_subtopologies
+
+    def needs(self, topic: str) -> bool:
+        """Whether the topology needs the topic to be there: it is read, or is a changelog."""
+        return self.topology is not None and topic in required_topics(self.topology)
+
+    def hard_state(self) -> dict[str, Any]:
+        """Everything that records made, derived values included, to compare with another group."""
+        return {
+            "group_epoch": self.group_epoch,
+            "metadata_hash": self.metadata_hash,
+            "topology": self.topology,
+            "validated_topology_epoch": self.validated_topology_epoch,
+            "last_assignment_configs": dict(self.last_assignment_configs),
+            "assignment": (self.assignment_epoch, self.assignment_timestamp_ms),
+            "members": dict(self._members),
+            "targets": dict(self._targets),
+            "owners": self.owners.as_dict(),
+            "reconciled": self._reconciled,
+        }
+
+    def metadata_record(
+        self, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
+    ) -> Record:
+        """The record of a new group epoch."""
+        value = StreamsGroupMetadataValue(epoch, metadata_hash, validated_topology_epoch, configs)
+        return Record(StreamsGroupMetadataKey(self.group_id), value)
+
+    def apply_metadata(self, key: StreamsGroupMetadataKey, value: StreamsGroupMetadataValue) -> None:
+        """Type 17: the group's epoch, and what it was raised for."""
+        self.group_epoch = value.epoch
+        self.metadata_hash = value.metadata_hash
+        self.validated_topology_epoch = value.validated_topology_epoch
+        self.last_assignment_configs = value.last_assignment_configs
+
+    def check_deletable(self, key: StreamsGroupMetadataKey) -> None:
+        """Type 17, tombstone: nothing of the group may be left.
+
+        :raises InconsistentRecord: if something is.
+        """
+        if self._members:
+            _broken(key, f"the group still has {len(self._members)} members")
+        if self.assignment_epoch != LEAVE_EPOCH:
+            _broken(key, "the target assignment's own tombstone is missing")
+
+    def apply_member_metadata(
+        self, key: StreamsGroupMemberMetadataKey, value: StreamsGroupMemberMetadataValue | None
+    ) -> None:
+        """Type 19: what a member said of itself; its tombstone removes the member."""
+        old = self._members.get(key.member_id)
+        if value is not None:
+            new = StreamsGroupMember(member_id=key.member_id) if old is None else old
+            self._replace(old, new.told(value))
+        elif old is not None:
+            if old.member_epoch != LEAVE_EPOCH:
+                _broken(key, "the tombstone of the member's assignment is missing")
+            if key.member_id in self._targets:
+                _broken(key, "the tombstone of the member's target is missing")
+            self._replace(old, None)
+
+    def apply_target_metadata(
+        self,
+        key: StreamsGroupTargetAssignmentMetadataKey,
+        value: StreamsGroupTargetAssignmentMetadataValue | None,
+    ) -> None:
+        """Type 20: the epoch of the target; its tombstone is a step of the group's deletion."""
+        if value is None and self._targets:
+            _broken(key, f"the assignment still has {len(self._targets)} members")
+        self.assignment_epoch = LEAVE_EPOCH if value is None else value.assignment_epoch
+        self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp_ms
+        epoch = self.assignment_epoch
+        self._reconciled = sum(member.is_reconciled_to(epoch) for member in self._members.values())
+
+    def apply_target(
+        self,
+        key: StreamsGroupTargetAssignmentMemberKey,
+        value: StreamsGroupTargetAssignmentMemberValue | None,
+    ) -> None:
+        """Type 21: the target of one member."""
+        if value is None:
+            self._targets.pop(key.member_id, None)
+        else:
+            self._targets[key.member_id] = value.tasks
+
+    def apply_current_assignment(
+        self,
+        key: StreamsGroupCurrentMemberAssignmentKey,
+        value: StreamsGroupCurrentMemberAssignmentValue | None,
+    ) -> None:
+        """Type 22: a member's epochs and its tasks; its tombstone takes everything from it."""
+        old = self._members.get(key.member_id)
+        if value is not None:
+            before = StreamsGroupMember(member_id=key.member_id) if old is None else old
+            self._replace(old, before.placed(value))
+        elif old is not None:
+            self._replace(old, old.displaced())
+
+    def apply_topology(self, key: StreamsGroupTopologyKey, value: StreamsGroupTopologyValue | None) -> None:
+        """Type 23: the topology."""
+        self.topology = None if value is None else Topology(value.epoch, value.subtopologies)
+        self.source_subtopologies = {} if self.topology is None else source_subtopologies(self.topology)
+
+    def _replace(self, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
+        self.owners.replace(old, new)
+        epoch = self.assignment_epoch
+        if new is not None:
+            self._members[new.member_id] = new
+            self._reconciled += new.is_reconciled_to(epoch)
+        elif old is not None:
+            del self._members[old.member_id]
+        if old is not None:
+            self._reconciled -= old.is_reconciled_to(epoch)
+
+
+def _broken(key: RecordKey, why: str) -> NoReturn:
+    raise InconsistentRecord(f"journal record {key}: {why}")

@@ -1,0 +1,232 @@
+"""All streams groups of a coordinator: what records say of them, what runs in memory, and their timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+from fencepost.coordinator.assign.spec import may_assign_again
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, StreamsGroupSettings
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
+from fencepost.coordinator.protocol.outcome import NOTHING, MemberFenced, Outcome
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams import describe
+from fencepost.coordinator.streams.group import StreamsGroup
+from fencepost.coordinator.streams.heartbeat import Surroundings, heartbeat
+from fencepost.coordinator.streams.leaving import removal_records
+from fencepost.coordinator.streams.records import apply_to_groups
+from fencepost.coordinator.streams.soft import SoftState, TimerKey, TimerKind
+from fencepost.coordinator.streams.target import compute_target
+from fencepost.coordinator.streams.validation import check_request
+
+_STREAMS_PROTOCOL = "streams"
+_NO_CONFIG = GroupConfig()
+
+GiveWay: TypeAlias = Callable[[str], "tuple[Record, ...] | None"]
+"""The records that end a group of another kind: none if there is none, None if it stays."""
+
+
+class StreamsGroups:
+    """Takes events about streams groups, and the records that they led to.
+
+    `give_way` knows the groups of other kinds, by id: an empty classic group gives way to a streams group.
+    """
+
+    __slots__ = ("_config", "_give_way", "_group_configs", "_groups", "_settings", "groups", "image", "soft")
+
+    def __init__(self, config: GroupCoordinatorConfig, give_way: GiveWay) -> None:
+        self._config = config
+        self._give_way = give_way
+        self._groups: dict[str, StreamsGroup] = {}
+        self.groups: Mapping[str, StreamsGroup] = MappingProxyType(self._groups)
+        self.soft = SoftState(self._session_timeout_ms)
+        self.image = TopicsImage()
+        """The cluster's topics, as of the last TopicsChanged."""
+        self._group_configs: dict[str, GroupConfig] = {}
+        self._settings: dict[str, StreamsGroupSettings] = {}
+
+    # Records
+
+    def apply(self, record: Record) -> None:
+        """Make a record true, at the time of the event that was handled last.
+
+        :raises InconsistentRecord: if it cannot follow the records before it.
+        """
+        apply_to_groups(self._groups, record)
+        self.soft.follow(record, self._groups.get(record.key.group_id))
+
+    def replay(self, record: Record) -> None:
+        """Make a record of a journal true; `rebuild` ends a load.
+
+        :raises InconsistentRecord: if it cannot follow the records before it.
+        """
+        apply_to_groups(self._groups, record)
+
+    def rebuild(self, now_ms: int) -> None:
+        """Start all timers with their full length."""
+        self.soft.rebuild(self._groups, now_ms)
+
+    # Configuration
+
+    def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
+        """Give a group a configuration of its own, or take it away. Configuration is in no record."""
+        if config is None:
+            self._group_configs.pop(group_id, None)
+        else:
+            self._group_configs[group_id] = config
+        self._settings.pop(group_id, None)
+        self.soft.restart_sessions((group_id,))
+
+    def settings(self, group_id: str) -> StreamsGroupSettings:
+        """What holds for a group: session length, intervals, standby tasks."""
+        key = group_id if group_id in self._group_configs else ""
+        found = self._settings.get(key)
+        if found is None:
+            config = self._group_configs.get(key, _NO_CONFIG)
+            found = self._settings[key] = config.streams_settings(self._config)
+        return found
+
+    def _session_timeout_ms(self, group_id: str) -> int:
+        return self.settings(group_id).session_timeout_ms
+
+    # Requests
+
+    def heartbeat(self, request: StreamsGroupHeartbeatRequest, now_ms: int) -> Outcome:
+        """StreamsGroupHeartbeat."""
+        try:
+            return self._checked_heartbeat(request, now_ms)
+        except ProtocolError as error:
+            # What a server did not expect it keeps to itself, as Kafka does.
+            message = None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message
+            return Outcome(reply=StreamsGroupHeartbeatResponse(error_code=error.code, error_message=message))
+
+    def _checked_heartbeat(self, request: StreamsGroupHeartbeatRequest, now_ms: int) -> Outcome:
+        if _STREAMS_PROTOCOL not in self._config.group_coordinator_rebalance_protocols:
+            raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "The streams group protocol is disabled.")
+        check_request(request)
+        group_id = request.group_id
+        group = self._groups.get(group_id)
+        before: tuple[Record, ...] = ()
+        if request.member_epoch < JOIN_EPOCH:
+            return self._leave(group, request)
+        if group is None:
+            group, before = self._new_group(group_id, joins=request.member_epoch == JOIN_EPOCH)
+        around = Surroundings(
+            image=self.image,
+            settings=self.settings(group_id),
+            max_size=self._config.group_streams_max_size,
+            now_ms=now_ms,
+        )
+        return heartbeat(group, self.soft, request, around, before)
+
+    def _new_group(self, group_id: str, *, joins: bool) -> tuple[StreamsGroup, tuple[Record, ...]]:
+        """A group to join, and the end of the empty group of another kind that has the id."""
+        before = self._give_way(group_id)
+        if before is None or not joins:
+            raise self._not_found(group_id)
+        return StreamsGroup(group_id), before
+
+    def _not_found(self, group_id: str) -> ProtocolError:
+        is_other = self._give_way(group_id) != ()
+        problem = f"Group {group_id} is not a streams group." if is_other else f"Group {group_id} not found."
+        return ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
+
+    def _leave(self, group: StreamsGroup | None, request: StreamsGroupHeartbeatRequest) -> Outcome:
+        """A member goes. What it wants of the others counts even if it is no member (KAFKA-19190)."""
+        if group is None:
+            raise self._not_found(request.group_id)
+        if request.shutdown_application:
+            self.soft.of(group.group_id).request_shutdown(request.member_id)
+        member = group.member(request.member_id)
+        reply = StreamsGroupHeartbeatResponse(
+            member_id=request.member_id, member_epoch=request.member_epoch, status=()
+        )
+        return Outcome(records=removal_records(group, (member.member_id,)), reply=reply)
+
+    def describe(self, request: StreamsGroupDescribeRequest, now_ms: int) -> Outcome:
+        """StreamsGroupDescribe: each group that was asked for, in that order."""
+        groups = []
+        for group_id in request.group_ids:
+            group = self._groups.get(group_id)
+            if group is not None:
+                groups.append(describe.describe(group, self.soft.of(group_id).configured))
+            else:
+                groups.append(describe.missing(group_id, self._not_found(group_id).message))
+        return Outcome(reply=StreamsGroupDescribeResponse(groups=tuple(groups)))
+
+    # What happens without a request
+
+    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> bool:
+        """A member is alive, as the shell knows. False if there is no such member here."""
+        return self.soft.heard(group_id, member_id, now_ms)
+
+    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome | None:
+        """A member is gone, as the shell knows. None if there is no such member here."""
+        group = self._groups.get(group_id)
+        if group is None or member_id not in group.members:
+            return None
+        return self._fence(TimerKey(TimerKind.SESSION, group_id, member_id))
+
+    def rebalance(self, group_id: str) -> Outcome | None:
+        """A new group epoch for its own sake. None if there is no such group with members here."""
+        group = self._groups.get(group_id)
+        if group is None or not group.members:
+            return None
+        return Outcome(records=removal_records(group, ()))
+
+    def topics_changed(self, image: TopicsImage, changed: Iterable[str]) -> None:
+        """The cluster's topics are others; `changed` are the names of those that differ."""
+        self.image = image
+        names = tuple(changed)
+        for group_id, group in self._groups.items():
+            if any(group.needs(name) for name in names):
+                self.soft.groups[group_id].request_metadata_refresh()
+
+    def next_deadline(self) -> int | None:
+        """When `deadline_reached` has something to do; it may turn out too early."""
+        return self.soft.timers.next_deadline()
+
+    def deadline_reached(self, now_ms: int) -> Outcome | None:
+        """Run the most overdue timer that does something; None if there is none."""
+        while (key := self.soft.timers.pop_due(now_ms)) is not None:
+            if key.kind is TimerKind.INITIAL:
+                outcome = self._first_target(key.group_id, now_ms)
+                if outcome.records:
+                    return outcome
+            elif key.kind is TimerKind.REBALANCE:
+                self.soft.retry_later(key, now_ms)
+                return self._fence(key)
+            elif self.soft.session_is_over(key, now_ms):
+                return self._fence(key)
+        return None
+
+    def _first_target(self, group_id: str, now_ms: int) -> Outcome:
+        """The target of all members that joined while the group waited for them."""
+        group = self._groups.get(group_id)
+        configured = self.soft.of(group_id).configured
+        if group is None or not group.members or configured is None:
+            return NOTHING
+        if group.group_epoch <= group.assignment_epoch:
+            return NOTHING
+        interval_ms = self.settings(group_id).assignment_interval_ms
+        if not may_assign_again(group.assignment_timestamp_ms, interval_ms, now_ms):
+            return NOTHING
+        configs = group.last_assignment_configs
+        target = compute_target(
+            group, None, configured, epoch=group.group_epoch, configs=configs, now_ms=now_ms
+        )
+        return Outcome(records=target.records)
+
+    def _fence(self, key: TimerKey) -> Outcome:
+        group = self._groups[key.group_id]
+        fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
+        return Outcome(records=removal_records(group, (key.member_id,)), effects=(fenced,))

@@ -1,0 +1,54 @@
+"""How members go: on their own, or by a timer; and how a group ends (KIP-1071)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMetadataKey,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTopologyKey,
+)
+from fencepost.coordinator.streams.group import StreamsGroup
+
+
+def removal_records(group: StreamsGroup, member_ids: Sequence[MemberId]) -> tuple[Record, ...]:
+    """The records that remove members, and raise the group epoch once for all of them."""
+    gone = [record for member_id in member_ids for record in member_tombstones(group.group_id, member_id)]
+    raised = group.metadata_record(
+        group.group_epoch + 1,
+        group.metadata_hash,
+        group.validated_topology_epoch,
+        group.last_assignment_configs,
+    )
+    return (*gone, raised)
+
+
+def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:
+    """The end of one member. Replay relies on the order."""
+    return (
+        Record(StreamsGroupCurrentMemberAssignmentKey(group_id, member_id), None),
+        Record(StreamsGroupTargetAssignmentMemberKey(group_id, member_id), None),
+        Record(StreamsGroupMemberMetadataKey(group_id, member_id), None),
+    )
+
+
+def group_tombstones(group: StreamsGroup) -> tuple[Record, ...]:
+    """The end of a group, whatever is left in it. Replay relies on the order."""
+    group_id = group.group_id
+    members = sorted(group.members)
+    # A target can outlive its member only in a journal that lost records; it must not keep the group alive.
+    targets = sorted({*group.members, *group.targets})
+    return (
+        *(Record(StreamsGroupCurrentMemberAssignmentKey(group_id, one), None) for one in members),
+        *(Record(StreamsGroupTargetAssignmentMemberKey(group_id, one), None) for one in targets),
+        Record(StreamsGroupTargetAssignmentMetadataKey(group_id), None),
+        *(Record(StreamsGroupMemberMetadataKey(group_id, one), None) for one in members),
+        Record(StreamsGroupMetadataKey(group_id), None),
+        Record(StreamsGroupTopologyKey(group_id), None),
+    )

@@ -1,0 +1,147 @@
+"""The states of a streams group and of its members, and the arrows between them.
+
+A group's state is computed from its epochs, its topology and its members, in the order of the checks below;
+nobody sets it. The table lists what one batch of records may do to it. A member's state is where it stands on
+the way to its target; each step of the reconciliation has one arrow, so the table itself moves the member.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from fencepost.coordinator.protocol.machine import StateTable
+
+
+class StreamsGroupState(enum.StrEnum):
+    """A streams group's state, under the name that ListGroups and StreamsGroupDescribe show."""
+
+    EMPTY = "Empty"
+    """No members."""
+    NOT_READY = "NotReady"
+    """Topics of the topology are missing, or have wrong numbers of partitions; nobody has tasks."""
+    ASSIGNING = "Assigning"
+    """The group epoch is ahead of the target assignment's."""
+    RECONCILING = "Reconciling"
+    """Some member is not STABLE at the target's epoch."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """The group was deleted."""
+
+
+class StreamsGroupEvent(enum.StrEnum):
+    """What one batch of records did to a group."""
+
+    MEMBER_JOINED = "member joined"
+    TOPICS_FOUND = "topics found"
+    """All topics of the topology are there, as they must be."""
+    TOPICS_LOST = "topics lost"
+    """A topic of the topology was deleted, or has another number of partitions now."""
+    GROUP_EPOCH_RAISED = "group epoch raised"
+    TARGET_COMPUTED = "target computed"
+    MEMBER_RECONCILED = "member reconciled"
+    LAST_MEMBER_LEFT = "last member left"
+    GROUP_DELETED = "group deleted"
+
+
+_G, _E = StreamsGroupState, StreamsGroupEvent
+
+STREAMS_GROUP_TABLE: StateTable[StreamsGroupState, StreamsGroupEvent] = StateTable(
+    "streams-group",
+    source="KIP-1071; StreamsGroup.maybeUpdateGroupState in Kafka 4.3",
+    states=StreamsGroupState,
+    initial=_G.EMPTY,
+    terminal=(_G.DEAD,),
+    transitions=(
+        (_G.EMPTY, _E.MEMBER_JOINED, _G.NOT_READY),
+        (_G.EMPTY, _E.MEMBER_JOINED, _G.ASSIGNING),
+        (_G.EMPTY, _E.MEMBER_JOINED, _G.STABLE),
+        (_G.EMPTY, _E.GROUP_DELETED, _G.DEAD),
+        (_G.NOT_READY, _E.TOPICS_FOUND, _G.ASSIGNING),
+        (_G.NOT_READY, _E.TOPICS_FOUND, _G.RECONCILING),
+        (_G.NOT_READY, _E.TOPICS_FOUND, _G.STABLE),
+        (_G.NOT_READY, _E.LAST_MEMBER_LEFT, _G.EMPTY),
+        (_G.ASSIGNING, _E.TARGET_COMPUTED, _G.RECONCILING),
+        (_G.ASSIGNING, _E.TARGET_COMPUTED, _G.STABLE),
+        (_G.ASSIGNING, _E.TOPICS_LOST, _G.NOT_READY),
+        (_G.ASSIGNING, _E.LAST_MEMBER_LEFT, _G.EMPTY),
+        (_G.RECONCILING, _E.MEMBER_RECONCILED, _G.STABLE),
+        (_G.RECONCILING, _E.GROUP_EPOCH_RAISED, _G.ASSIGNING),
+        (_G.RECONCILING, _E.TOPICS_LOST, _G.NOT_READY),
+        (_G.RECONCILING, _E.LAST_MEMBER_LEFT, _G.EMPTY),
+        (_G.STABLE, _E.GROUP_EPOCH_RAISED, _G.ASSIGNING),
+        (_G.STABLE, _E.TARGET_COMPUTED, _G.RECONCILING),
+        (_G.STABLE, _E.TOPICS_LOST, _G.NOT_READY),
+        (_G.STABLE, _E.LAST_MEMBER_LEFT, _G.EMPTY),
+    ),
+)
+
+
+class MemberState(enum.StrEnum):
+    """Where a member stands on its way to the target. `code` is its number in records."""
+
+    STABLE = "STABLE"
+    """It has all of its target, as of its epoch."""
+    UNREVOKED_TASKS = "UNREVOKED_TASKS"
+    """It has yet to confirm that it let go of tasks; its epoch stands still."""
+    UNRELEASED_TASKS = "UNRELEASED_TASKS"
+    """Its epoch is the target's, but others, or its own process, still hold a part of its target."""
+    UNKNOWN = "UNKNOWN"
+    """Written by a newer coordinator; the member must join again."""
+
+    @property
+    def code(self) -> int:
+        """The state's number in CurrentMemberAssignment records."""
+        return _CODES[self]
+
+    @classmethod
+    def of_code(cls, code: int) -> MemberState:
+        """The state behind a record's number; UNKNOWN for a number of a newer coordinator."""
+        return _STATES.get(code, _UNKNOWN)
+
+
+_CODES = {
+    MemberState.STABLE: 1,
+    MemberState.UNREVOKED_TASKS: 2,
+    MemberState.UNRELEASED_TASKS: 3,
+    MemberState.UNKNOWN: 127,
+}
+_STATES = {code: state for state, code in _CODES.items()}
+_UNKNOWN = MemberState.UNKNOWN
+
+
+class ReconciliationStep(enum.StrEnum):
+    """What a reconciliation decided."""
+
+    REVOKE = "tasks to revoke"
+    WAIT = "tasks held by others"
+    """A task of the target is active somewhere, or the member's own process has it in another role."""
+    SETTLE = "target reached"
+    UNREADABLE = "state of a newer coordinator"
+    """A record was read whose state this version does not know."""
+
+
+_M, _S = MemberState, ReconciliationStep
+
+STREAMS_MEMBER_TABLE: StateTable[MemberState, ReconciliationStep] = StateTable(
+    "streams-group-member",
+    source="KIP-1071; CurrentAssignmentBuilder of streams groups in Kafka 4.3",
+    states=MemberState,
+    initial=_M.STABLE,
+    transitions=(
+        (_M.STABLE, _S.SETTLE, _M.STABLE),
+        (_M.STABLE, _S.REVOKE, _M.UNREVOKED_TASKS),
+        (_M.STABLE, _S.WAIT, _M.UNRELEASED_TASKS),
+        (_M.STABLE, _S.UNREADABLE, _M.UNKNOWN),
+        (_M.UNREVOKED_TASKS, _S.SETTLE, _M.STABLE),
+        (_M.UNREVOKED_TASKS, _S.REVOKE, _M.UNREVOKED_TASKS),
+        (_M.UNREVOKED_TASKS, _S.WAIT, _M.UNRELEASED_TASKS),
+        (_M.UNREVOKED_TASKS, _S.UNREADABLE, _M.UNKNOWN),
+        (_M.UNRELEASED_TASKS, _S.SETTLE, _M.STABLE),
+        (_M.UNRELEASED_TASKS, _S.REVOKE, _M.UNREVOKED_TASKS),
+        (_M.UNRELEASED_TASKS, _S.WAIT, _M.UNRELEASED_TASKS),
+        (_M.UNRELEASED_TASKS, _S.UNREADABLE, _M.UNKNOWN),
+        (_M.UNKNOWN, _S.SETTLE, _M.STABLE),
+        (_M.UNKNOWN, _S.WAIT, _M.UNRELEASED_TASKS),
+        (_M.UNKNOWN, _S.UNREADABLE, _M.UNKNOWN),
+    ),
+)

@@ -1,0 +1,91 @@
+"""The target assignment of a group: what the assignor is shown, and the records of what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from fencepost.coordinator.assign.java_order import timeline_order
+from fencepost.coordinator.assign.tasks import TaskGroupSpec, TaskMember, sticky
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+)
+from fencepost.coordinator.streams.group import StreamsGroup
+from fencepost.coordinator.streams.member import StreamsGroupMember
+from fencepost.coordinator.streams.topology import ConfiguredTopology
+
+NUM_STANDBY_REPLICAS = "num.standby.replicas"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The target that a member is reconciled to, and the records that a new one needs."""
+
+    epoch: int
+    tasks: Tasks
+    records: tuple[Record, ...] = ()
+
+
+def compute_target(
+    group: StreamsGroup,
+    member: StreamsGroupMember | None,
+    topology: ConfiguredTopology,
+    *,
+    epoch: int,
+    configs: Mapping[str, str],
+    now_ms: int,
+) -> Target:
+    """A new target for the group, in which `member`, if any, takes the place of what the group knows of it.
+
+    Nobody has tasks while the topology is not ready. The records hold each target that changed, by member
+    id, then the epoch. The target's tasks are the member's.
+    """
+    members: dict[MemberId, StreamsGroupMember] = {
+        one: group.members[one] for one in timeline_order(group.members)
+    }
+    if member is not None:
+        members[member.member_id] = member
+    answer = _assigned(group, members, topology, configs)
+    records = []
+    for member_id in sorted(answer):
+        if group.targets.get(member_id) != answer[member_id]:
+            key = StreamsGroupTargetAssignmentMemberKey(group.group_id, member_id)
+            records.append(Record(key, StreamsGroupTargetAssignmentMemberValue(answer[member_id])))
+    records.append(
+        Record(
+            StreamsGroupTargetAssignmentMetadataKey(group.group_id),
+            StreamsGroupTargetAssignmentMetadataValue(epoch, now_ms),
+        )
+    )
+    tasks = NO_TASKS if member is None else answer[member.member_id]
+    return Target(epoch, tasks, tuple(records))
+
+
+def _assigned(
+    group: StreamsGroup,
+    members: Mapping[MemberId, StreamsGroupMember],
+    topology: ConfiguredTopology,
+    configs: Mapping[str, str],
+) -> dict[MemberId, Tasks]:
+    if not topology.is_ready or topology.subtopologies is None:
+        return dict.fromkeys(members, NO_TASKS)
+    subtopologies = topology.subtopologies
+    return sticky(
+        TaskGroupSpec(
+            members={
+                member_id: TaskMember(member.process_id, group.target(member_id))
+                for member_id, member in members.items()
+            },
+            tasks={one: subtopology.tasks for one, subtopology in subtopologies.items()},
+            stateful=frozenset(
+                one for one, subtopology in subtopologies.items() if subtopology.state_changelog_topics
+            ),
+            num_standby_replicas=int(configs.get(NUM_STANDBY_REPLICAS, "0")),
+        )
+    )

@@ -1,0 +1,190 @@
+"""A coordinator of one streams group under test, and members that do what they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.outcome import CreateInternalTopics, Event, Outcome, TopicsChanged
+from fencepost.coordinator.protocol.streams import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    Subtopology,
+    Tasks,
+    TopicInfo,
+    Topology,
+)
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.runtime import CoordinatorRuntime
+from fencepost.coordinator.streams.group import StreamsGroup
+from fencepost.coordinator.streams.member import StreamsGroupMember
+
+GROUP = "app"
+SIMPLE = Topology(0, (Subtopology("0", ("in",)),))
+"""One subtopology without state, as many tasks as the topic `in` has partitions."""
+COUNTING = Topology(
+    0,
+    (
+        Subtopology("0", ("in",), repartition_sink_topics=("app-repartition",)),
+        Subtopology(
+            "1",
+            state_changelog_topics=(TopicInfo("app-changelog"),),
+            repartition_source_topics=(TopicInfo("app-repartition"),),
+        ),
+    ),
+)
+"""Two subtopologies over a repartition topic; the second one keeps state."""
+
+
+class StreamsScene:
+    """One coordinator with its journal, at a time that tests move."""
+
+    def __init__(self, topology: Topology = SIMPLE, **config: Any) -> None:
+        config.setdefault("group_streams_assignment_interval_ms", 0)
+        config.setdefault("group_streams_initial_rebalance_delay_ms", 0)
+        self.config = GroupCoordinatorConfig(**config)
+        self.coordinator = GroupCoordinator(self.config)
+        self.journal = MemoryJournal()
+        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.topology = topology
+        self.now_ms = 1_000
+        self.image = TopicsImage()
+        self.last = Outcome()
+
+    @property
+    def group(self) -> StreamsGroup:
+        return self.coordinator.streams.groups[GROUP]
+
+    def member(self, member_id: str) -> StreamsGroupMember:
+        return self.group.members[member_id]
+
+    def topics(self, **partitions: int) -> None:
+        """Exactly these topics exist from now on, `_` standing for `-`."""
+        named = {name.replace("_", "-"): count for name, count in partitions.items()}
+        topics = [Topic(topic_id=f"id-of-{n}", name=n, partitions=c) for n, c in named.items()]
+        self.image = TopicsImage.of(topics, self.image.version + 1)
+        self.process(TopicsChanged(image=self.image))
+
+    def process(self, event: Event) -> Outcome:
+        self.last = self.runtime.process(event, self.now_ms)
+        return self.last
+
+    def after(self, by_ms: int) -> list[Outcome]:
+        """Time passes, and what is due happens."""
+        self.now_ms += by_ms
+        return self.runtime.run_due(self.now_ms)
+
+    def beat(
+        self, member_id: str, epoch: int, owned: Tasks | None = None, **fields: Any
+    ) -> StreamsGroupHeartbeatResponse:
+        """A heartbeat; without more fields a keepalive."""
+        if owned is not None:
+            fields = {
+                "active_tasks": owned.active,
+                "standby_tasks": owned.standby,
+                "warmup_tasks": owned.warmup,
+                **fields,
+            }
+        request = StreamsGroupHeartbeatRequest(
+            **{"group_id": GROUP, "endpoint_information_epoch": 0, **fields},
+            member_id=member_id,
+            member_epoch=epoch,
+        )
+        reply = self.process(request).reply
+        assert isinstance(reply, StreamsGroupHeartbeatResponse)
+        return reply
+
+    def join(self, member_id: str, process_id: str = "", **fields: Any) -> StreamsGroupHeartbeatResponse:
+        """A first heartbeat; each member is a process of its own unless a process is named."""
+        fields = {
+            "rebalance_timeout_ms": 60_000,
+            "topology": self.topology,
+            "process_id": process_id or f"process-of-{member_id}",
+            **fields,
+        }
+        return self.beat(member_id, 0, Tasks(), **fields)
+
+    def error(self, member_id: str, epoch: int, owned: Tasks | None = None, **fields: Any) -> ErrorCode:
+        """The code that a heartbeat fails with; the state must not change."""
+        before = self.coordinator.hard_state()
+        reply = self.beat(member_id, epoch, owned, **fields)
+        assert self.coordinator.hard_state() == before
+        assert not self.last.records
+        return reply.error_code
+
+    def settle(self, *member_ids: str, rounds: int = 8) -> None:
+        """Members do what they are told, over as many heartbeats as it takes."""
+        for _ in range(rounds):
+            for member_id in member_ids:
+                member = self.member(member_id)
+                self.beat(member_id, member.member_epoch, member.assigned)
+
+    def active(self, member_id: str) -> dict[str, tuple[int, ...]]:
+        return dict(self.member(member_id).assigned.active)
+
+    def epochs(self) -> tuple[int, int]:
+        """Group epoch and assignment epoch."""
+        return self.group.group_epoch, self.group.assignment_epoch
+
+    def statuses(self) -> list[str]:
+        """The names of the statuses of the last answer."""
+        reply = self.last.reply
+        assert isinstance(reply, StreamsGroupHeartbeatResponse)
+        assert reply.status is not None
+        return [status.code.name for status in reply.status]
+
+    def wanted_topics(self) -> dict[str, int]:
+        """Partitions by internal topic that the last step wants created."""
+        return {
+            topic.name: topic.partitions
+            for effect in self.last.effects
+            if isinstance(effect, CreateInternalTopics)
+            for topic in effect.topics
+        }
+
+    def written(self) -> list[str]:
+        """The records of the last step: their type's number, `-` for tombstones, and the member."""
+        found = []
+        for record in self.last.records:
+            whom = getattr(record.key, "member_id", "")
+            number = type(record.key).__struct_config__.tag
+            found.append(f"{'-' if record.value is None else ''}{number}{':' if whom else ''}{whom}")
+        return found
+
+    def reload(self, *, compact: bool = False) -> None:
+        """The coordinator fails over to a new one that loads the journal."""
+        if compact:
+            self.journal.compact()
+        before = self.coordinator.hard_state()
+        self.coordinator = GroupCoordinator(self.config)
+        self.coordinator.replay(self.journal, self.now_ms)
+        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        assert self.coordinator.hard_state() == before
+        self.process(TopicsChanged(image=self.image))
+
+
+@pytest.fixture
+def scene() -> StreamsScene:
+    """The topic `in` with four partitions; targets computed without delay."""
+    made = StreamsScene()
+    made.topics(**{"in": 4})
+    return made
+
+
+@pytest.fixture
+def scenes() -> type[StreamsScene]:
+    """Makes scenes with a topology and a configuration of their own."""
+    return StreamsScene
+
+
+@pytest.fixture
+def counting() -> StreamsScene:
+    """A topology with a repartition topic and a changelog, neither of which is there; `in` has four."""
+    made = StreamsScene(COUNTING)
+    made.topics(**{"in": 4})
+    return made

@@ -1,0 +1,551 @@
+"""Life of a streams group: joining, tasks that move, statuses, shutdown, leaving (KIP-1071)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.config import GroupConfig
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    ListGroupsRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.streams import (
+    CopartitionGroup,
+    Endpoint,
+    EndpointPartitions,
+    StreamsGroupDescribeRequest,
+    Subtopology,
+    Tasks,
+    TopicInfo,
+    TopicPartitions,
+    Topology,
+)
+from fencepost.coordinator.streams.states import MemberState, StreamsGroupState
+
+ALL = {"0": (0, 1, 2, 3)}
+
+
+def test_the_first_member_gets_all_tasks_at_once(scene):
+    reply = scene.join("a")
+    assert reply.error_code is ErrorCode.NONE
+    assert (reply.member_epoch, reply.tasks) == (2, Tasks(ALL))
+    assert reply.status == ()
+    assert reply.heartbeat_interval_ms == 5000
+    assert scene.written() == ["19:a", "23", "17", "21:a", "20", "22:a"]
+    assert scene.epochs() == (2, 2)
+    assert scene.group.state is StreamsGroupState.STABLE
+
+
+def test_a_second_member_waits_until_the_first_let_go(scene):
+    scene.join("a")
+    reply = scene.join("b")
+    assert (reply.member_epoch, reply.tasks) == (3, Tasks())
+    assert scene.member("b").state is MemberState.UNRELEASED_TASKS
+    assert scene.group.state is StreamsGroupState.RECONCILING
+    reply = scene.beat("a", 2)
+    assert (reply.member_epoch, reply.tasks) == (2, Tasks({"0": (0, 1)}))
+    assert scene.member("a").state is MemberState.UNREVOKED_TASKS
+    assert scene.beat("b", 3).tasks is None
+    reply = scene.beat("a", 2, Tasks({"0": (0, 1)}))
+    assert (reply.member_epoch, reply.tasks) == (3, None)
+    assert scene.beat("b", 3).tasks == Tasks({"0": (2, 3)})
+    assert scene.group.state is StreamsGroupState.STABLE
+
+
+def test_a_release_is_confirmed_by_a_list_only(scene):
+    scene.join("a")
+    scene.join("b")
+    scene.beat("a", 2)
+    for owned in (None, Tasks(ALL), Tasks({"0": (0, 1, 2)})):
+        scene.beat("a", 2, owned)
+        assert scene.member("a").state is MemberState.UNREVOKED_TASKS
+    scene.beat("a", 2, Tasks({"0": (0,)}))
+    assert scene.member("a").state is MemberState.STABLE
+
+
+def test_nothing_is_written_for_a_keepalive(scene):
+    scene.join("a")
+    for owned in (None, Tasks(ALL)):
+        reply = scene.beat("a", 2, owned)
+        assert (reply.member_epoch, reply.tasks, reply.status) == (2, None, ())
+        assert scene.written() == []
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_wrong_epoch_is_fenced(scene, epoch):
+    scene.join("a")
+    assert scene.error("a", epoch, Tasks(ALL)) is ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_the_epoch_before_is_good_with_tasks_that_are_assigned(scene):
+    scene.join("a")
+    scene.join("b", shutdown_application=False)
+    scene.settle("a", "b")
+    assert scene.member("a").previous_member_epoch == 2
+    owned = scene.member("a").assigned
+    assert scene.beat("a", 2, owned).member_epoch == 3
+    assert scene.error("a", 2) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert scene.error("a", 2, Tasks(ALL)) is ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_a_known_member_may_join_again(scene):
+    scene.join("a")
+    reply = scene.join("a")
+    assert (reply.member_epoch, reply.tasks) == (2, Tasks(ALL))
+    assert scene.written() == []
+
+
+def test_strangers_are_unknown(scene):
+    assert scene.error("a", 1) is ErrorCode.GROUP_ID_NOT_FOUND
+    scene.join("a")
+    assert scene.error("b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.error("b", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_full_group_takes_nobody_not_even_its_own(scenes):
+    scene = scenes(group_streams_max_size=1)
+    scene.topics(**{"in": 1})
+    scene.join("a")
+    joining = {"rebalance_timeout_ms": 1, "topology": scene.topology, "process_id": "p"}
+    assert scene.error("b", 0, Tasks(), **joining) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert scene.error("a", 0, Tasks(), **joining) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_one_leaves_and_the_other_takes_over(scene):
+    scene.join("a")
+    scene.join("b")
+    scene.settle("a", "b")
+    reply = scene.beat("a", -1)
+    assert (reply.member_id, reply.member_epoch, reply.status) == ("a", -1, ())
+    assert scene.written() == ["-22:a", "-21:a", "-19:a", "17"]
+    scene.settle("b")
+    assert scene.active("b") == ALL
+    scene.beat("b", -1)
+    assert scene.group.state is StreamsGroupState.EMPTY
+    assert scene.group.topology == scene.topology
+    assert scene.coordinator.streams.soft.groups["app"].last_heard_ms == {}
+
+
+def test_a_session_ends(scene):
+    scene.join("a")
+    scene.join("b")
+    scene.settle("a", "b")
+    scene.after(30_000)
+    scene.beat("b", 3)
+    (outcome,) = scene.after(15_000)
+    assert [effect.reason for effect in outcome.effects] == ["session"]
+    assert set(scene.group.members) == {"b"}
+
+
+def test_a_member_that_does_not_let_go_is_fenced(scene):
+    scene.join("a", rebalance_timeout_ms=20_000)
+    scene.join("b")
+    scene.beat("a", 2)
+    scene.after(19_000)
+    scene.beat("a", 2)
+    (outcome,) = scene.after(1_000)
+    assert [effect.reason for effect in outcome.effects] == ["rebalance"]
+    assert set(scene.group.members) == {"b"}
+    assert scene.error("a", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class TestTopics:
+    def test_missing_source_topics(self, scenes):
+        scene = scenes()
+        reply = scene.join("a")
+        assert (reply.member_epoch, reply.tasks) == (2, Tasks())
+        assert scene.statuses() == ["MISSING_SOURCE_TOPICS"]
+        assert scene.group.state is StreamsGroupState.NOT_READY
+        scene.topics(**{"in": 2})
+        reply = scene.beat("a", 2)
+        assert (reply.member_epoch, reply.tasks, reply.status) == (3, Tasks({"0": (0, 1)}), ())
+        assert scene.group.state is StreamsGroupState.STABLE
+
+    def test_internal_topics_are_asked_for_until_they_are_there(self, counting):
+        reply = counting.join("a")
+        assert counting.statuses() == ["MISSING_INTERNAL_TOPICS"]
+        assert counting.wanted_topics() == {"app-repartition": 4, "app-changelog": 4}
+        assert reply.tasks == Tasks()
+        counting.beat("a", 2)
+        assert counting.wanted_topics() == {"app-repartition": 4, "app-changelog": 4}
+        counting.topics(**{"in": 4}, app_repartition=4, app_changelog=4)
+        reply = counting.beat("a", 2)
+        assert counting.wanted_topics() == {}
+        assert reply.tasks == Tasks({"0": (0, 1, 2, 3), "1": (0, 1, 2, 3)})
+
+    def test_an_internal_topic_of_another_size_is_in_the_way(self, counting):
+        counting.topics(**{"in": 4}, app_repartition=4, app_changelog=3)
+        counting.join("a")
+        assert counting.statuses() == ["INCORRECTLY_PARTITIONED_TOPICS"]
+        assert counting.wanted_topics() == {}
+
+    def test_tasks_go_when_a_source_topic_goes(self, scene):
+        scene.join("a")
+        scene.topics()
+        scene.beat("a", 2, Tasks(ALL))
+        assert scene.statuses() == ["MISSING_SOURCE_TOPICS"]
+        assert scene.group.state is StreamsGroupState.NOT_READY
+        scene.settle("a")
+        assert scene.active("a") == {}
+
+    def test_more_partitions_are_more_tasks(self, scene):
+        scene.join("a")
+        scene.topics(**{"in": 6})
+        assert scene.beat("a", 2).tasks == Tasks({"0": (0, 1, 2, 3, 4, 5)})
+
+    def test_other_topics_are_nobody_s_concern(self, scene):
+        scene.join("a")
+        scene.topics(**{"in": 4}, other=1)
+        scene.beat("a", 2)
+        assert scene.written() == []
+
+    def test_topics_that_are_read_together_must_agree(self, scenes):
+        topology = Topology(
+            0, (Subtopology("0", ("in", "other"), copartition_groups=(CopartitionGroup((0, 1)),)),)
+        )
+        scene = scenes(topology)
+        scene.topics(**{"in": 4}, other=3)
+        reply = scene.join("a")
+        assert scene.statuses() == ["INCORRECTLY_PARTITIONED_TOPICS"]
+        assert reply.status[0].detail == (
+            "Following topics do not have the same number of partitions: [{in=4, other=3}]"
+        )
+
+
+class TestTopologies:
+    def test_another_topology_is_refused(self, scene):
+        scene.join("a")
+        other = Topology(0, (Subtopology("0", ("in", "more")),))
+        joining = {"rebalance_timeout_ms": 1, "process_id": "p"}
+        assert scene.error("b", 0, Tasks(), topology=other, **joining) is ErrorCode.INVALID_REQUEST
+        newer = msgspec.structs.replace(scene.topology, epoch=1)
+        assert scene.error("b", 0, Tasks(), topology=newer, **joining) is ErrorCode.INVALID_REQUEST
+
+    def test_the_order_of_subtopologies_does_not_matter(self, scenes):
+        one, two = Subtopology("0", ("in",)), Subtopology("1", ("other",))
+        scene = scenes(Topology(0, (one, two)))
+        scene.topics(**{"in": 1}, other=1)
+        scene.join("a")
+        assert scene.join("b", topology=Topology(0, (two, one))).error_code is ErrorCode.NONE
+
+    def test_an_older_topology_is_taken_and_told(self, scenes):
+        scene = scenes(Topology(3, (Subtopology("0", ("in",)),)))
+        scene.topics(**{"in": 2})
+        scene.join("a")
+        scene.join("b", topology=Topology(2, (Subtopology("0", ("in",)),)))
+        assert scene.statuses() == ["STALE_TOPOLOGY"]
+        scene.beat("b", 3)
+        assert scene.statuses() == ["STALE_TOPOLOGY"]
+
+    @pytest.mark.parametrize(
+        ("topology", "code"),
+        [
+            (Topology(0, (Subtopology("0"),)), ErrorCode.STREAMS_INVALID_TOPOLOGY),
+            (
+                Topology(0, (Subtopology("0", repartition_source_topics=(TopicInfo("r"),)),)),
+                ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            ),
+            (
+                Topology(
+                    0,
+                    (
+                        Subtopology(
+                            "0",
+                            repartition_source_topics=(TopicInfo("r"),),
+                            repartition_sink_topics=("r",),
+                        ),
+                    ),
+                ),
+                ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            ),
+            (
+                Topology(0, (Subtopology("0", ("in",), state_changelog_topics=(TopicInfo("c", 3),)),)),
+                ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            ),
+            (Topology(0, (Subtopology("0", ("__consumer_offsets",)),)), ErrorCode.STREAMS_INVALID_TOPOLOGY),
+            (Topology(0, (Subtopology("0", ("no name",)),)), ErrorCode.STREAMS_INVALID_TOPOLOGY),
+            (Topology(0, (Subtopology("0", (), ("in.*",)),)), ErrorCode.INVALID_REQUEST),
+            (Topology(-1, (Subtopology("0", ("in",)),)), ErrorCode.UNKNOWN_SERVER_ERROR),
+        ],
+    )
+    def test_what_is_no_topology_is_refused(self, scene, topology, code):
+        joining = {"rebalance_timeout_ms": 1, "process_id": "p", "topology": topology}
+        assert scene.error("a", 0, Tasks(), **joining) is code
+
+
+@pytest.mark.parametrize(
+    ("epoch", "fields"),
+    [
+        (0, {}),
+        (0, {"rebalance_timeout_ms": 1, "process_id": "p"}),
+        (0, {"process_id": "p", "topology": "own"}),
+        (0, {"rebalance_timeout_ms": 1, "topology": "own", "active_tasks": {"0": (0,)}}),
+        (2, {"topology": "own"}),
+        (2, {"active_tasks": {}}),
+        (2, {"active_tasks": {"0": (4,)}, "standby_tasks": {}, "warmup_tasks": {}}),
+        (2, {"active_tasks": {"9": (0,)}, "standby_tasks": {}, "warmup_tasks": {}}),
+        (2, {"active_tasks": {}, "standby_tasks": {}, "warmup_tasks": {"0": (1,)}}),
+        (2, {"instance_id": "i"}),
+        (2, {"task_offsets": ()}),
+        (2, {"task_end_offsets": ()}),
+        (2, {"rack_id": " "}),
+        (-2, {}),
+        (-3, {}),
+    ],
+)
+def test_invalid_requests(scene, epoch, fields):
+    scene.join("a")
+    fields = {name: scene.topology if value == "own" else value for name, value in fields.items()}
+    assert scene.error("a", epoch, **fields) is ErrorCode.INVALID_REQUEST
+
+
+class TestProcesses:
+    def test_threads_share_and_a_process_holds_a_task_once(self, scenes):
+        topology = Topology(0, (Subtopology("0", ("in",), state_changelog_topics=(TopicInfo("c"),)),))
+        scene = scenes(topology, group_streams_num_standby_replicas=1)
+        scene.topics(**{"in": 4}, c=4)
+        for member_id, process_id in (("a", "p"), ("b", "p"), ("c", "q")):
+            scene.join(member_id, process_id)
+        scene.settle("a", "b", "c", rounds=12)
+        assert scene.group.state is StreamsGroupState.STABLE
+        held: dict[str, list[tuple[str, int]]] = {}
+        for member in scene.group.members.values():
+            for role in (member.assigned.active, member.assigned.standby):
+                for one, numbers in role.items():
+                    held.setdefault(member.process_id, []).extend((one, number) for number in numbers)
+        assert {process: len(tasks) for process, tasks in held.items()} == {"p": 4, "q": 4}
+        assert all(len(tasks) == len(set(tasks)) for tasks in held.values())
+
+    def test_endpoints_are_told_when_the_member_does_not_know_them(self, scene):
+        here, there = Endpoint("here", 1), Endpoint("there", 2)
+        reply = scene.join("a", user_endpoint=here)
+        assert reply.partitions_by_endpoint == (
+            EndpointPartitions(here, (TopicPartitions("in", (0, 1, 2, 3)),)),
+        )
+        assert reply.endpoint_information_epoch == 0, "a group that was just made forgets it"
+        scene.join("b", user_endpoint=there)
+        scene.settle("a", "b")
+        reply = scene.beat("a", 3)
+        assert reply.endpoint_information_epoch == 3
+        assert reply.partitions_by_endpoint == (
+            EndpointPartitions(there, (TopicPartitions("in", (2, 3)),)),
+            EndpointPartitions(here, (TopicPartitions("in", (0, 1)),)),
+        )
+        assert scene.beat("a", 3, endpoint_information_epoch=3).partitions_by_endpoint is None
+
+    def test_an_endpoint_without_topics_is_kafkas_own_defect(self, scenes):
+        scene = scenes()
+        joining = {"rebalance_timeout_ms": 1, "process_id": "p", "topology": scene.topology}
+        code = scene.error("a", 0, Tasks(), user_endpoint=Endpoint("here", 1), **joining)
+        assert code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class TestShutdown:
+    def test_it_reaches_everybody_and_changes_nothing_else(self, scene):
+        scene.join("a")
+        scene.join("b")
+        scene.settle("a", "b")
+        epochs = scene.epochs()
+        scene.beat("a", 3, shutdown_application=True)
+        assert scene.statuses() == ["SHUTDOWN_APPLICATION"]
+        scene.beat("b", 3)
+        assert scene.statuses() == ["SHUTDOWN_APPLICATION"]
+        assert scene.epochs() == epochs
+        scene.join("c")
+        assert scene.statuses() == ["SHUTDOWN_APPLICATION"]
+
+    def test_the_first_requester_is_named(self, scene):
+        scene.join("a")
+        scene.join("b")
+        scene.settle("a", "b")
+        scene.beat("b", 3, shutdown_application=True)
+        reply = scene.beat("a", 3, shutdown_application=True)
+        assert reply.status[0].detail.startswith("Streams group member b encountered")
+
+    def test_a_leaving_member_may_request_it(self, scene):
+        scene.join("a")
+        scene.join("b")
+        assert scene.beat("a", -1, shutdown_application=True).status == ()
+        scene.beat("b", 3)
+        assert scene.statuses() == ["SHUTDOWN_APPLICATION"]
+
+    def test_so_may_one_that_is_no_member(self, scene):
+        scene.join("a")
+        assert scene.beat("x", -1, shutdown_application=True).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+        scene.beat("a", 2)
+        assert scene.statuses() == ["SHUTDOWN_APPLICATION"]
+
+    def test_a_fenced_heartbeat_requests_nothing(self, scene):
+        scene.join("a")
+        assert scene.error("a", 7, shutdown_application=True) is ErrorCode.FENCED_MEMBER_EPOCH
+        scene.beat("a", 2)
+        assert scene.statuses() == []
+
+    def test_it_ends_with_the_last_member_and_with_a_failover(self, scene):
+        scene.join("a")
+        scene.beat("a", 2, shutdown_application=True)
+        scene.beat("a", -1)
+        scene.join("a")
+        assert scene.statuses() == []
+        epoch = scene.member("a").member_epoch
+        scene.beat("a", epoch, shutdown_application=True)
+        scene.reload()
+        scene.beat("a", epoch)
+        assert scene.statuses() == []
+
+
+class TestDelays:
+    def test_the_first_members_wait_for_each_other(self, scenes):
+        scene = scenes(group_streams_initial_rebalance_delay_ms=3_000)
+        scene.topics(**{"in": 4})
+        reply = scene.join("a")
+        assert (reply.member_epoch, reply.tasks) == (1, Tasks())
+        assert scene.statuses() == ["ASSIGNMENT_DELAYED"]
+        assert scene.group.state is StreamsGroupState.ASSIGNING
+        scene.after(2_000)
+        scene.join("b")
+        (outcome,) = scene.after(1_000)
+        assert len(outcome.records) == 3
+        scene.settle("a", "b", rounds=1)
+        assert (scene.active("a"), scene.active("b")) == ({"0": (0, 2)}, {"0": (1, 3)})
+        assert scene.statuses() == []
+
+    def test_targets_are_not_computed_too_often(self, scenes):
+        scene = scenes(group_streams_assignment_interval_ms=1_000)
+        scene.topics(**{"in": 4})
+        scene.join("a")
+        reply = scene.join("b")
+        assert (reply.member_epoch, scene.statuses()) == (2, ["ASSIGNMENT_DELAYED"])
+        assert scene.group.state is StreamsGroupState.ASSIGNING
+        scene.after(1_000)
+        assert scene.beat("b", 2).member_epoch == 3
+        assert scene.statuses() == []
+
+    def test_a_wait_ends_with_a_group_that_is_deleted(self, scenes):
+        scene = scenes(group_streams_initial_rebalance_delay_ms=3_000)
+        scene.topics(**{"in": 4})
+        scene.join("a")
+        scene.beat("a", -1)
+        scene.process(DeleteGroupsRequest(group_id="app"))
+        assert len(scene.coordinator.streams.soft.timers) == 0
+
+
+def test_the_number_of_standby_tasks_is_an_input_of_targets(scenes):
+    topology = Topology(0, (Subtopology("0", ("in",), state_changelog_topics=(TopicInfo("c"),)),))
+    scene = scenes(topology)
+    scene.topics(**{"in": 2}, c=2)
+    scene.join("a")
+    scene.join("b")
+    scene.settle("a", "b")
+    scene.coordinator.set_group_config("app", GroupConfig(streams_num_standby_replicas=1))
+    scene.settle("a", "b")
+    assert scene.member("a").assigned == Tasks({"0": (0,)}, {"0": (1,)})
+    assert scene.group.last_assignment_configs == {"num.standby.replicas": "1"}
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_failover_changes_nothing_for_members(scene, compact):
+    scene.join("a")
+    scene.join("b")
+    scene.settle("a", "b")
+    scene.reload(compact=compact)
+    for member_id in ("a", "b"):
+        reply = scene.beat(member_id, 3)
+        assert (reply.error_code, reply.member_epoch, reply.tasks) == (ErrorCode.NONE, 3, None)
+        assert scene.written() == []
+
+
+class TestOtherKinds:
+    def test_a_streams_group_is_no_consumer_group(self, scene):
+        scene.join("a")
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="app",
+            member_id="x",
+            member_epoch=0,
+            rebalance_timeout_ms=1,
+            subscribed_topic_names=("in",),
+            topic_partitions={},
+        )
+        assert scene.process(request).reply.error_code is ErrorCode.GROUP_ID_NOT_FOUND
+
+    def test_a_consumer_group_is_no_streams_group(self, scene):
+        scene.process(
+            ConsumerGroupHeartbeatRequest(
+                group_id="app",
+                member_id="x",
+                member_epoch=0,
+                rebalance_timeout_ms=1,
+                subscribed_topic_names=("in",),
+                topic_partitions={},
+            )
+        )
+        assert scene.join("a").error_code is ErrorCode.GROUP_ID_NOT_FOUND
+        request = StreamsGroupDescribeRequest(group_ids=("app", "none"))
+        described = scene.process(request).reply.groups
+        assert [one.error_message for one in described] == [
+            "Group app is not a streams group.",
+            "Group none not found.",
+        ]
+
+    def test_an_empty_streams_group_gives_way_to_a_classic_one(self, scene):
+        join = JoinGroupRequest(
+            group_id="app",
+            member_id="",
+            protocol_type="consumer",
+            protocols=(("range", b""),),
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            new_member_suffix="s",
+            token=1,
+        )
+        scene.join("a")
+        assert scene.process(join).reply == JoinGroupResponse(
+            error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=""
+        )
+        scene.beat("a", -1)
+        scene.process(join)
+        assert "app" in scene.coordinator.classic.groups
+        assert "app" not in scene.coordinator.streams.groups
+
+    def test_listed_and_deleted(self, scenes):
+        scene = scenes()
+        scene.join("a")
+        for states, found in ((("not_ready",), 1), (("notready",), 0), ((), 1)):
+            request = ListGroupsRequest(states_filter=states, types_filter=("Streams",))
+            rows = scene.process(request).reply.groups
+            assert len(rows) == found
+        assert (rows[0].protocol_type, rows[0].group_type, rows[0].group_state) == (
+            "streams",
+            "streams",
+            "NotReady",
+        )
+        delete = DeleteGroupsRequest(group_id="app")
+        assert scene.process(delete).reply.error_code is ErrorCode.NON_EMPTY_GROUP
+        scene.beat("a", -1)
+        assert scene.process(delete).reply.error_code is ErrorCode.NONE
+        assert scene.written() == ["-20", "-17", "-23"]
+        assert not scene.coordinator.streams.groups
+        assert not scene.coordinator.streams.soft.groups
+
+
+def test_a_description_tells_all(counting):
+    counting.topics(**{"in": 2}, app_repartition=2, app_changelog=2)
+    counting.join("a", client_id="me", client_host="/1", client_tags={"zone": "z"}, rack_id="r")
+    (found,) = counting.process(StreamsGroupDescribeRequest(group_ids=("app",))).reply.groups
+    assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Stable", 2, 2)
+    assert [one.subtopology_id for one in found.subtopologies] == ["0", "1"]
+    counting.beat("a", 2, client_id="me", client_host="/1")
+    (found,) = counting.process(StreamsGroupDescribeRequest(group_ids=("app",))).reply.groups
+    assert found.subtopologies[1].state_changelog_topics == (TopicInfo("app-changelog", 2),)
+    (member,) = found.members
+    assert (member.client_id, member.client_host, member.rack_id) == ("me", "/1", "r")
+    assert (member.process_id, member.topology_epoch, member.client_tags) == (
+        "process-of-a",
+        0,
+        {"zone": "z"},
+    )
+    assert member.assignment == member.target_assignment == Tasks({"0": (0, 1), "1": (0, 1)})
