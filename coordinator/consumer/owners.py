@@ -1,103 +1,106 @@
-"""Who holds which partition: the member epoch of each held partition's holder (KIP-848, Partition Epoch)."""
+"""Who holds which partition, and since when: the member epoch of each holder (KIP-848, Partition Epoch)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.protocol.ids import NO_EPOCH, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, Partitions, TopicId
 
-_NOTHING: dict[int, int] = {}
+_NOTHING: dict[int, MemberId] = {}
 
 
 class PartitionEpochs:
-    """Epochs of all partitions that members hold, assigned or not yet revoked; derived from the members.
+    """Holders of all partitions that members hold, assigned or not yet revoked; derived from the members.
 
-    A static member that is away still holds its partitions, at epoch -2.
+    A partition's epoch is its holder's, so a member that goes on to another epoch and keeps what it has is
+    one entry. A static member that is away still holds its partitions, at epoch -2.
     """
 
-    __slots__ = ("_topics",)
+    __slots__ = ("_epochs", "_ousted", "_topics")
 
     def __init__(self) -> None:
-        self._topics: dict[TopicId, dict[int, int]] = {}
+        self._topics: dict[TopicId, dict[int, MemberId]] = {}
+        self._epochs: dict[MemberId, int] = {}
+        """The epoch of each holder."""
+        self._ousted: set[MemberId] = set()
+        """Members of whose partitions some were read as another's: their own release is still to come."""
 
     def of(self, topic_id: TopicId, partition: int) -> int:
         """The holder's member epoch; -1 if the partition is free."""
-        partitions = self._topics.get(topic_id)
-        return NO_EPOCH if partitions is None else partitions.get(partition, NO_EPOCH)
+        return self.of_all(topic_id, (partition,))[0]
 
     def of_all(self, topic_id: TopicId, partitions: Iterable[int]) -> list[int]:
         """The same for several partitions of a topic, in their order."""
-        held = self._topics.get(topic_id, _NOTHING)
-        return [held.get(partition, NO_EPOCH) for partition in partitions]
+        holders, epochs = self._topics.get(topic_id, _NOTHING), self._epochs
+        return [epochs[holders[p]] if p in holders else NO_EPOCH for p in partitions]
 
     def taken(self, topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
         """Those of the topic's partitions that someone holds."""
-        held = self._topics.get(topic_id)
-        return set() if held is None else {p for p in partitions if held.get(p, NO_EPOCH) != NO_EPOCH}
+        return self._topics.get(topic_id, _NOTHING).keys() & partitions
 
     def replace(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
-        """Let go of what `old` holds, then hold what `new` holds.
+        """Let go of what `old` holds, then hold what `new` holds; they are one member, before and after.
 
-        An entry of another epoch than old's is left alone: while a log is being compacted a newer holder
-        may be read before the old one's release (KAFKA-19862).
+        An entry of another member is left alone: while a log is being compacted a newer holder may be read
+        before the old one's release (KAFKA-19862).
 
-        :raises ValueError: if a partition of `new` is held at its epoch or a later one.
+        :raises ValueError: if a partition of `new` is held by another member at its epoch or a later one.
         """
-        if old is not None and new is not None and self._moved(old, new):
+        if old is not None and new is not None and self._holds_the_same(old, new):
+            if new.assigned:
+                self._epochs[new.member_id] = new.member_epoch
             return
         if old is not None:
-            self._remove(old.assigned, old.member_epoch)
-            self._remove(old.pending_revocation, old.member_epoch)
+            self._remove(old.member_id, old.assigned)
+            self._remove(old.member_id, old.pending_revocation)
+            self._epochs.pop(old.member_id, None)
+            self._ousted.discard(old.member_id)
         if new is not None:
-            self._add(new.assigned, new.member_epoch)
-            self._add(new.pending_revocation, new.member_epoch)
+            self._add(new, new.assigned)
+            self._add(new, new.pending_revocation)
 
-    def _moved(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> bool:
-        """Whether that was all: the same partitions, each of them entered as old's, at another epoch."""
-        held, before = new.assigned, old.member_epoch
-        if held is not old.assigned or old.pending_revocation or new.pending_revocation:
-            return False
-        topics = self._topics
-        for topic_id, partitions in held.items():
-            if _entered(topics.get(topic_id, _NOTHING), partitions, before) is not partitions:
-                return False
-        if new.member_epoch != before:
-            for topic_id, partitions in held.items():
-                topics[topic_id].update(dict.fromkeys(partitions, new.member_epoch))
-        return True
+    def _holds_the_same(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> bool:
+        """Whether no partition comes or goes, and all of them are entered as this member's."""
+        return (
+            new.assigned is old.assigned
+            and not new.pending_revocation
+            and not old.pending_revocation
+            and new.member_id not in self._ousted
+        )
 
-    def _remove(self, held: Partitions, epoch: int) -> None:
+    def _remove(self, member_id: MemberId, held: Partitions) -> None:
         for topic_id, partitions in held.items():
-            epochs = self._topics.get(topic_id)
-            if epochs is None:
+            holders = self._topics.get(topic_id)
+            if holders is None:
                 continue
-            for partition in _entered(epochs, partitions, epoch):
-                del epochs[partition]
-            if not epochs:
+            for partition in partitions:
+                if holders.get(partition) == member_id:
+                    del holders[partition]
+            if not holders:
                 del self._topics[topic_id]
 
-    def _add(self, held: Partitions, epoch: int) -> None:
+    def _add(self, member: ConsumerGroupMember, held: Partitions) -> None:
+        member_id, epoch = member.member_id, member.member_epoch
         for topic_id, partitions in held.items():
-            epochs = self._topics.setdefault(topic_id, {})
-            for partition in () if epochs.keys().isdisjoint(partitions) else partitions:
-                if epochs.get(partition, epoch - 1) >= epoch:
+            holders = self._topics.setdefault(topic_id, {})
+            for partition in () if holders.keys().isdisjoint(partitions) else partitions:
+                other = holders.get(partition)
+                if other is None:
+                    continue
+                if self._epochs[other] >= epoch:
                     raise ValueError(
                         f"{topic_id}-{partition} cannot be held at epoch {epoch}, "
-                        f"it is held at epoch {epochs[partition]}"
+                        f"it is held at epoch {self._epochs[other]}"
                     )
-            epochs.update(dict.fromkeys(partitions, epoch))
+                self._ousted.add(other)
+            holders.update(dict.fromkeys(partitions, member_id))
+            self._epochs[member_id] = epoch
 
     def __len__(self) -> int:
         return sum(map(len, self._topics.values()))
 
     def as_dict(self) -> dict[TopicId, dict[int, int]]:
         """A copy: epoch by topic id and partition."""
-        return {topic_id: dict(epochs) for topic_id, epochs in self._topics.items()}
-
-
-def _entered(epochs: dict[int, int], partitions: tuple[int, ...], epoch: int) -> Iterable[int]:
-    """Those of the partitions that have that epoch; the same object if all of them do, as they should."""
-    if list(map(epochs.get, partitions)).count(epoch) == len(partitions):
-        return partitions
-    return [partition for partition in partitions if epochs.get(partition) == epoch]
+        epochs = self._epochs
+        return {t: {p: epochs[holder] for p, holder in held.items()} for t, held in self._topics.items()}
