@@ -23,7 +23,7 @@ from fencepost.simulation.checkers.journal import JournalVersion, Shadow, check_
 from fencepost.simulation.checkers.ownership import Ownership
 from fencepost.simulation.checkers.reconciliation import Reconciliation
 from fencepost.simulation.checkers.soft import check_soft_state
-from fencepost.simulation.checkers.step import GroupStep, Tracker
+from fencepost.simulation.checkers.step import GroupStep, Tracker, touched_groups
 from fencepost.simulation.checkers.targets import Targets
 from fencepost.simulation.world.observers import RecordsObserved, StepEvent
 
@@ -48,7 +48,8 @@ class GroupChecks:
         """Findings of one event, about the group itself."""
         yield from self.ownership.check(step)
         yield from check_epochs(step)
-        yield from self._targets.check(step)
+        if step.targets or step.new_target:
+            yield from self._targets.check(step)
         yield from self.reconciliation.check(step)
         yield from self._watch.check(step, self.ownership.holders.total)
 
@@ -85,7 +86,10 @@ class Coordination(Checker):
             self.report(
                 "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
             )
-        for step in self._tracker.steps(live.groups, live.image, event, outcome, now_us // 1000):
+        named = touched_groups(outcome.records)
+        for step in self._tracker.steps(
+            named, live.groups, live.image, event, outcome, now_ms=now_us // 1000
+        ):
             checks = self._checks.get(step.group_id)
             if checks is None:
                 checks = self._checks[step.group_id] = GroupChecks(
@@ -98,7 +102,7 @@ class Coordination(Checker):
                 self._verified.pop(change.member_id, None)
             if step.group is None:
                 del self._checks[step.group_id]
-        self.report_all(self._shadow.follow(live, outcome.records))
+        self.report_all(self._shadow.follow(live, outcome.records, named))
 
     def _before(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
         """What is judged by the state that the event met."""
@@ -184,7 +188,10 @@ class Coordination(Checker):
         for group_id in {record.key.group_id: None for record in records}:
             mine = tuple(record for record in records if record.key.group_id == group_id)
             deque(self._commits.setdefault(group_id, Commits()).take_all(mine, None, live.image), maxlen=0)
-        for step in self._tracker.steps(live.groups, live.image, event, outcome, now_us // 1000):
+        named = touched_groups(records)
+        for step in self._tracker.steps(
+            named, live.groups, live.image, event, outcome, now_ms=now_us // 1000
+        ):
             if step.group is not None:
                 self._checks[step.group_id] = GroupChecks(self.world.config.group_consumer_assignors[0])
                 deque(self._checks[step.group_id].check(step), maxlen=0)

@@ -8,7 +8,7 @@ compared, and the journal must replay to the same state in every compaction.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -18,11 +18,9 @@ from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol import records as r
 from fencepost.simulation.checkers.base import Finding
-from fencepost.simulation.checkers.step import touched_groups
+from fencepost.simulation.checkers.step import Touched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fencepost.coordinator.coordinator import GroupCoordinator
 
 
@@ -43,22 +41,30 @@ class Shadow:
         self.offsets = OffsetStore()
         self.stored: dict[str, r.GroupMetadataValue] = {}
         """Classic groups."""
+        self._appliers: Mapping[type, Callable[[Any, Any], None]] = {
+            r.OffsetCommitKey: self.offsets.apply,
+            r.PendingOffsetCommitKey: self.offsets.apply_pending,
+            r.GroupMetadataKey: self._apply_classic,
+        }
+        """What makes a record of that key true; any other is a consumer group's."""
 
     def apply(self, record: r.Record) -> None:
         """Makes a record true."""
-        if isinstance(record.key, r.OffsetCommitKey):
-            self.offsets.apply(record.key, record.value)  # type: ignore[arg-type]  # a record's value is its key's
-        elif isinstance(record.key, r.PendingOffsetCommitKey):
-            self.offsets.apply_pending(record.key, record.value)  # type: ignore[arg-type]
-        elif isinstance(record.key, r.GroupMetadataKey):
-            self.stored.pop(record.key.group_id, None)
-            if isinstance(record.value, r.GroupMetadataValue):
-                self.stored[record.key.group_id] = record.value
-        else:
+        apply = self._appliers.get(type(record.key))
+        if apply is None:
             apply_to_groups(self.groups, record)
+        else:
+            apply(record.key, record.value)
 
-    def follow(self, live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
-        """Takes one batch in, and compares what it touches."""
+    def _apply_classic(self, key: r.GroupMetadataKey, value: r.GroupMetadataValue | None) -> None:
+        self.stored.pop(key.group_id, None)
+        if value is not None:
+            self.stored[key.group_id] = value
+
+    def follow(
+        self, live: GroupCoordinator, batch: tuple[r.Record, ...], named: Mapping[str, Touched]
+    ) -> Iterator[Finding]:
+        """Takes one batch in, and compares what it touches: `named`, of consumer groups."""
         apply = self.apply
         if _offsets_only(batch):
             # They are many and all alike: one of them goes through its bytes.
@@ -68,7 +74,7 @@ class Shadow:
         else:
             for record in batch:
                 apply(decode(encode(record)))
-            yield from self._compare_groups(live, batch)
+            yield from self._compare_groups(live, named)
         for record in batch:
             key = record.key
             if type(key) is r.GroupMetadataKey:
@@ -84,8 +90,8 @@ class Shadow:
                     what = f"the offset of {key.topic}-{key.partition}"
                     yield from _differs(key.group_id, what, record.value, stored)
 
-    def _compare_groups(self, live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
-        for group_id, touched in touched_groups(batch).items():
+    def _compare_groups(self, live: GroupCoordinator, named: Mapping[str, Touched]) -> Iterator[Finding]:
+        for group_id, touched in named.items():
             ours, theirs = self.groups.get(group_id), live.groups.get(group_id)
             if ours is None or theirs is None:
                 if ours is not theirs:

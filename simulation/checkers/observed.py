@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.commits import Commits
 from fencepost.simulation.checkers.coordination import GroupChecks
-from fencepost.simulation.checkers.step import Tracker
+from fencepost.simulation.checkers.step import Tracker, touched_groups
 from fencepost.simulation.world.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ class ObservedCoordination(Checker):
         for why in event.refused:
             self.report("journal-replay", why)
         self.report_all(self._offsets(live, event, outcome))
-        for step in self._tracker.steps(live.groups, live.image, event, outcome, now_us // 1000):
+        named = touched_groups(outcome.records)
+        for step in self._tracker.steps(
+            named, live.groups, live.image, event, outcome, now_ms=now_us // 1000
+        ):
             checks = self._checks.get(step.group_id)
             if checks is None:
                 default = self.world.config.group_consumer_assignors[0]

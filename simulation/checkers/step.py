@@ -121,10 +121,20 @@ class Tracker:
         self.groups: dict[str, Known] = {}
 
     def steps(
-        self, groups: Groups, image: TopicsImage, event: StepEvent, outcome: Outcome, now_ms: int
+        self,
+        named: Mapping[str, Touched],
+        groups: Groups,
+        image: TopicsImage,
+        event: StepEvent,
+        outcome: Outcome,
+        *,
+        now_ms: int,
     ) -> Iterator[GroupStep]:
-        """One step for each group that the outcome's records name; settled when the next one is asked for."""
-        for group_id, touched in touched_groups(outcome.records).items():
+        """One step for each group that the outcome's records name; settled when the next one is asked for.
+
+        `named` is what `touched_groups` says of these records.
+        """
+        for group_id, touched in named.items():
             known = self.groups.setdefault(group_id, Known())
             group = groups.get(group_id)
             step = GroupStep(
