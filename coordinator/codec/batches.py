@@ -21,7 +21,7 @@ _LAST_COMPRESSION = 4
 """zstd (KIP-110)."""
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
-_COORDINATOR_EPOCH = 0
+COORDINATOR_EPOCH = 0
 """In markers: here a coordinator is lost to no other."""
 _MARKER = struct.Struct(">BbbbbhhbhiB")
 """The one record of a marker: length, attributes, deltas, its key and its value with lengths, no headers."""
@@ -156,7 +156,7 @@ def end_marker(*, producer_id: int, producer_epoch: int, commit: bool, timestamp
     """The control batch that ends a transaction (KIP-98, Control Messages); its place is still to be set."""
     record = _MARKER.pack(
         # Lengths are zigzag varints: twice the number of bytes.
-        *(2 * (_MARKER.size - 1), 0, 0, 0, 2 * 4, 0, int(commit), 2 * 6, 0, _COORDINATOR_EPOCH, 0)
+        *(2 * (_MARKER.size - 1), 0, 0, 0, 2 * 4, 0, int(commit), 2 * 6, 0, COORDINATOR_EPOCH, 0)
     )
     header = _HEADER.pack(
         *(0, _LENGTH_TO_RECORDS + len(record), 0, 2, 0, _TRANSACTIONAL | _CONTROL, 0),

@@ -13,6 +13,7 @@ from fencepost.coordinator.codec import (
     cluster,
     consumer,
     groups,
+    inspection,
     logs,
     offsets,
     sasl,
@@ -61,8 +62,12 @@ class ApiKey(enum.IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -181,8 +186,40 @@ _APIS: tuple[Api, ...] = (
     ),
     Api(ApiKey.OFFSET_DELETE, 0, 0, 1, offsets.decode_delete, offsets.encode_delete),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, cluster.decode_describe_cluster, cluster.encode_describe_cluster),
+    Api(
+        ApiKey.DESCRIBE_PRODUCERS,
+        0,
+        0,
+        0,
+        inspection.decode_describe_producers,
+        inspection.encode_describe_producers,
+    ),
+    Api(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        0,
+        0,
+        0,
+        inspection.decode_describe_transactions,
+        inspection.encode_describe_transactions,
+    ),
+    Api(
+        ApiKey.LIST_TRANSACTIONS,
+        0,
+        2,
+        0,
+        inspection.decode_list_transactions,
+        inspection.encode_list_transactions,
+    ),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer.decode_heartbeat, None),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer.decode_describe, consumer.encode_describe),
+    Api(
+        ApiKey.LIST_CONFIG_RESOURCES,
+        0,
+        1,
+        0,
+        inspection.decode_list_config_resources,
+        inspection.encode_list_config_resources,
+    ),
     Api(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         0,

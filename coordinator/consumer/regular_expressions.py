@@ -8,6 +8,7 @@ step only says that they should be, and the answer comes back as an event.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from functools import lru_cache
 
 import re2
@@ -53,6 +54,16 @@ def validate(expression: str) -> None:
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {text}.",
         ) from error
+
+
+def whole_matches(expression: str) -> Callable[[str], bool]:
+    """Whether RE2 finds a name to be, as a whole, what the expression says.
+
+    :raises ProtocolError: INVALID_REGULAR_EXPRESSION if it does not understand the expression.
+    """
+    validate(expression)
+    fullmatch = _compiled(expression).fullmatch
+    return lambda name: fullmatch(name) is not None
 
 
 def resolve(effect: ResolveRegularExpressions, image: TopicsImage) -> RegularExpressionsResolved:

@@ -100,10 +100,12 @@ class CreatePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceType(enum.IntEnum):
-    """What DescribeConfigs can be asked about."""
+    """What has settings in Kafka; here topics, brokers and groups do."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
     GROUP = 32
 
 

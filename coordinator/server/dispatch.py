@@ -11,6 +11,7 @@ from fencepost.coordinator.server import (
     config_apis,
     fetch,
     group_apis,
+    inspection_apis,
     log_apis,
     login,
     offset_apis,
@@ -57,4 +58,8 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.ALTER_CONFIGS: config_apis.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: config_apis.alter_configs,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster_apis.describe_topic_partitions,
+        ApiKey.DESCRIBE_PRODUCERS: inspection_apis.describe_producers,
+        ApiKey.DESCRIBE_TRANSACTIONS: inspection_apis.describe_transactions,
+        ApiKey.LIST_TRANSACTIONS: inspection_apis.list_transactions,
+        ApiKey.LIST_CONFIG_RESOURCES: inspection_apis.list_config_resources,
     }

@@ -111,7 +111,9 @@ class PartitionLog:
         offset = self.high_watermark
         batch = placed(marker, offset, self.leader_epoch)
         self._add(batch, stored_batch(batch), offset)
-        self.producers.ended(producer_id, producer_epoch, commit=commit, offset=offset)
+        self.producers.ended(
+            producer_id, producer_epoch, commit=commit, offset=offset, timestamp_ms=timestamp_ms
+        )
         self._appended()
 
     def restore(self, batch: bytes) -> None:
@@ -124,7 +126,11 @@ class PartitionLog:
         self._add(batch, header, offset)
         if header.is_control:
             self.producers.ended(
-                header.producer_id, header.producer_epoch, commit=is_commit(batch), offset=offset
+                header.producer_id,
+                header.producer_epoch,
+                commit=is_commit(batch),
+                offset=offset,
+                timestamp_ms=header.max_timestamp,
             )
         else:
             self.producers.appended(header, offset)

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fencepost.coordinator.codec.batches import NO_PRODUCER_ID, BatchHeader
+from fencepost.coordinator.codec.batches import COORDINATOR_EPOCH, NO_PRODUCER_ID, BatchHeader
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.inspection import ActiveProducer
 from fencepost.coordinator.protocol.logs import AbortedTransaction
 
 _REMEMBERED_BATCHES = 5
@@ -28,13 +29,16 @@ class _Batch(NamedTuple):
 class _Producer:
     """One producer in one log."""
 
-    __slots__ = ("batches", "epoch", "transaction_start")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "transaction_start")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[_Batch] = deque(maxlen=_REMEMBERED_BATCHES)
         self.transaction_start: int | None = None
         """Offset of the first record of its open transaction."""
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        """That of the last marker."""
 
 
 class Producers:
@@ -97,6 +101,7 @@ class Producers:
         if header.producer_id == NO_PRODUCER_ID:
             return
         producer = self._at_epoch(header.producer_id, header.producer_epoch)
+        producer.last_timestamp = header.max_timestamp
         producer.batches.append(_Batch(header.base_sequence, _last_sequence(header), base_offset))
         if header.is_transactional and producer.transaction_start is None:
             producer.transaction_start = self._open[header.producer_id] = base_offset
@@ -112,9 +117,11 @@ class Producers:
                 ErrorCode.INVALID_PRODUCER_EPOCH, f"a marker of epoch {epoch}, {producer.epoch} is known"
             )
 
-    def ended(self, producer_id: int, epoch: int, *, commit: bool, offset: int) -> None:
+    def ended(self, producer_id: int, epoch: int, *, commit: bool, offset: int, timestamp_ms: int) -> None:
         """A marker is in the log, at `offset`."""
         producer = self._at_epoch(producer_id, epoch)
+        producer.last_timestamp = timestamp_ms
+        producer.coordinator_epoch = COORDINATOR_EPOCH
         start, producer.transaction_start = producer.transaction_start, None
         self._open.pop(producer_id, None)
         if start is not None and not commit:
@@ -128,6 +135,19 @@ class Producers:
             producer.epoch = epoch
             producer.batches.clear()
         return producer
+
+    def active(self) -> Iterator[ActiveProducer]:
+        """All that are remembered."""
+        for producer_id, producer in sorted(self._producers.items()):
+            start = producer.transaction_start
+            yield ActiveProducer(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.batches[-1].last if producer.batches else -1,
+                last_timestamp=producer.last_timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                transaction_start=-1 if start is None else start,
+            )
 
     def aborted(self, start: int, end: int) -> Iterator[AbortedTransaction]:
         """The aborted transactions with records from `start` up to but not with `end`."""

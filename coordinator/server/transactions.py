@@ -80,6 +80,11 @@ class TransactionCoordinators:
         self._timer = None
         self._retries.clear()
 
+    def now_ms(self) -> int:
+        """The time by which transactions are late."""
+        assert self._clock is not None
+        return self._clock.now_ms()
+
     def leader_id(self, transactional_id: str) -> int:
         """The broker that coordinates a transactional id."""
         nodes = self._groups.node_ids

@@ -157,6 +157,23 @@ def test_records_are_produced_in_transactions_of_kafkas_producer_and_read(tool, 
     assert len(said.splitlines()) == 500
 
 
+def test_transactions_are_listed_and_described(tool, served):
+    producer = Producer(
+        {"bootstrap.servers": served.bootstrap_servers, "transactional.id": "mine", "log_level": 0}
+    )
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce("single", b"x")
+    assert producer.flush(SECONDS) == 0
+    main = f"{TOOLS}.TransactionsCommand"
+    (row,) = re.findall(r"^mine\s+\d+\s+(\d+)\s+(\w+)", tool(main, "list"), re.MULTILINE)
+    said = tool(main, "describe", "--transactional-id", "mine")
+    assert re.search(r"mine\s+" + row[0] + r"\s+0\s+Ongoing\s+60000\s+\S+\s+\d+\s+single-0", said)
+    said = tool(main, "describe-producers", "--topic", "single", "--partition", "0")
+    assert re.search(row[0] + r"\s+0\s+-1\s+0\s+\d+\s+0", said)
+    producer.commit_transaction(SECONDS)
+
+
 def test_records_are_deleted(tool, served, tmp_path):
     producer = Producer({"bootstrap.servers": served.bootstrap_servers, "log_level": 0})
     for _ in range(10):

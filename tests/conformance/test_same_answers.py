@@ -9,6 +9,7 @@ import struct
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,11 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+
+with warnings.catch_warnings():
+    # It reads its schemas through an API that Python 3.11 deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.admin import DescribeTransactionsResponse
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -62,6 +68,12 @@ class Peer:
         self.reader, self.writer = await asyncio.open_connection(host, int(port))
 
     async def ask(self, key: int, version: int, **fields: Any) -> Any:
+        frame = await self.frame(key, version, **fields)
+        answer = load_response_schema(key, version)
+        reply, _ = entity_reader(answer)(frame, 5 if answer.__flexible__ else 4)
+        return reply
+
+    async def frame(self, key: int, version: int, **fields: Any) -> bytes:
         schema = load_request_schema(key, version)
         body = io.BytesIO()
         entity_writer(schema)(body, schema(**fields))
@@ -69,9 +81,7 @@ class Peer:
         frame = head + body.getvalue()
         self.writer.write(struct.pack(">i", len(frame)) + frame)
         (size,) = struct.unpack(">i", await self.reader.readexactly(4))
-        answer = load_response_schema(key, version)
-        reply, _ = entity_reader(answer)(await self.reader.readexactly(size), 5 if answer.__flexible__ else 4)
-        return reply
+        return await self.reader.readexactly(size)
 
     async def until_settled(self, code, key: int, version: int, **fields: Any) -> Any:
         """The answer once coordinators are there and earlier transactions are over."""
@@ -252,6 +262,56 @@ class Peer:
         code: str = reply.responses[0].error_code.name
         return code
 
+    async def described(self, transactional_id: str) -> Any:
+        """What DescribeTransactions says; of times whether there is one."""
+        frame = await self.frame(65, 0, transactional_ids=(transactional_id,))
+        # kio reads no time of -1, which stands for none.
+        reply = DescribeTransactionsResponse[0].decode(frame, framed=False, header=True)
+        (found,) = reply.transaction_states
+        return (
+            found.error_code,
+            (found.transaction_state, found.transaction_timeout_ms, found.producer_epoch),
+            (found.producer_id == self.producer, found.transaction_start_time_ms > 0),
+            [(one.topic == self.topic, one.partitions) for one in found.topics],
+        )
+
+    async def listed(
+        self, states: tuple[str, ...], producers: tuple[int, ...], ms: int, pattern: str | None
+    ) -> Any:
+        reply = await self.ask(
+            *(66, 2),
+            state_filters=states,
+            producer_id_filters=producers,
+            duration_filter=ms,
+            transactional_id_pattern=pattern,
+        )
+        found = [
+            (one.producer_id == self.producer, one.transaction_state)
+            for one in reply.transaction_states
+            if one.transactional_id == self.transactional_id
+        ]
+        return reply.error_code.name, sorted(reply.unknown_state_filters), found
+
+    async def producers(self, partition: int = 0, topic: str | None = None) -> Any:
+        wanted = struct_of(61, 0, "TopicRequest", name=topic or self.topic, partition_indexes=(partition,))
+        (found,) = (await self.ask(61, 0, topics=(wanted,))).topics[0].partitions
+        return found.error_code.name, [
+            (
+                one.producer_id == self.producer,
+                (one.producer_epoch, one.last_sequence, one.coordinator_epoch),
+                (one.last_timestamp > 0, one.current_txn_start_offset),
+            )
+            for one in found.active_producers
+        ]
+
+    async def resources(self, version: int, *kinds: int) -> Any:
+        fields = {"resource_types": kinds} if version else {}
+        reply = await self.ask(74, version, **fields)
+        found = {(one.resource_type, one.resource_name) for one in reply.config_resources}
+        return reply.error_code.name, sorted(
+            (kind, name if kind != 2 else "") for kind, name in found if kind != 2 or name == self.topic
+        )
+
 
 async def idempotence(peer: Peer) -> AsyncIterator[Any]:
     one = (await peer.init(None)).producer_id
@@ -354,9 +414,31 @@ async def deletions(peer: Peer) -> AsyncIterator[Any]:
     yield await peer.delete_records(-1), await peer.list_offset(-2, committed=False)
 
 
+async def inspections(peer: Peer) -> AsyncIterator[Any]:
+    yield "nothing yet", await peer.described(peer.transactional_id), await peer.described("")
+    peer.producer = (await peer.init()).producer_id
+    yield "initialized", await peer.described(peer.transactional_id), await peer.producers()
+    await peer.add(0, (peer.topic, 0))
+    await peer.in_txn(0, 0)
+    yield "open", await peer.described(peer.transactional_id), await peer.producers()
+    for states, producers, ms, pattern in (
+        *(((), (), -1, None), (("Ongoing",), (), -1, None), (("Empty", "Nope"), (), -1, None)),
+        *(((), (peer.producer,), -1, ""), ((), (peer.producer + 1,), -1, None), (("Nope",), (), -1, None)),
+        *(((), (), 100_000_000, None), ((), (), 0, None), ((), (), -1, "[")),
+        *(((), (), -1, peer.transactional_id[:-1] + "."), ((), (), -1, peer.transactional_id[:-1])),
+    ):
+        yield states, ms, await peer.listed(states, producers, ms, pattern)
+    yield await peer.end(0, commit=False)
+    await peer.add(0, (peer.topic, 0))
+    yield "again", await peer.described(peer.transactional_id), await peer.producers()
+    yield await peer.producers(1), await peer.producers(0, "no-such-topic")
+    for version, kinds in ((1, (2, 4)), (1, (8,)), (1, (16,)), (1, (2, 99)), (0, ()), (1, ())):
+        yield version, kinds, await peer.resources(version, *kinds)
+
+
 @pytest.mark.parametrize(
     "script",
-    [idempotence, initializations, transactions, transactions_with_epochs, settings, deletions],
+    [idempotence, initializations, transactions, transactions_with_epochs, settings, deletions, inspections],
     ids=lambda script: script.__name__,
 )
 async def test_kafka_answers_the_same(script, ours, cluster):

@@ -14,7 +14,15 @@ from fencepost.coordinator.codec import groups, offsets
 from fencepost.coordinator.codec.consumer import pack_heartbeat
 from fencepost.coordinator.codec.registry import REGISTRY, SPOKEN, ApiKey, codec_of
 from fencepost.coordinator.codec.transactions import AddPartitionsReply, TxnOffsetCommitReply
-from fencepost.coordinator.protocol import administration, classic, cluster, logs, sasl, transactions
+from fencepost.coordinator.protocol import (
+    administration,
+    classic,
+    cluster,
+    inspection,
+    logs,
+    sasl,
+    transactions,
+)
 from fencepost.coordinator.protocol import consumer as ours
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition, uuid_from_topic_id
@@ -176,6 +184,59 @@ REPLIES = {
                     ),
                 ),
             )
+        ),
+    ),
+    ApiKey.DESCRIBE_PRODUCERS: (
+        admin.DescribeProducersResponse,
+        inspection.DescribeProducersResponse(
+            topics=(
+                OfTopic(
+                    name="orders",
+                    partitions=(
+                        inspection.PartitionProducers(
+                            partition=1,
+                            producers=(
+                                inspection.ActiveProducer(producer_id=4000, last_sequence=7),
+                                inspection.ActiveProducer(producer_id=4001, transaction_start=12),
+                            ),
+                        ),
+                        inspection.PartitionProducers(
+                            partition=9, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message="no"
+                        ),
+                    ),
+                ),
+            )
+        ),
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: (
+        admin.DescribeTransactionsResponse,
+        inspection.DescribeTransactionsResponse(
+            transactions=(
+                inspection.DescribedTransaction(
+                    transactional_id="t",
+                    state="Ongoing",
+                    timeout_ms=60_000,
+                    start_ms=1_700_000_000_123,
+                    producer_id=4000,
+                    partitions=(TopicPartition("orders", 0), TopicPartition("orders", 2)),
+                ),
+                inspection.DescribedTransaction(transactional_id="u", state="Empty", start_ms=-1),
+            )
+        ),
+    ),
+    ApiKey.LIST_TRANSACTIONS: (
+        admin.ListTransactionsResponse,
+        inspection.ListTransactionsResponse(
+            unknown_states=("Nope",),
+            transactions=(
+                inspection.ListedTransaction(transactional_id="t", producer_id=4000, state="Empty"),
+            ),
+        ),
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: (
+        admin.ListConfigResourcesResponse,
+        inspection.ListConfigResourcesResponse(
+            resources=(inspection.ListedResource(resource_type=2, name="orders"),)
         ),
     ),
     ApiKey.SASL_HANDSHAKE: (

@@ -1,0 +1,118 @@
+"""What administrators ask about transactions, producers and settings: DescribeTransactions, ListTransactions,
+DescribeProducers (KIP-664), ListConfigResources (KIP-1142), without their wire form.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+
+class DescribeTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks about transactional ids."""
+
+    transactional_ids: tuple[str, ...]
+
+
+class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a transactional id stands; times in milliseconds."""
+
+    transactional_id: str
+    error_code: ErrorCode = ErrorCode.NONE
+    state: str = ""
+    timeout_ms: int = 0
+    start_ms: int = 0
+    """When the last transaction began; -1 if there was none."""
+    producer_id: int = 0
+    producer_epoch: int = 0
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+class DescribeTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer for each id, in the order of the request."""
+
+    transactions: tuple[DescribedTransaction, ...] = ()
+
+
+class ListTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for all transactional ids that match; what is empty or negative matches all."""
+
+    states: tuple[str, ...] = ()
+    producer_ids: tuple[int, ...] = ()
+    longer_than_ms: int = -1
+    pattern: str | None = None
+    """An RE2 expression for the whole id."""
+
+
+class ListedTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """One transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class ListTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The ids that the broker coordinates, and what of the states asked for is none."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    unknown_states: tuple[str, ...] = ()
+    transactions: tuple[ListedTransaction, ...] = ()
+
+
+class DescribeProducersRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks who produces to partitions."""
+
+    topics: tuple[OfTopic[int], ...]
+
+
+class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
+    """A producer as a log remembers it; -1 for what is not known."""
+
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    last_sequence: int = -1
+    last_timestamp: int = -1
+    coordinator_epoch: int = -1
+    transaction_start: int = -1
+
+
+class PartitionProducers(msgspec.Struct, frozen=True, kw_only=True):
+    """The producers of one partition."""
+
+    partition: int
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    producers: tuple[ActiveProducer, ...] = ()
+
+
+class DescribeProducersResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer for each partition of the request."""
+
+    topics: tuple[OfTopic[PartitionProducers], ...] = ()
+
+
+class ListConfigResourcesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks what has settings; no types are all types."""
+
+    resource_types: tuple[int, ...] = ()
+    known_types: frozenset[int] = frozenset()
+    """The types that the request's version knows."""
+
+
+class ListedResource(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that has settings."""
+
+    resource_type: int
+    name: str
+
+
+class ListConfigResourcesResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What has settings."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    resources: tuple[ListedResource, ...] = ()

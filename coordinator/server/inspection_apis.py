@@ -1,0 +1,132 @@
+"""Answers to DescribeProducers, DescribeTransactions, ListTransactions and ListConfigResources."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.consumer.regular_expressions import whole_matches
+from fencepost.coordinator.protocol import inspection
+from fencepost.coordinator.protocol.administration import ResourceType
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.transaction_records import TransactionValue
+from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.transactions.states import TransactionState
+
+
+def describe_producers(
+    services: Services, request: inspection.DescribeProducersRequest, asked: Asked
+) -> inspection.DescribeProducersResponse:
+    """Each partition by itself."""
+    return inspection.DescribeProducersResponse(
+        topics=tuple(
+            OfTopic(
+                name=topic.name,
+                partitions=tuple(_producers(services, topic.name, number) for number in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _producers(services: Services, topic: str | None, partition: int) -> inspection.PartitionProducers:
+    try:
+        log = services.log(services.cluster.find(topic, None), partition)
+    except ProtocolError as error:
+        return inspection.PartitionProducers(
+            partition=partition, error_code=error.code, error_message=error.message
+        )
+    return inspection.PartitionProducers(partition=partition, producers=tuple(log.producers.active()))
+
+
+def describe_transactions(
+    services: Services, request: inspection.DescribeTransactionsRequest, asked: Asked
+) -> inspection.DescribeTransactionsResponse:
+    """Each transactional id by itself."""
+    return inspection.DescribeTransactionsResponse(
+        transactions=tuple(_described(services, one) for one in request.transactional_ids)
+    )
+
+
+def _described(services: Services, transactional_id: str) -> inspection.DescribedTransaction:
+    code = ErrorCode.NONE
+    value = services.transactions.coordinator.transactions.get(transactional_id)
+    if not transactional_id:
+        code = ErrorCode.INVALID_REQUEST
+    elif services.transactions.leader_id(transactional_id) != services.node_id:
+        code = ErrorCode.NOT_COORDINATOR
+    elif value is None:
+        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    if code is not ErrorCode.NONE or value is None:
+        return inspection.DescribedTransaction(transactional_id=transactional_id, error_code=code)
+    return inspection.DescribedTransaction(
+        transactional_id=transactional_id,
+        state=TransactionState.of_code(value.status),
+        timeout_ms=value.timeout_ms,
+        start_ms=value.start_ms,
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        partitions=value.partitions,
+    )
+
+
+def list_transactions(
+    services: Services, request: inspection.ListTransactionsRequest, asked: Asked
+) -> inspection.ListTransactionsResponse:
+    """Those that this broker leads; an administrator asks all brokers."""
+    matches = None
+    if request.pattern:
+        try:
+            matches = whole_matches(request.pattern)
+        except ProtocolError as error:
+            return inspection.ListTransactionsResponse(error_code=error.code)
+    now_ms = services.transactions.now_ms()
+
+    def is_wanted(transactional_id: str, value: TransactionValue) -> bool:
+        return (
+            services.transactions.leader_id(transactional_id) == services.node_id
+            and (not request.producer_ids or value.producer_id in request.producer_ids)
+            and (not request.states or TransactionState.of_code(value.status) in request.states)
+            and (request.longer_than_ms < 0 or now_ms - value.start_ms > request.longer_than_ms)
+            and (matches is None or matches(transactional_id))
+        )
+
+    return inspection.ListTransactionsResponse(
+        unknown_states=tuple(state for state in request.states if state not in _STATES),
+        transactions=tuple(
+            inspection.ListedTransaction(
+                transactional_id=transactional_id,
+                producer_id=value.producer_id,
+                state=TransactionState.of_code(value.status),
+            )
+            for transactional_id, value in sorted(services.transactions.coordinator.transactions.items())
+            if is_wanted(transactional_id, value)
+        ),
+    )
+
+
+_STATES = frozenset({*TransactionState, "PrepareEpochFence"})
+
+
+def list_config_resources(
+    services: Services, request: inspection.ListConfigResourcesRequest, asked: Asked
+) -> inspection.ListConfigResourcesResponse:
+    """Topics and brokers all have settings; of groups those do that were given some."""
+    wanted = set(request.resource_types) or request.known_types
+    if not wanted <= request.known_types:
+        return inspection.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    nodes = [str(node.node_id) for node in services.cluster.nodes]
+    names = {
+        ResourceType.TOPIC: list(services.cluster.image.by_name),
+        ResourceType.BROKER: nodes,
+        ResourceType.BROKER_LOGGER: nodes,
+        ResourceType.GROUP: [
+            key.name for key in services.cluster.configs if key.resource_type == ResourceType.GROUP
+        ],
+    }
+    return inspection.ListConfigResourcesResponse(
+        resources=tuple(
+            inspection.ListedResource(resource_type=kind, name=name)
+            for kind, found in names.items()
+            if kind in wanted
+            for name in found
+        )
+    )
