@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import ssl
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from types import TracebackType
@@ -24,7 +26,7 @@ class StreamBroker:
     """Serves the RabbitMQ stream protocol; streams, offsets and groups are in memory.
 
     `port` 0 takes a free one. `users` are passwords by name, guest's among them unless others are given;
-    guest may connect from this machine only.
+    guest may connect from this machine only. With `tls` clients have to speak TLS.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class StreamBroker:
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,
         users: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
         virtual_hosts: Iterable[str] = ("/",),
         limits: Limits | None = None,
     ) -> None:
@@ -40,7 +43,7 @@ class StreamBroker:
         self._virtual_hosts = tuple(virtual_hosts)
         self._limits = limits or Limits()
         self._listener: Listener[Connection] = Listener(
-            host, port, max_connections=self._limits.max_connections
+            host, port, max_connections=self._limits.max_connections, tls=tls
         )
         self._node: Node | None = None
 
@@ -53,6 +56,7 @@ class StreamBroker:
     async def start(self) -> None:
         """Listen.
 
+        :raises FencepostError: for a user that can't be one.
         :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.
         """
         loop = asyncio.get_running_loop()
@@ -61,6 +65,7 @@ class StreamBroker:
         self._node = Node(
             Groups(clock.now_ms, later, node=NODE_NAME),
             now_ms=clock.now_ms,
+            secret=secrets.token_bytes(32),
             users=self._users,
             virtual_hosts=self._virtual_hosts,
             limits=self._limits,

@@ -22,8 +22,8 @@ from fencepost.coordinator.rabbit_server.session import Session, Step
 log = structlog.get_logger(__name__)
 
 _UNLIMITED: Final = 0x7FFF_FFFF
-_LAST_WORDS_S: Final = 2.0
-"""How long a client that was sent Close may go on sending; a socket that closes at once could lose it."""
+_LAST_WORDS_S: Final = 1.0
+"""How long a client may take to hang up that was told why; some miss what comes together with the end."""
 _HEARTBEAT: Final = encode(Heartbeat())
 _MISSED: Final = 2
 """Intervals without a byte after which a client counts as dead."""
@@ -123,22 +123,20 @@ class Connection(asyncio.Protocol):
             self._written_at = self._loop.time()
             self._transport.write(data)
 
-    def hang_up(self, reason: str = "") -> None:
-        """Close behind what was sent. With a reason the client may still be sending: it is heard out."""
+    def hang_up(self, reason: str, *, was_told: bool) -> None:
+        """Close behind what was sent; a client that was told why may do so itself."""
         if self._is_closing:
             return
         self._is_closing = True
-        if not reason:
-            self._transport.close()
-            return
-        if structlog.is_configured():
+        if reason and structlog.is_configured():
             # An application that set up no logging wants no line on its standard output.
             log.warning("connection_closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._loop.call_later(_LAST_WORDS_S, self._transport.abort)
+        if self._timer is not None:
+            self._timer.cancel()
+        if was_told:
+            self._timer = self._loop.call_later(_LAST_WORDS_S, self.close)
         else:
-            self._transport.close()
+            self.close()
 
     # -- frames -----------------------------------------------------------------------------------------
 

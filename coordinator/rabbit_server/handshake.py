@@ -76,7 +76,7 @@ def _sasl_authenticate(session: Session, frame: frames.SaslAuthenticate) -> Fram
         session.step = Step.TUNING
         limits = session.node.limits
         return frames.Tune(limits.frame_max, limits.heartbeat_s)
-    session.end(f"authentication failed: {code.name}")
+    session.end(f"authentication failed: {code.name}", was_told=True)
     return None
 
 
@@ -118,7 +118,7 @@ def _open(session: Session, frame: frames.Open) -> Frame | None:
     if frame.virtual_host not in session.node.virtual_hosts:
         code = ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
         session.send(frames.OpenResponse(frame.correlation_id, code))
-        session.end(f"there is no virtual host {frame.virtual_host!r}")
+        session.end(f"there is no virtual host {frame.virtual_host!r}", was_told=True)
         return None
     session.virtual_host = frame.virtual_host
     session.step = Step.OPEN
@@ -129,7 +129,7 @@ def _open(session: Session, frame: frames.Open) -> Frame | None:
 
 def _close(session: Session, frame: frames.Close) -> None:
     session.send(frames.CloseResponse(frame.correlation_id))
-    session.end()
+    session.end(was_told=True)
 
 
 def _heartbeat(session: Session, frame: frames.Heartbeat) -> None:

@@ -12,6 +12,7 @@ from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
 from fencepost.coordinator.rabbit_server.groups import Groups
 from fencepost.coordinator.rabbit_server.stream import Stream
+from fencepost.coordinator.sasl.credentials import check_user
 
 if TYPE_CHECKING:
     from fencepost.coordinator.rabbit_server.session import Session
@@ -36,30 +37,40 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node:
-    """One RabbitMQ, as its stream clients see it."""
+    """One RabbitMQ, as its stream clients see it. `secret` is random: passwords are kept as digests under it.
+
+    :raises FencepostError: for a name or a password that can't be one.
+    """
 
     def __init__(
         self,
         groups: Groups,
         *,
         now_ms: Callable[[], int],
+        secret: bytes,
         users: Mapping[str, str] | None = None,
         virtual_hosts: Iterable[str] = ("/",),
         limits: Limits | None = None,
     ) -> None:
+        known = DEFAULT_USERS if users is None else users
+        for name, password in known.items():
+            check_user(name, password)
         self.groups = groups
         self.now_ms = now_ms
         self.limits = limits or Limits()
         self.virtual_hosts = {name: Catalogue() for name in virtual_hosts}
         self.sessions: dict[Session, None] = {}
         """All that are connected."""
-        self._users = dict(DEFAULT_USERS if users is None else users)
+        self._secret = secret
+        self._digests = {name: self._digest(password) for name, password in known.items()}
 
     def is_user(self, name: str, password: str) -> bool:
         """Whether there is such a user, and that is the password."""
-        known = self._users.get(name)
-        given = password.encode()
-        return hmac.compare_digest(given, (known or "").encode()) and known is not None
+        return hmac.compare_digest(self._digest(password), self._digests.get(name, b""))
+
+    def _digest(self, password: str) -> bytes:
+        """What is kept of a password."""
+        return hmac.digest(self._secret, password.encode(), "sha256")
 
     def forget(self, virtual_host: str, stream: Stream) -> None:
         """A stream was deleted: tell those who publish to it or read it."""

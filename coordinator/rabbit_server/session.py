@@ -52,8 +52,8 @@ class Socket(Protocol):
     def write(self, data: bytes) -> None:
         """Send."""
 
-    def hang_up(self, reason: str) -> None:
-        """Close behind what was sent; a reason is one to complain about."""
+    def hang_up(self, reason: str, *, was_told: bool) -> None:
+        """Close behind what was sent. A reason is one to complain about; the client may have been told it."""
 
 
 Handler: TypeAlias = Callable[["Session", Any], Frame | None]
@@ -131,13 +131,13 @@ class Session:
             too_large = isinstance(error, FrameTooLarge)
             code = ResponseCode.FRAME_TOO_LARGE if too_large else ResponseCode.UNKNOWN_FRAME
             self.send(frames.Close(1, code, "frame too large" if too_large else "unknown frame"))
-        self.end(str(error))
+        self.end(str(error), was_told=self.step is Step.OPEN)
 
-    def end(self, reason: str = "") -> None:
+    def end(self, reason: str = "", *, was_told: bool = False) -> None:
         """Close the connection behind what was sent. A reason is one to complain about."""
         if self.step is not Step.CLOSED:
             self.lost()
-            self.socket.hang_up(reason)
+            self.socket.hang_up(reason, was_told=was_told)
 
     def lost(self) -> None:
         """The connection is no more: neither are its publishers and consumers."""

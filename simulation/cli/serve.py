@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
+class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is told once connections are accepted."""
 
     ready: str
@@ -36,6 +38,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     topics: Mapping[str, int]
+    rabbit_stream: str | None = None
+    """Address and port of RabbitMQ's stream protocol, if it is served."""
 
 
 def serve(
@@ -75,13 +79,23 @@ def serve(
         Path | None, Parameter(help="PEM certificate, with its chain: clients have to speak TLS.")
     ] = None,
     tls_key: Annotated[Path | None, Parameter(help="PEM key of it, if it is not in the same file.")] = None,
+    rabbit_stream: Annotated[
+        int | None,
+        Parameter(
+            validator=Number(gte=0, lte=65535),
+            help="Serve RabbitMQ's stream protocol too, on this port; 0 takes a free one.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Serve the Kafka protocol to your own clients. Prints `fencepost ready HOST:PORT` when it accepts them.
 
+    With --rabbit-stream a second line says `fencepost ready rabbit-stream HOST:PORT`.
+
     Ends with SIGTERM or Ctrl-C. Without --journal everything is in memory and gone with it.
     """
     _require("kio")
+    from fencepost.coordinator.rabbit_server.broker import StreamBroker
     from fencepost.coordinator.server.serve import serve as run_server
 
     counts = _topics(topics or [])
@@ -90,14 +104,26 @@ def serve(
     configure_logs("info")
     storage = _storage(journal, settings, journal_records, journal_repair)
 
-    def tell(broker: Broker) -> None:
+    def tell(broker: Broker, rabbit: StreamBroker | None) -> None:
+        address = None if rabbit is None else rabbit.address
         if json:
-            print_json(Ready(ready=broker.bootstrap_servers, host=host, port=broker.port, topics=counts))
-        else:
-            print_text(f"fencepost ready {broker.bootstrap_servers}")
+            ready = broker.bootstrap_servers
+            print_json(Ready(ready=ready, host=host, port=broker.port, topics=counts, rabbit_stream=address))
+            return
+        print_text(f"fencepost ready {broker.bootstrap_servers}")
+        if address is not None:
+            print_text(f"fencepost ready rabbit-stream {address}")
 
-    serving = run_server(host, port, counts, settings, tell, storage=storage, users=users, tls=tls)
-    asyncio.run(_until_told(serving))
+    async def serving() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            rabbit = None
+            if rabbit_stream is not None:
+                rabbit = StreamBroker(host=host, port=rabbit_stream, users=users or None, tls=tls)
+                await stack.enter_async_context(rabbit)
+            told = partial(tell, rabbit=rabbit)
+            await run_server(host, port, counts, settings, told, storage=storage, users=users, tls=tls)
+
+    asyncio.run(_until_told(serving()))
     return 0
 
 

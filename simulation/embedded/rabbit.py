@@ -15,7 +15,7 @@ from fencepost.simulation.embedded.rabbit_groups import (
     StreamGroup,
     StreamGroupControls,
 )
-from fencepost.simulation.embedded.settings import duration, whole
+from fencepost.simulation.embedded.settings import Tls, duration, tls_of, users_of, whole
 from fencepost.simulation.embedded.thread import LoopThread, on_loop
 
 if TYPE_CHECKING:
@@ -155,8 +155,9 @@ class EmbeddedRabbitStream(RabbitStreamControls[StreamGroup]):
             rabbit.group("orders", "billing").wait_settled(consumers=2)
 
     Entered with `async with`, waiting is awaited. Either way the node has a thread and an event loop of its
-    own. Everything is in memory. `port` 0 takes a free one. `users` are passwords by name instead of guest's.
-    A client that does not answer a ConsumerUpdate for `request_timeout` seconds is cut off.
+    own. Everything is in memory. `port` 0 takes a free one. `users` are passwords by name instead of guest's;
+    with `tls`, an `ssl.SSLContext` or the PEM files (certificate, key), clients have to speak TLS. A client
+    that does not answer a ConsumerUpdate for `request_timeout` seconds is cut off.
 
     :raises FencepostError: for settings that make no sense, and on entering if the port can't be listened on.
     """
@@ -167,13 +168,15 @@ class EmbeddedRabbitStream(RabbitStreamControls[StreamGroup]):
         host: str = "127.0.0.1",
         port: int = 0,
         users: Mapping[str, str] | None = None,
+        tls: Tls = None,
         request_timeout: float = 60.0,
     ) -> None:
         super().__init__(LoopThread("fencepost-embedded-rabbit", "this RabbitMQ"), StreamGroup)
         self._settings: dict[str, Any] = {
             "host": host,
             "port": whole("port", port, 0, 65_535),
-            "users": users,
+            "users": users_of(users) or None,
+            "tls": tls_of(tls),
             "request_timeout_s": duration("request_timeout", request_timeout),
         }
 

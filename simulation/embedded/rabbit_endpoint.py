@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -34,10 +35,16 @@ class RabbitEndpoint:
     """A broker, and what a test may do to it. What is refused is raised as `FencepostError`."""
 
     def __init__(
-        self, *, host: str, port: int, users: Mapping[str, str] | None, request_timeout_s: float
+        self,
+        *,
+        host: str,
+        port: int,
+        users: Mapping[str, str] | None,
+        tls: ssl.SSLContext | None,
+        request_timeout_s: float,
     ) -> None:
         limits = Limits(request_timeout_ms=max(1, round(request_timeout_s * 1000)))
-        self.broker = StreamBroker(host=host, port=port, users=users, limits=limits)
+        self.broker = StreamBroker(host=host, port=port, users=users, tls=tls, limits=limits)
         self.waiting = Waiting()
 
     async def start(self) -> None:

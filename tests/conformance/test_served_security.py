@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 
 import aiokafka
 import pytest
+import rstream
 from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
+from rstream.exceptions import AuthenticationFailure
 
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost.simulation.embedded import EmbeddedKafka, EmbeddedRabbitStream
 
 pytestmark = [
     pytest.mark.real,
@@ -223,3 +225,15 @@ def test_fencepost_serve_lets_users_in_whose_passwords_are_in_no_process_list(
     assert "the login by PLAIN failed" in told
     for secret in (*USERS.values(), "geheim"):
         assert secret not in told
+
+
+async def test_rstream_is_let_in_with_the_right_password_only(pem: tuple[Path, Path]) -> None:
+    context = ssl.create_default_context(cafile=pem[0])
+    with EmbeddedRabbitStream(users=USERS, tls=pem) as rabbit:
+        settings: dict[str, Any] = {"host": rabbit.host, "port": rabbit.port, "ssl_context": context}
+        async with rstream.Producer(**settings, username="bob", password=USERS["bob"]) as producer:
+            await producer.create_stream("letters")
+            await asyncio.wait_for(producer.send_wait("letters", b"sealed"), LIMIT_S)
+        assert [each.value for each in rabbit.messages("letters")] == [b"sealed"]
+        with pytest.raises(AuthenticationFailure):
+            await rstream.Producer(**settings, username="guest", password="guest").start()

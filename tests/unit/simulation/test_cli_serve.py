@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.rabbit_codec.codec import encode
+from fencepost.coordinator.rabbit_codec.frames import PeerProperties
 from fencepost.simulation.cli import main
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE, users_from
 from fencepost.simulation.cli.serve import _topics
@@ -38,9 +40,27 @@ def test_it_says_when_it_is_ready_and_ends_when_it_is_told(number: signal.Signal
 
 
 @pytest.mark.real
+def test_rabbitmq_s_streams_are_served_beside() -> None:
+    greeting = encode(PeerProperties(1))
+    with subprocess.Popen(
+        [*SERVE, "--rabbit-stream", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("fencepost ready 127.0.0.1:")
+        line = process.stdout.readline()
+        ready = re.fullmatch(r"fencepost ready rabbit-stream (127\.0\.0\.1):(\d+)\n", line)
+        assert ready is not None, line
+        with socket.create_connection((ready[1], int(ready[2])), timeout=20) as client:
+            client.sendall(greeting)
+            assert client.recv(4) != b""
+            process.terminate()
+            assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.real
 def test_json_is_one_document_with_the_address() -> None:
     with subprocess.Popen(
-        [*SERVE, "--json", "--topics", "a:1,b:2"],
+        [*SERVE, "--json", "--topics", "a:1,b:2", "--rabbit-stream", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -56,6 +76,7 @@ def test_json_is_one_document_with_the_address() -> None:
         document = json.loads(text)
         assert document["topics"] == {"a": 1, "b": 2}
         assert document["ready"] == f"127.0.0.1:{document['port']}"
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", document["rabbit_stream"])
 
 
 @pytest.mark.real

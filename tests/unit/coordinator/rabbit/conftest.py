@@ -49,7 +49,7 @@ class Client:
             assert len(data) == size + 4
             self.got.append(decode(data[4:]))
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: str, *, was_told: bool) -> None:
         self.hung_up = reason
 
     # the client's side
@@ -154,7 +154,7 @@ class Rig:
         self.now_ms = 1_000_000
         self._later: list[Callable[[], None]] = []
         groups = Groups(lambda: self.now_ms, self._later.append, node="n1")
-        self.node = Node(groups, now_ms=lambda: self.now_ms, limits=Limits(**limits))
+        self.node = Node(groups, now_ms=lambda: self.now_ms, secret=b"secret", limits=Limits(**limits))
         self._count = 0
 
     def settle(self) -> None:
