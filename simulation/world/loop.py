@@ -1,9 +1,9 @@
 """An asyncio loop on a virtual clock: integer microseconds, ties in the order of insertion, nothing outside.
 
-One heap of (time, sequence) holds everything that is going to happen. Ready callbacks run first; when
-none is left the clock jumps to the next entry of the heap. Two things feed the heap: asyncio's own
-timers, and `schedule`, which takes a plain function and one argument and makes no handle, for
-deliveries of the network and timers of hosts.
+A heap of (time, sequence) holds what is going to happen soon; what is later waits unsorted in slots of
+a tenth of a second. Ready callbacks run first; when none is left the clock jumps to the next entry of the
+heap. Two things feed it: asyncio's own timers, and `schedule`, which takes a plain function and one
+argument and makes no handle, for deliveries of the network and timers of hosts.
 
 Runs are repeatable: tasks and futures hash by a counter instead of their address, so that sets of
 them (asyncio.wait, anyio, TaskGroup) iterate in the same order in every process. Whatever would bring
@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVarTuple, Unpack
 Arguments = TypeVarTuple("Arguments")
 
 _PURGE_FROM = 4096
-"""Cancelled entries that the heap may hold before they are worth being swept out."""
+"""Cancelled entries that may be held before they are worth being swept out."""
+_SLOT_BITS = 17
+"""A slot is 2**17 microseconds long: most timers of a host are some slots away, most deliveries are not."""
 
 
 class Deadlock(RuntimeError):
@@ -137,6 +139,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.on_task_failed: Callable[[BaseException], None] | None = None
         """Called with the exception that a task ended with, whether or not somebody waits for the task."""
         self._heap: list[Entry] = []
+        """What happens before `_horizon_us`."""
+        self._horizon_us = 0
+        self._slots: dict[int, list[Entry]] = {}
+        """What happens later, by the number of the slot; none is empty."""
+        self._next_slots: list[int] = []
+        """The heap of their numbers."""
         self._sequence = 0
         self._cancelled = 0
         self._thread = threading.get_ident()
@@ -150,13 +158,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
         """Run `action(argument)` at that time. It can't be taken back. An exception ends the run."""
         self._sequence = sequence = self._sequence + 1
-        heappush(self._heap, (when_us, sequence, action, argument))
+        entry = (when_us, sequence, action, argument)
+        if when_us < self._horizon_us:
+            heappush(self._heap, entry)
+            return
+        slot = when_us >> _SLOT_BITS
+        entries = self._slots.get(slot)
+        if entries is None:
+            self._slots[slot] = [entry]
+            heappush(self._next_slots, slot)
+        else:
+            entries.append(entry)
 
     def timer(self, when_us: int, action: Callable[[Any], Any], argument: object) -> Timer:
         """As `schedule`, but with a way to take it back."""
         timer = Timer(self, action, argument)
-        self._sequence = sequence = self._sequence + 1
-        heappush(self._heap, (when_us, sequence, _run_timer, timer))
+        self.schedule(when_us, _run_timer, timer)
         return timer
 
     def run_until(self, when_us: int) -> None:
@@ -241,6 +258,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Forget what has not happened."""
         super().close()
         self._heap.clear()
+        self._slots.clear()
+        self._next_slots.clear()
 
     # -- the run ----------------------------------------------------------------------------------------
 
@@ -263,21 +282,37 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if ready:
                     continue
                 if not heap:
-                    self._report_deadlock()
+                    self._open_slot()
                 self.now_us, _, action, argument = heappop(heap)
                 count += 1
                 action(argument)
         finally:
             self.events = count
 
-    def note_cancelled(self) -> None:
-        """Count a cancelled entry of the heap; sweep them out when they are half of it."""
-        self._cancelled += 1
-        if self._cancelled < _PURGE_FROM or self._cancelled * 2 < len(self._heap):
-            return
-        self._heap[:] = [entry for entry in self._heap if not _is_dead(entry)]
+    def _open_slot(self) -> None:
+        """Sort what happens next into the empty heap."""
+        if not self._next_slots:
+            self._report_deadlock()
+        slot = heappop(self._next_slots)
+        self._horizon_us = (slot + 1) << _SLOT_BITS
+        self._heap += self._slots.pop(slot)
         heapify(self._heap)
+
+    def note_cancelled(self) -> None:
+        """Count a cancelled entry; sweep them out when they are half of all."""
+        self._cancelled += 1
+        if self._cancelled % _PURGE_FROM or self._cancelled * 2 < self.pending():
+            return
+        for entries in (self._heap, *self._slots.values()):
+            entries[:] = [entry for entry in entries if not _is_dead(entry)]
+        heapify(self._heap)
+        self._slots = {slot: entries for slot, entries in self._slots.items() if entries}
+        self._next_slots = sorted(self._slots)
         self._cancelled = 0
+
+    def pending(self) -> int:
+        """How many entries wait for their time, cancelled ones included."""
+        return len(self._heap) + sum(map(len, self._slots.values()))
 
     def _give_up(self, limit: int) -> NoReturn:
         raise TooManyEvents(f"{limit} events were not enough; virtual time is {self.now_us} us")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -56,8 +57,30 @@ async def test_a_cancelled_timer_does_not_run():
 def test_cancelled_timers_do_not_pile_up():
     loop = VirtualLoop()
     for i in range(100_000):
-        loop.timer(10_000_000 + i, print, i).cancel()
-    assert len(loop._heap) < 10_000
+        loop.timer(10_000_000 + 100 * i, print, i).cancel()
+    assert loop.pending() < 10_000
+    loop.close()
+
+
+def test_what_is_scheduled_runs_in_the_order_of_time_and_of_insertion():
+    loop = VirtualLoop()
+    rng = random.Random(5)
+    moments = [rng.randrange(3_000_000) for _ in range(300)] + [131_071, 131_072, 131_073, 262_144] * 3
+    ran: list[tuple[int, int, int]] = []
+
+    def run(entry: tuple[int, int]) -> None:
+        ran.append((loop.now_us, *entry))
+        if entry[1] % 3 == 0:  # what happens at once, soon, and much later
+            for delay in (0, 50, 400_000):
+                loop.schedule(loop.now_us + delay, after.append, (loop.now_us + delay, len(after)))
+
+    after: list[tuple[int, int]] = []
+    for number, moment in enumerate(moments):
+        loop.schedule(moment, run, (moment, number))
+    loop.run_until(10_000_000)
+    assert ran == sorted((moment, moment, number) for number, moment in enumerate(moments))
+    assert len(after) == 3 * len(range(0, len(moments), 3))
+    assert [moment for moment, _ in after] == sorted(moment for moment, _ in after)
     loop.close()
 
 
