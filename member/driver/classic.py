@@ -32,7 +32,7 @@ from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.driver.listener import MemberObserver, RebalanceListener
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.shell import error_of
-from fencepost.member.driver.transport import Clock, Transport
+from fencepost.member.driver.transport import Clock, Reply, Transport
 
 
 class ClassicTransport(Transport, Protocol):
@@ -91,15 +91,15 @@ class ClassicDriver(MemberDriver):
     # -- carrying actions out ----------------------------------------------------------------------------
 
     def _send_group_request(self, action: SendGroupRequest) -> None:
-        future = self._transport.send(action.request, action.timeout_ms)
-        future.add_done_callback(functools.partial(self._group_request_done, action))
+        reply = self._transport.send(action.request, action.timeout_ms)
+        reply.add_done_callback(functools.partial(self._group_request_done, action))
 
-    def _group_request_done(self, action: SendGroupRequest, future: asyncio.Future[Any]) -> None:
-        error = error_of(future)
+    def _group_request_done(self, action: SendGroupRequest, reply: Reply[Any]) -> None:
+        error = error_of(reply)
         if self._stopped:
             return
         if error is None:
-            response = future.result()
+            response = reply.result()
         elif isinstance(error, ProtocolError):
             response = _refusal(action.request, error.code)
         else:
@@ -108,8 +108,8 @@ class ClassicDriver(MemberDriver):
         self._run(self._member.group_answered(action.token, response, self._clock.now_ms()))
 
     def _count_partitions(self, action: CountPartitions) -> None:
-        future = self._transport.partition_counts(action.topics)
-        future.add_done_callback(functools.partial(self._done, action.token, self._member.partitions_counted))
+        reply = self._transport.partition_counts(action.topics)
+        reply.add_done_callback(functools.partial(self._done, action.token, self._member.partitions_counted))
 
     def _moved(self, action: ClassicMoved) -> None:
         self._on_moved(action.target)

@@ -6,7 +6,6 @@ done-callback feeds the machine.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import random
@@ -23,7 +22,7 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver, RebalanceListener
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.shell import error_of
-from fencepost.member.driver.transport import Clock, Transport
+from fencepost.member.driver.transport import Clock, Reply, Transport
 
 
 class ConsumerDriver(MemberDriver):
@@ -46,7 +45,7 @@ class ConsumerDriver(MemberDriver):
         member = ConsumerMember(group_id, member_id, config or ConsumerConfig(), rng)
         super().__init__(member, transport, clock, listener=listener, observer=observer)
         self._heartbeat: SendHeartbeat | None = None
-        self._heartbeat_answered: Callable[[asyncio.Future[Any]], None] = self._discard
+        self._heartbeat_answered: Callable[[Reply[Any]], None] = self._discard
 
     @property
     def state(self) -> ConsumerMemberState:
@@ -59,15 +58,15 @@ class ConsumerDriver(MemberDriver):
             self._heartbeat_answered = functools.partial(self._heartbeat_done, action)
         if self._observer is not None:
             self._observer.on_request(action.request)
-        future = self._transport.send(action.request, self._member.config.request_timeout_ms)
-        future.add_done_callback(self._heartbeat_answered)
+        reply = self._transport.send(action.request, self._member.config.request_timeout_ms)
+        reply.add_done_callback(self._heartbeat_answered)
 
-    def _heartbeat_done(self, action: SendHeartbeat, future: asyncio.Future[Any]) -> None:
-        error = error_of(future)
+    def _heartbeat_done(self, action: SendHeartbeat, reply: Reply[Any]) -> None:
+        error = error_of(reply)
         if self._stopped:
             return
         if error is None:
-            response = future.result()
+            response = reply.result()
         elif isinstance(error, ProtocolError):
             response = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         else:
@@ -83,12 +82,12 @@ class ConsumerDriver(MemberDriver):
         self._arm()
 
     def _resolve_topic_names(self, action: ResolveTopicNames) -> None:
-        future = self._transport.topic_names(action.topic_ids)
-        future.add_done_callback(functools.partial(self._done, action.token, self._member.topic_names_found))
+        reply = self._transport.topic_names(action.topic_ids)
+        reply.add_done_callback(functools.partial(self._done, action.token, self._member.topic_names_found))
 
     @staticmethod
-    def _discard(future: asyncio.Future[Any]) -> None:
-        error_of(future)
+    def _discard(reply: Reply[Any]) -> None:
+        error_of(reply)
 
     def _moved(self, action: Moved) -> None:
         if self._observer is not None:

@@ -32,7 +32,14 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.positions import Positions
 from fencepost.member.driver.listener import MemberObserver, NoListener, Phase, RebalanceListener
-from fencepost.member.driver.transport import Clock, RequestTimedOut, TimerHandle, Transport, TransportError
+from fencepost.member.driver.transport import (
+    Clock,
+    Reply,
+    RequestTimedOut,
+    TimerHandle,
+    Transport,
+    TransportError,
+)
 
 _logger = structlog.get_logger("fencepost.member")
 
@@ -178,11 +185,11 @@ class MachineShell:
     # -- carrying actions out ----------------------------------------------------------------------------
 
     def _find_coordinator(self, action: FindCoordinator) -> None:
-        future = self._transport.find_coordinator(self._member.group_id)
-        future.add_done_callback(functools.partial(self._coordinator_done, action.token))
+        reply = self._transport.find_coordinator(self._member.group_id)
+        reply.add_done_callback(functools.partial(self._coordinator_done, action.token))
 
-    def _coordinator_done(self, token: int, future: asyncio.Future[None]) -> None:
-        error = error_of(future)
+    def _coordinator_done(self, token: int, reply: Reply[None]) -> None:
+        error = error_of(reply)
         if self._stopped:
             return
         if error is None:
@@ -193,33 +200,33 @@ class MachineShell:
             self._failed(token, error)
 
     def _find_log_offsets(self, action: FindLogOffsets) -> None:
-        future = self._transport.log_offsets(action.partitions, earliest=action.earliest)
-        future.add_done_callback(functools.partial(self._done, action.token, self._member.log_offsets_found))
+        reply = self._transport.log_offsets(action.partitions, earliest=action.earliest)
+        reply.add_done_callback(functools.partial(self._done, action.token, self._member.log_offsets_found))
 
     def _fetch_offsets(self, action: FetchOffsets) -> None:
-        future = self._transport.send(action.request, self._member.config.request_timeout_ms)
-        future.add_done_callback(functools.partial(self._fetch_done, action))
+        reply = self._transport.send(action.request, self._member.config.request_timeout_ms)
+        reply.add_done_callback(functools.partial(self._fetch_done, action))
 
-    def _fetch_done(self, action: FetchOffsets, future: asyncio.Future[Any]) -> None:
-        error = error_of(future)
+    def _fetch_done(self, action: FetchOffsets, reply: Reply[Any]) -> None:
+        error = error_of(reply)
         if isinstance(error, ProtocolError) and not self._stopped:
             refused = OffsetFetchResponse(group_id=self._member.group_id, error_code=error.code)
             self._run(self._member.offsets_fetched(action.token, refused, self._clock.now_ms()))
         else:
-            self._done(action.token, self._member.offsets_fetched, future)
+            self._done(action.token, self._member.offsets_fetched, reply)
 
     def _send_commit(self, action: SendCommit) -> None:
         if self._observer is not None:
             self._observer.on_request(action.request)
-        future = self._transport.send(action.request, self._member.config.request_timeout_ms)
-        future.add_done_callback(functools.partial(self._commit_done, action))
+        reply = self._transport.send(action.request, self._member.config.request_timeout_ms)
+        reply.add_done_callback(functools.partial(self._commit_done, action))
 
-    def _commit_done(self, action: SendCommit, future: asyncio.Future[Any]) -> None:
-        error = error_of(future)
+    def _commit_done(self, action: SendCommit, reply: Reply[Any]) -> None:
+        error = error_of(reply)
         if self._stopped:
             return
         if error is None:
-            response = future.result()
+            response = reply.result()
         elif isinstance(error, ProtocolError):
             response = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, error.code))
         else:
@@ -231,12 +238,12 @@ class MachineShell:
             self._observer.on_commit(action.request, response)
         self._run(self._member.commit_answered(action.token, response, self._clock.now_ms()))
 
-    def _done(self, token: int, answered: Answered, future: asyncio.Future[Any]) -> None:
-        error = error_of(future)
+    def _done(self, token: int, answered: Answered, reply: Reply[Any]) -> None:
+        error = error_of(reply)
         if self._stopped:
             return
         if error is None:
-            self._run(answered(token, future.result(), self._clock.now_ms()))
+            self._run(answered(token, reply.result(), self._clock.now_ms()))
         else:
             self._failed(token, error)
 
@@ -295,11 +302,11 @@ class MachineShell:
     """What carries an action out."""
 
 
-def error_of(future: asyncio.Future[Any]) -> Exception | None:
-    """The future's exception; a cancelled request counts as disconnected."""
-    if future.cancelled():
+def error_of(reply: Reply[Any]) -> Exception | None:
+    """The reply's exception; a cancelled request counts as disconnected."""
+    if reply.cancelled():
         return TransportError("the request was cancelled")
-    error = future.exception()
+    error = reply.exception()
     if error is None or isinstance(error, Exception):
         return error
     raise error
