@@ -106,10 +106,6 @@ class HostClock:
 
     def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> HostTimer:
         """Run the callback once `now_ms` has reached that time."""
-        return HostTimer(self._host, self.true_us(when_ms), callback, args)
-
-    def true_us(self, when_ms: int) -> int:
-        """The first moment of the world at which this clock shows that time, or now."""
-        local = when_ms * 1_000 - self.offset_us
-        true = -(-local * 1_000_000 // (1_000_000 + self.drift_ppm))
-        return max(true, self._loop.now_us)
+        local_us = when_ms * 1_000 - self.offset_us
+        true_us = -(-local_us * 1_000_000 // (1_000_000 + self.drift_ppm))  # the first moment of that time
+        return HostTimer(self._host, max(true_us, self._loop.now_us), callback, args)
