@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
-from fencepost.coordinator.consumer.states import GroupState
+from fencepost.coordinator.consumer.states import GroupState, MemberState
 from fencepost.coordinator.consumer.subscription import SubscriptionCounts
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions
@@ -51,8 +51,8 @@ class ConsumerGroup:
 
     __slots__ = (
         "_members",
-        "_reconciled",
         "_resolved",
+        "_stable_at",
         "_static_members",
         "_targets",
         "assignment_epoch",
@@ -79,7 +79,8 @@ class ConsumerGroup:
         self._targets: dict[MemberId, Partitions] = {}
         self._static_members: dict[str, MemberId] = {}
         self._resolved: dict[str, ConsumerGroupRegularExpressionValue] = {}
-        self._reconciled = 0
+        self._stable_at: dict[int, int] = {}
+        """How many members are stable, by their epochs."""
         self.members: Mapping[MemberId, ConsumerGroupMember] = MappingProxyType(self._members)
         self.targets: Mapping[MemberId, Partitions] = MappingProxyType(self._targets)
         self.static_members: Mapping[str, MemberId] = MappingProxyType(self._static_members)
@@ -96,7 +97,7 @@ class ConsumerGroup:
             return EMPTY
         if self.group_epoch > self.assignment_epoch:
             return ASSIGNING
-        if self._reconciled < len(self._members):
+        if self._stable_at.get(self.assignment_epoch, 0) < len(self._members):
             return RECONCILING
         return STABLE
 
@@ -149,7 +150,7 @@ class ConsumerGroup:
             "by_regex": dict(self.counts.by_regex),
             "regexes": dict(self.counts.regexes),
             "assignors": dict(self.counts.assignors),
-            "reconciled": self._reconciled,
+            "stable_at": dict(self._stable_at),
         }
 
     def records(self) -> tuple[Record, ...]:
@@ -223,8 +224,6 @@ class ConsumerGroup:
             _broken(key, f"the assignment still has {len(self._targets)} members")
         self.assignment_epoch = LEAVE_EPOCH if value is None else value.assignment_epoch
         self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp_ms
-        epoch = self.assignment_epoch
-        self._reconciled = sum(member.is_reconciled_to(epoch) for member in self._members.values())
 
     def apply_target(
         self,
@@ -280,14 +279,16 @@ class ConsumerGroup:
             self.partition_epochs.replace(old, new)
         except ValueError as error:
             _broken(key, str(error))
-        epoch = self.assignment_epoch
         if new is not None:
             self._members[new.member_id] = new
-            self._reconciled += new.is_reconciled_to(epoch)
+            if new.state is MemberState.STABLE:
+                self._stable_at[new.member_epoch] = self._stable_at.get(new.member_epoch, 0) + 1
         elif old is not None:
             del self._members[old.member_id]
-        if old is not None:
-            self._reconciled -= old.is_reconciled_to(epoch)
+        if old is not None and old.state is MemberState.STABLE:
+            left = self._stable_at.pop(old.member_epoch) - 1
+            if left:
+                self._stable_at[old.member_epoch] = left
 
     def _forget_instance(self, old: ConsumerGroupMember) -> None:
         """Frees the instance id if it is still this member's (KAFKA-20747)."""

@@ -84,7 +84,8 @@ def compute_target(
     records = []
     for member_id in spec.subscriptions:
         partitions = answer.get(member_id, NO_PARTITIONS)
-        if spec.targets.get(member_id) != partitions:
+        before = spec.targets.get(member_id)
+        if before is not partitions and before != partitions:
             key = ConsumerGroupTargetAssignmentMemberKey(group.group_id, member_id)
             records.append(Record(key, ConsumerGroupTargetAssignmentMemberValue(partitions)))
     records.append(
@@ -100,28 +101,49 @@ def _group_spec(
     group: ConsumerGroup, member: ConsumerGroupMember, counts: SubscriptionCounts, image: TopicsImage
 ) -> GroupSpec:
     members = _members(group, member)
-    subscriptions: dict[MemberId, tuple[TopicId, ...]] = {}
-    shared: dict[tuple[tuple[str, ...], str | None], tuple[TopicId, ...]] = {}
-    instances: dict[MemberId, str] = {}
-    for member_id, each in members.items():
-        key = each.subscribed_topic_names, each.regex
-        ids = shared.get(key)
-        if ids is None:
-            ids = shared[key] = topic_ids(effective_topics(each, group.resolved), image)
-        subscriptions[member_id] = ids
-        if each.instance_id is not None:
-            instances[member_id] = each.instance_id
-    topics = sorted({topic_id for ids in shared.values() for topic_id in ids})
-    targets = {m: group.targets[m] for m in members if m in group.targets}
+    homogeneous = counts.homogeneous(len(members))
+    if homogeneous:  # each join of a large group comes here: nothing that looks at each of its members
+        ids = topic_ids(effective_topics(member, group.resolved), image)
+        subscriptions, topics = dict.fromkeys(members, ids), ids
+    else:
+        subscriptions = _subscriptions(group, members, image)
+        topics = tuple(sorted({topic_id for ids in subscriptions.values() for topic_id in ids}))
+    targets = dict(group.targets)
+    if not targets.keys() <= members.keys():
+        targets = {member_id: held for member_id, held in targets.items() if member_id in members}
     if replaced_id(group, member) is not None:
         targets[member.member_id] = _target_of(group, member)
     return GroupSpec(
         subscriptions=subscriptions,
         partitions={topic_id: image.by_id[topic_id].partitions for topic_id in topics},
         targets=targets,
-        instance_ids=instances,
-        homogeneous=counts.homogeneous(len(members)),
+        instance_ids=_instances(group, members, member),
+        homogeneous=homogeneous,
     )
+
+
+def _subscriptions(
+    group: ConsumerGroup, members: Mapping[MemberId, ConsumerGroupMember], image: TopicsImage
+) -> dict[MemberId, tuple[TopicId, ...]]:
+    subscriptions: dict[MemberId, tuple[TopicId, ...]] = {}
+    shared: dict[tuple[tuple[str, ...], str | None], tuple[TopicId, ...]] = {}
+    for member_id, each in members.items():
+        key = each.subscribed_topic_names, each.regex
+        ids = shared.get(key)
+        if ids is None:
+            ids = shared[key] = topic_ids(effective_topics(each, group.resolved), image)
+        subscriptions[member_id] = ids
+    return subscriptions
+
+
+def _instances(
+    group: ConsumerGroup, members: Mapping[MemberId, ConsumerGroupMember], member: ConsumerGroupMember
+) -> dict[MemberId, str]:
+    if not group.static_members and member.instance_id is None:
+        return {}
+    return {
+        member_id: each.instance_id for member_id, each in members.items() if each.instance_id is not None
+    }
 
 
 def _members(group: ConsumerGroup, member: ConsumerGroupMember) -> Mapping[MemberId, ConsumerGroupMember]:
