@@ -18,6 +18,7 @@ from fencepost.coordinator.codec import (
     offsets,
     sasl,
     schema,
+    streams,
     transactions,
 )
 from fencepost.coordinator.codec.context import RequestContext
@@ -69,6 +70,8 @@ class ApiKey(enum.IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
 
 
 class Api(NamedTuple):
@@ -228,6 +231,8 @@ _APIS: tuple[Api, ...] = (
         cluster.decode_describe_topic_partitions,
         cluster.encode_describe_topic_partitions,
     ),
+    Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, 0, streams.decode_heartbeat, streams.encode_heartbeat),
+    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0, streams.decode_describe, streams.encode_describe),
 )
 
 REGISTRY: dict[int, Api] = {int(api.key): api for api in _APIS}

@@ -15,6 +15,7 @@ from fencepost.coordinator.protocol.administration import (
 )
 from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.server.cluster import check_partitions, check_topic_name
 from fencepost.coordinator.server.config_apis import topic_entries
 from fencepost.coordinator.server.services import Asked, Services
@@ -63,6 +64,20 @@ def _create(services: Services, topic: NewTopic, validate_only: bool, twice: boo
         )
     except ProtocolError as error:
         return CreatedTopic(name=topic.name, error_code=error.code, error_message=error.message)
+
+
+def create_internal_topic(services: Services, topic: TopicInfo) -> str | None:
+    """Create a topic that a Streams application needs; why it could not be created, if it was not."""
+    if topic.name in services.cluster.image.by_name:
+        return None
+    wanted = NewTopic(
+        name=topic.name,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor or DEFAULT,
+        configs=dict(topic.configs),
+    )
+    created = _create(services, wanted, False, False)
+    return None if created.error_code is ErrorCode.NONE else created.error_message
 
 
 def _partitions_of(services: Services, topic: NewTopic) -> int:

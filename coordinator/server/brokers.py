@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import Credentials
+from fencepost.coordinator.server.admin_apis import create_internal_topic
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.connection import Connection
@@ -123,6 +124,7 @@ class Brokers:
             )
             for node_id in self.groups.node_ids
         )
+        self.groups.internal_topics.create = partial(create_internal_topic, self.services[0])
         try:
             for services, listener in zip(self.services, self._listeners, strict=True):
                 table = self._intercept(services.node_id, handlers())

@@ -41,6 +41,8 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.TXN_OFFSET_COMMIT: transaction_apis.offset_commit,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: group_apis.consumer_group_heartbeat,
         ApiKey.CONSUMER_GROUP_DESCRIBE: group_apis.consumer_group_describe,
+        ApiKey.STREAMS_GROUP_HEARTBEAT: group_apis.streams_group_heartbeat,
+        ApiKey.STREAMS_GROUP_DESCRIBE: group_apis.streams_group_describe,
         ApiKey.LIST_GROUPS: group_apis.list_groups,
         ApiKey.JOIN_GROUP: group_apis.join_group,
         ApiKey.SYNC_GROUP: group_apis.sync_group,

@@ -14,7 +14,7 @@ from fencepost.coordinator.codec.groups import (
     LeaveGroupCall,
     LeaveGroupReply,
 )
-from fencepost.coordinator.protocol import classic, consumer
+from fencepost.coordinator.protocol import classic, consumer, streams
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from fencepost.coordinator.server.services import Asked, Services
 
@@ -37,6 +37,21 @@ def consumer_group_describe(
 ) -> consumer.ConsumerGroupDescribeResponse:
     """Consumer groups by id."""
     reply: consumer.ConsumerGroupDescribeResponse = services.ask(request)
+    return reply
+
+
+def streams_group_heartbeat(
+    services: Services, request: streams.StreamsGroupHeartbeatRequest, asked: Asked
+) -> streams.StreamsGroupHeartbeatResponse:
+    """KIP-1071's one request. Internal topics that are missing are created behind the answer."""
+    return services.groups.explained(request.group_id, services.ask(request))
+
+
+def streams_group_describe(
+    services: Services, request: streams.StreamsGroupDescribeRequest, asked: Asked
+) -> streams.StreamsGroupDescribeResponse:
+    """Streams groups by id."""
+    reply: streams.StreamsGroupDescribeResponse = services.ask(request)
     return reply
 
 

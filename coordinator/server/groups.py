@@ -20,9 +20,11 @@ from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroup
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Request, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime, Journal, refusal
 from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.internal_topics import InternalTopics
 from fencepost.coordinator.server.runner import CoordinatorRunner
 
 
@@ -94,6 +96,7 @@ class GroupCoordinators:
         self._clock: LoopClock | None = None
         self._image = TopicsImage()
         self._configs: dict[str, GroupConfig] = {}
+        self.internal_topics = InternalTopics()
         self.shards = tuple(
             Shard(number, node_id, self._journal_of(number, journal))
             for number, node_id in enumerate(self.node_ids)
@@ -172,6 +175,12 @@ class GroupCoordinators:
         groups = (group for reply in replies for group in reply.groups)
         return ListGroupsResponse(groups=tuple(sorted(groups, key=lambda group: group.group_id)))
 
+    def explained(self, group_id: str, reply: StreamsGroupHeartbeatResponse) -> StreamsGroupHeartbeatResponse:
+        """An answer to a member of a streams group, with what keeps its topics from being created."""
+        if self._clock is None or not reply.status:
+            return reply
+        return self.internal_topics.told(group_id, reply, self._clock.now_ms())
+
     # -- what happens to them ---------------------------------------------------------------------------
 
     def active(self) -> Iterable[CoordinatorRunner]:
@@ -241,7 +250,9 @@ class GroupCoordinators:
         for group_id, config in self._configs.items():
             if self.shard_of(group_id) is shard:
                 coordinator.set_group_config(group_id, config)
-        shard.runner = CoordinatorRunner(self._make_runtime(shard, coordinator), self._clock)
+        shard.runner = CoordinatorRunner(
+            self._make_runtime(shard, coordinator), self._clock, self.internal_topics
+        )
         self._on_state(shard, "active")
         shard.runner.process(TopicsChanged(image=self._image))
 

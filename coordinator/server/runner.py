@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import re2
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest, Token
 from fencepost.coordinator.protocol.outcome import (
     Answer,
+    CreateInternalTopics,
     Effect,
     Event,
     MemberFenced,
@@ -21,17 +23,24 @@ from fencepost.coordinator.protocol.outcome import (
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.internal_topics import InternalTopics
 
 log = structlog.get_logger(__name__)
 
 
 class CoordinatorRunner:
-    """Runs a coordinator on the running loop. `close` stops its timer and its background work."""
+    """Runs a coordinator on the running loop. `close` stops its timer and its background work.
 
-    def __init__(self, runtime: CoordinatorRuntime, clock: LoopClock) -> None:
+    `internal_topics` creates what groups of Streams applications wait for.
+    """
+
+    def __init__(
+        self, runtime: CoordinatorRuntime, clock: LoopClock, internal_topics: InternalTopics | None = None
+    ) -> None:
         self.runtime = runtime
         self._coordinator = runtime.coordinator
         self._clock = clock
+        self._internal_topics = internal_topics or InternalTopics()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._background: dict[asyncio.Handle, None] = {}
@@ -93,7 +102,9 @@ class CoordinatorRunner:
                         # It is cancelled when the client has hung up.
                         future.set_result(effect.response)
                 case ResolveRegularExpressions():
-                    self._later(effect)
+                    self._later(partial(self._resolve, effect))
+                case CreateInternalTopics():
+                    self._later(partial(self._create, effect))
                 case MemberFenced() if structlog.is_configured():
                     log.info(
                         "member_fenced",
@@ -105,21 +116,26 @@ class CoordinatorRunner:
                     # An application that set up no logging wants no line on its standard output.
                     pass
 
-    def _later(self, effect: ResolveRegularExpressions) -> None:
-        """Matching runs behind the reply, against the topics of that moment."""
+    def _later(self, work: Callable[[], None]) -> None:
+        """Do that behind the reply, with the topics of that moment."""
 
         def run() -> None:
             self._background.pop(handle, None)
-            image = self._coordinator.image
-            topics = {expression: matching(expression, image) for expression in effect.regular_expressions}
-            self.process(
-                RegularExpressionsResolved(
-                    group_id=effect.group_id, topics=topics, image_version=image.version
-                )
-            )
+            work()
 
         handle = asyncio.get_running_loop().call_soon(run)
         self._background[handle] = None
+
+    def _resolve(self, effect: ResolveRegularExpressions) -> None:
+        image = self._coordinator.image
+        topics = {expression: matching(expression, image) for expression in effect.regular_expressions}
+        self.process(
+            RegularExpressionsResolved(group_id=effect.group_id, topics=topics, image_version=image.version)
+        )
+
+    def _create(self, effect: CreateInternalTopics) -> None:
+        retry_ms = 2 * self._coordinator.streams.settings(effect.group_id).heartbeat_interval_ms
+        self._internal_topics.request(effect, now_ms=self._clock.now_ms(), retry_ms=retry_ms)
 
 
 def matching(expression: str, image: TopicsImage) -> tuple[str, ...]:

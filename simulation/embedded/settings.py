@@ -26,6 +26,11 @@ PROFILE: Final = GroupCoordinatorConfig(
     group_consumer_min_heartbeat_interval_ms=10,
     group_consumer_heartbeat_interval_ms=100,
     group_consumer_assignment_interval_ms=0,
+    group_streams_min_session_timeout_ms=100,
+    group_streams_min_heartbeat_interval_ms=10,
+    group_streams_heartbeat_interval_ms=100,
+    group_streams_assignment_interval_ms=0,
+    group_streams_initial_rebalance_delay_ms=0,
     group_initial_rebalance_delay_ms=0,
     group_min_session_timeout_ms=100,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -12,13 +13,15 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import aiokafka
 import msgspec
 import pytest
+import rstream
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from rstream.recovery import BackOffRecoveryStrategy
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.server.broker import Broker
@@ -26,12 +29,18 @@ from fencepost.member import KIP848Consumer
 from fencepost.simulation.clusters.artifacts import Installation
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.settings import KAFKA_VERSION
+from fencepost.simulation.embedded import AsyncEmbeddedRabbitStream, EmbeddedRabbitStream
 
 FAST = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,
     group_consumer_min_heartbeat_interval_ms=50,
     group_consumer_heartbeat_interval_ms=100,
     group_consumer_assignment_interval_ms=0,
+    group_streams_min_session_timeout_ms=100,
+    group_streams_min_heartbeat_interval_ms=50,
+    group_streams_heartbeat_interval_ms=100,
+    group_streams_assignment_interval_ms=0,
+    group_streams_initial_rebalance_delay_ms=100,
     group_min_session_timeout_ms=100,
     group_initial_rebalance_delay_ms=100,
 )
@@ -47,7 +56,11 @@ class ServedBroker:
 
     def __init__(self, topics: dict[str, int], **settings: Any) -> None:
         session_ms = settings.pop("session_ms", SESSION_MS)
-        config = msgspec.structs.replace(FAST, group_consumer_session_timeout_ms=session_ms)
+        config = msgspec.structs.replace(
+            FAST,
+            group_consumer_session_timeout_ms=session_ms,
+            group_streams_session_timeout_ms=session_ms,
+        )
         self.broker = Broker(topics, config=config, **settings)
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -356,3 +369,109 @@ def streams_application(
         return java_process([*command, *arguments, f"state.dir={tmp_path / str(count)}"])
 
     return start
+
+
+REAL_RABBITMQ = os.environ.get("FENCEPOST_TESTS_RABBITMQ", "127.0.0.1:5552")
+"""Where `docker compose up --wait rabbitmq` has one."""
+RABBIT_SECONDS = 60
+"""How long a client may take for anything."""
+
+
+async def closed(client: Any, *pools: Any) -> None:
+    """Close a client, and what rstream leaves open of connections that broke."""
+    connections = [each._conn for pool in pools for clients in pool._clients.values() for each in clients]
+    await client.close()
+    for connection in connections:
+        if connection is not None:
+            connection._writer.close()
+
+
+class RabbitPlace:
+    """A node of either make, with clients that are closed in the end, all at once."""
+
+    def __init__(self, host: str, port: int, ours: AsyncEmbeddedRabbitStream | None = None) -> None:
+        self.ours = ours
+        self._closings: list[Callable[[], Awaitable[None]]] = []
+        self.settings: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "username": "guest",
+            "password": "guest",
+            "recovery_strategy": BackOffRecoveryStrategy(False),
+        }
+
+    @staticmethod
+    async def until(condition: Callable[[], object]) -> None:
+        """Wait until something is so."""
+        async with asyncio.timeout(RABBIT_SECONDS):
+            while not condition():  # noqa: ASYNC110  # clients tell nobody
+                await asyncio.sleep(0.01)
+
+    def name(self) -> str:
+        return f"s-{uuid.uuid4().hex[:8]}"
+
+    async def producer(self, **settings: Any) -> rstream.Producer:
+        producer = rstream.Producer(**{**self.settings, **settings})
+        await producer.start()
+        self._closings.append(lambda: closed(producer, producer._pool))
+        return producer
+
+    async def stream(self) -> str:
+        """A new stream."""
+        name = self.name()
+        await (await self.producer()).create_stream(name)
+        return name
+
+    async def super_stream(self, partitions: int) -> str:
+        """A new super stream."""
+        name = self.name()
+        made = rstream.SuperStreamConsumer(**self.settings, super_stream=name)
+        await made.create_super_stream(name, partitions)
+        await made.close()
+        return name
+
+    def consumer(self, **settings: Any) -> rstream.Consumer:
+        consumer = rstream.Consumer(**{**self.settings, **settings})
+        self._closings.append(lambda: closed(consumer, consumer._pool))
+        return consumer
+
+    def super_consumer(self, super_stream: str, **settings: Any) -> rstream.SuperStreamConsumer:
+        consumer = rstream.SuperStreamConsumer(**self.settings, super_stream=super_stream, **settings)
+        self._closings.append(lambda: closed(consumer, consumer._pool, consumer._consumer._pool))
+        return consumer
+
+    async def aclose(self) -> None:
+        """Close all clients."""
+        await asyncio.gather(*(close() for close in self._closings))
+
+    async def read(self, stream: str, count: int, **subscription: Any) -> list[tuple[int, bytes]]:
+        """What a consumer of its own reads first, with offsets."""
+        got: list[tuple[int, bytes]] = []
+        consumer = self.consumer()
+        await consumer.subscribe(
+            stream, lambda message, context: got.append((context.offset, bytes(message))), **subscription
+        )
+        await self.until(lambda: len(got) >= count)
+        return got
+
+
+@pytest.fixture(params=["fencepost", "rabbitmq"])
+async def place(request: pytest.FixtureRequest) -> AsyncIterator[RabbitPlace]:
+    """The same tests at our node and at RabbitMQ's."""
+    if request.param == "fencepost":
+        async with (
+            EmbeddedRabbitStream() as rabbit,
+            contextlib.aclosing(RabbitPlace(rabbit.host, rabbit.port, rabbit)) as ours,
+        ):
+            yield ours
+        return
+    host, _, port = REAL_RABBITMQ.rpartition(":")
+    try:
+        async with asyncio.timeout(3):
+            _, writer = await asyncio.open_connection(host, int(port))
+    except (OSError, TimeoutError):
+        pytest.skip(f"no RabbitMQ at {REAL_RABBITMQ}: docker compose up --wait rabbitmq")
+    writer.close()
+    await writer.wait_closed()
+    async with contextlib.aclosing(RabbitPlace(host, int(port))) as theirs:
+        yield theirs

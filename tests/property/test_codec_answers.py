@@ -336,8 +336,13 @@ REPLIES = {
         ),
     ),
 }
-NO_SECOND_OPINION = {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE}
-"""kafka-python does not speak KIP-848."""
+NO_SECOND_OPINION = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.STREAMS_GROUP_HEARTBEAT,
+    ApiKey.STREAMS_GROUP_DESCRIBE,
+}
+"""kafka-python does not speak KIP-848, nor KIP-1071."""
 
 
 @pytest.mark.parametrize(

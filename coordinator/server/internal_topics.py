@@ -1,0 +1,58 @@
+"""The internal topics of Streams applications: created when a group waits for them (KIP-1071).
+
+A topic that can't be created is not tried again for a while; members are told why instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from fencepost.coordinator.protocol.outcome import CreateInternalTopics
+from fencepost.coordinator.protocol.streams import StatusCode, StreamsGroupHeartbeatResponse, TopicInfo
+
+_SHOWN = 3
+"""Failures that a status tells."""
+
+
+class InternalTopics:
+    """Creates topics with `create`, which answers why it could not, and remembers failures by group."""
+
+    def __init__(self) -> None:
+        self.create: Callable[[TopicInfo], str | None] = lambda topic: None
+        self._failures: dict[str, dict[str, tuple[int, str]]] = {}
+        """By group and topic: when to try again, and what went wrong."""
+
+    def request(self, effect: CreateInternalTopics, *, now_ms: int, retry_ms: int) -> None:
+        """Create what a group waits for, but for what failed less than `retry_ms` ago."""
+        before = self._failures.pop(effect.group_id, {})
+        failures = {name: failure for name, failure in before.items() if failure[0] > now_ms}
+        for topic in effect.topics:
+            if topic.name in failures:
+                continue
+            problem = self.create(topic)
+            if problem is not None:
+                failures[topic.name] = now_ms + retry_ms, problem
+        if failures:
+            self._failures[effect.group_id] = failures
+
+    def told(
+        self, group_id: str, reply: StreamsGroupHeartbeatResponse, now_ms: int
+    ) -> StreamsGroupHeartbeatResponse:
+        """The answer to a member, with what went wrong if topics of its group are missing."""
+        known = self._failures.get(group_id)
+        if known is None or not reply.status:
+            return reply
+        failed = [f"{name} ({text})" for name, (until_ms, text) in known.items() if until_ms > now_ms]
+        if not failed:
+            return reply
+        more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+        problem = f"; Creation failed: {', '.join(failed[:_SHOWN])}{more}."
+        status = tuple(
+            msgspec.structs.replace(one, detail=one.detail + problem)
+            if one.code is StatusCode.MISSING_INTERNAL_TOPICS
+            else one
+            for one in reply.status
+        )
+        return msgspec.structs.replace(reply, status=status)
