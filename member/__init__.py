@@ -1,6 +1,7 @@
 """The members of a group: pure state machines, and the asyncio drivers that run them.
 
 What runs on Kafka is imported with its libraries when it is first asked for: it takes `fencepost[kafka]`.
+Single active consumers on RabbitMQ take nothing more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
     from fencepost.member.application.settings import GlobalThread as GlobalThread
     from fencepost.member.kafka.consumer import KIP848Consumer as KIP848Consumer
     from fencepost.member.kafka.streams import StreamsApp as StreamsApp
+    from fencepost.member.rabbit.transport import RabbitTransport as RabbitTransport
+    from fencepost.member.sac.consumer import SacListener as SacListener
+    from fencepost.member.sac.consumer import SingleActiveConsumer as SingleActiveConsumer
+    from fencepost.member.sac.transport import SacSubscription as SacSubscription
+    from fencepost.member.sac.transport import SubscriptionRefused as SubscriptionRefused
     from fencepost.member.streams.client_states import StreamClientState as StreamClientState
     from fencepost.member.streams.errors import IllegalStreamsState as IllegalStreamsState
     from fencepost.member.streams.errors import StreamsError as StreamsError
@@ -24,22 +30,32 @@ _MODULES = {
     "GlobalThread": "application.settings",
     "IllegalStreamsState": "streams.errors",
     "KIP848Consumer": "kafka.consumer",
+    "RabbitTransport": "rabbit.transport",
+    "SacListener": "sac.consumer",
+    "SacSubscription": "sac.transport",
+    "SingleActiveConsumer": "sac.consumer",
     "StreamClientState": "streams.client_states",
     "StreamThreadExceptionResponse": "streams.handler",
     "StreamThreadState": "streams.thread_states",
     "StreamsApp": "kafka.streams",
     "StreamsError": "streams.errors",
+    "SubscriptionRefused": "sac.transport",
 }
 
 __all__ = [
     "GlobalThread",
     "IllegalStreamsState",
     "KIP848Consumer",
+    "RabbitTransport",
+    "SacListener",
+    "SacSubscription",
+    "SingleActiveConsumer",
     "StreamClientState",
     "StreamThreadExceptionResponse",
     "StreamThreadState",
     "StreamsApp",
     "StreamsError",
+    "SubscriptionRefused",
 ]
 
 

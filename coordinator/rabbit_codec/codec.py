@@ -12,6 +12,8 @@ from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.fields import Field
 
+__all__ = ["INITIAL_FRAME_MAX", "MalformedFrame", "UnknownFrame", "decode", "encode", "frame_buffer"]
+
 INITIAL_FRAME_MAX: Final = 8192
 """The longest frame before Open succeeded; RabbitMQ's `stream.initial_frame_max`."""
 

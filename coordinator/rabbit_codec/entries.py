@@ -8,7 +8,7 @@ length of what follows (u32). Batches are kept as they are: what they hold is th
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from fencepost.coordinator.codec.framing import MalformedFrame
@@ -104,36 +104,46 @@ def check_batch(entry: Entry) -> None:
         raise InvalidBatch(f"compression {compression} of {size} bytes")
 
 
-def messages_of(data: bytes) -> list[bytes | None]:
-    """The messages of a chunk's data, None for each that is in a compressed batch.
+def messages_of(data: bytes, decompress: Callable[[int, bytes], bytes] | None = None) -> list[bytes | None]:
+    """The messages of a chunk's data. `decompress` gets the number of a compression, and what is in it.
+
+    Without it None stands for each message of a compressed batch.
 
     :raises MalformedFrame: if it is no such data.
     """
     found: list[bytes | None] = []
-    at = 0
-    try:
-        while at < len(data):
-            start, at, records = _extent(data, at)
-            if data[start] < 0x80:
-                found.append(data[start + _SIMPLE.size : at])
-            elif data[start] >> 4 & 7:
-                found += [None] * records
-            else:
-                found += _plain(data[start + _BATCH.size : at])
-    except struct.error:
-        raise MalformedFrame(f"messages that end early, after {len(data)} bytes") from None
+    for start, end, records in _walk(data):
+        kind, body = data[start] >> 4 & 7, data[start + _BATCH.size : end]
+        if data[start] < 0x80:
+            found.append(data[start + _SIMPLE.size : end])
+        elif not kind:
+            found += _plain(body)
+        elif decompress is None:
+            found += [None] * records
+        else:
+            found += _plain(decompress(kind, body))
     return found
 
 
 def _plain(data: bytes) -> list[bytes]:
     """The messages of a batch without compression."""
-    found, at = [], 0
-    while at < len(data):
-        start, at, _ = _extent(data, at)
+    found = []
+    for start, end, _ in _walk(data):
         if data[start] >= 0x80:
             raise MalformedFrame("a batch within a batch")
-        found.append(data[start + _SIMPLE.size : at])
+        found.append(data[start + _SIMPLE.size : end])
     return found
+
+
+def _walk(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Where each entry starts and ends, and how many records it has."""
+    at = 0
+    try:
+        while at < len(data):
+            start, at, records = _extent(data, at)
+            yield start, at, records
+    except struct.error:
+        raise MalformedFrame(f"messages that end early, after {len(data)} bytes") from None
 
 
 def batch(values: Sequence[bytes]) -> bytes:

@@ -186,7 +186,7 @@ class SingleActiveConsumer:
         """Step down if it is active, and go. What the application works on counts as processed."""
         self._handed_over = None
         self._run(self._machine.close(self._clock.now_ms()))
-        while not self._machine.is_over:
+        while not self._machine.is_over and not self._stopped:
             await self._wait()
         self._stop()
 

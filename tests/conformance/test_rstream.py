@@ -3,133 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import os
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 import rstream
 from rstream.exceptions import AuthenticationFailure, StreamAlreadyExists
-from rstream.recovery import BackOffRecoveryStrategy
-
-from fencepost.simulation.embedded import AsyncEmbeddedRabbitStream, EmbeddedRabbitStream
 
 pytestmark = pytest.mark.real
 
-REAL = os.environ.get("FENCEPOST_TESTS_RABBITMQ", "127.0.0.1:5552")
-"""Where `docker compose up --wait rabbitmq` has one."""
-SECONDS = 60
-"""How long a client may take for anything."""
-
 FIRST = rstream.OffsetType.FIRST
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110  # clients tell nobody
-            await asyncio.sleep(0.01)
-
-
-async def closed(client: Any, *pools: Any) -> None:
-    """Close a client, and what rstream leaves open of connections that broke."""
-    connections = [each._conn for pool in pools for clients in pool._clients.values() for each in clients]
-    await client.close()
-    for connection in connections:
-        if connection is not None:
-            connection._writer.close()
-
-
-class Place:
-    """A node of either make, with clients that are closed in the end, all at once."""
-
-    def __init__(self, host: str, port: int, ours: AsyncEmbeddedRabbitStream | None = None) -> None:
-        self.ours = ours
-        self._closings: list[Callable[[], Awaitable[None]]] = []
-        self.settings: dict[str, Any] = {
-            "host": host,
-            "port": port,
-            "username": "guest",
-            "password": "guest",
-            "recovery_strategy": BackOffRecoveryStrategy(False),
-        }
-
-    def name(self) -> str:
-        return f"s-{uuid.uuid4().hex[:8]}"
-
-    async def producer(self, **settings: Any) -> rstream.Producer:
-        producer = rstream.Producer(**{**self.settings, **settings})
-        await producer.start()
-        self._closings.append(lambda: closed(producer, producer._pool))
-        return producer
-
-    async def stream(self) -> str:
-        """A new stream."""
-        name = self.name()
-        await (await self.producer()).create_stream(name)
-        return name
-
-    async def super_stream(self, partitions: int) -> str:
-        """A new super stream."""
-        name = self.name()
-        made = rstream.SuperStreamConsumer(**self.settings, super_stream=name)
-        await made.create_super_stream(name, partitions)
-        await made.close()
-        return name
-
-    def consumer(self, **settings: Any) -> rstream.Consumer:
-        consumer = rstream.Consumer(**{**self.settings, **settings})
-        self._closings.append(lambda: closed(consumer, consumer._pool))
-        return consumer
-
-    def super_consumer(self, super_stream: str, **settings: Any) -> rstream.SuperStreamConsumer:
-        consumer = rstream.SuperStreamConsumer(**self.settings, super_stream=super_stream, **settings)
-        self._closings.append(lambda: closed(consumer, consumer._pool, consumer._consumer._pool))
-        return consumer
-
-    async def aclose(self) -> None:
-        """Close all clients."""
-        await asyncio.gather(*(close() for close in self._closings))
-
-    async def read(self, stream: str, count: int, **subscription: Any) -> list[tuple[int, bytes]]:
-        """What a consumer of its own reads first, with offsets."""
-        got: list[tuple[int, bytes]] = []
-        consumer = self.consumer()
-        await consumer.subscribe(
-            stream, lambda message, context: got.append((context.offset, bytes(message))), **subscription
-        )
-        await until(lambda: len(got) >= count)
-        return got
-
-
-@pytest.fixture(params=["fencepost", "rabbitmq"])
-async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    """The same tests at our node and at RabbitMQ's."""
-    if request.param == "fencepost":
-        async with (
-            EmbeddedRabbitStream() as rabbit,
-            contextlib.aclosing(Place(rabbit.host, rabbit.port, rabbit)) as ours,
-        ):
-            yield ours
-        return
-    host, _, port = REAL.rpartition(":")
-    try:
-        async with asyncio.timeout(3):
-            _, writer = await asyncio.open_connection(host, int(port))
-    except (OSError, TimeoutError):
-        pytest.skip(f"no RabbitMQ at {REAL}: docker compose up --wait rabbitmq")
-    writer.close()
-    await writer.wait_closed()
-    async with contextlib.aclosing(Place(host, int(port))) as theirs:
-        yield theirs
 
 
 # -- publishers and consumers ---------------------------------------------------------------------------
 
 
-async def test_what_is_published_is_consumed(place: Place) -> None:
+async def test_what_is_published_is_consumed(place: Any) -> None:
     stream = await place.stream()
     producer = await place.producer()
     for number in range(3):
@@ -145,7 +34,7 @@ async def test_what_is_published_is_consumed(place: Place) -> None:
     assert (await place.read(stream, 3, offset_specification=long_ago))[0] == (0, b"0")
 
 
-async def test_batches_are_unpacked(place: Place) -> None:
+async def test_batches_are_unpacked(place: Any) -> None:
     stream = await place.stream()
     producer = await place.producer()
     confirmed: list[int] = []
@@ -156,11 +45,11 @@ async def test_batches_are_unpacked(place: Place) -> None:
             compression_type=kind,
             on_publish_confirm=lambda status: confirmed.append(status.message_id),
         )
-    await until(lambda: len(confirmed) == 2)
+    await place.until(lambda: len(confirmed) == 2)
     assert [value for _, value in await place.read(stream, 4)] == [b"a", b"b", b"a", b"b"]
 
 
-async def test_duplicates_are_confirmed_and_kept_once(place: Place) -> None:
+async def test_duplicates_are_confirmed_and_kept_once(place: Any) -> None:
     stream = await place.stream()
     producer = await place.producer()
     for first in (1, 3):
@@ -175,7 +64,7 @@ async def test_duplicates_are_confirmed_and_kept_once(place: Place) -> None:
     assert numbers == [b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"end"]
 
 
-async def test_offsets_are_stored(place: Place) -> None:
+async def test_offsets_are_stored(place: Any) -> None:
     stream = await place.stream()
     consumer = place.consumer()
     await consumer.start()
@@ -188,7 +77,7 @@ async def test_offsets_are_stored(place: Place) -> None:
         assert place.ours.offsets(stream) == {"billing": 42}
 
 
-async def test_chunks_are_filtered(place: Place) -> None:
+async def test_chunks_are_filtered(place: Any) -> None:
     stream = await place.stream()
 
     async def colour(message: rstream.AMQPMessage) -> str:
@@ -207,11 +96,11 @@ async def test_chunks_are_filtered(place: Place) -> None:
         filter_input=rstream.FilterConfiguration(values_to_filter=["blue"]),
         offset_specification=rstream.ConsumerOffsetSpecification(FIRST),
     )
-    await until(lambda: b"blue" in got)
+    await place.until(lambda: b"blue" in got)
     assert got == [b"blue"]
 
 
-async def test_streams_come_and_go(place: Place) -> None:
+async def test_streams_come_and_go(place: Any) -> None:
     stream = await place.stream()
     gone: list[str] = []
     reader = place.consumer(on_close_handler=lambda information: gone.extend(information.streams))
@@ -220,14 +109,14 @@ async def test_streams_come_and_go(place: Place) -> None:
     with pytest.raises(StreamAlreadyExists):
         await producer.create_stream(stream)
     await producer.delete_stream(stream)
-    await until(lambda: gone)
+    await place.until(lambda: gone)
     assert gone == [stream]
     assert not await producer.stream_exists(stream)
     with pytest.raises(rstream.StreamDoesNotExist):
         await producer.send_wait(stream, b"x")
 
 
-async def test_keys_lead_to_partitions(place: Place) -> None:
+async def test_keys_lead_to_partitions(place: Any) -> None:
     name = await place.super_stream(3)
 
     async def key(message: rstream.AMQPMessage) -> str:
@@ -244,7 +133,7 @@ async def test_keys_lead_to_partitions(place: Place) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_wrong_password_is_refused(place: Place) -> None:
+async def test_a_wrong_password_is_refused(place: Any) -> None:
     with pytest.raises(AuthenticationFailure):
         await place.producer(password="wrong")
     gc.collect()  # rstream forgets a socket that it has not closed
@@ -259,7 +148,7 @@ class Crew:
     One that is activated starts behind the offset that is stored. `said` is what happened, in order.
     """
 
-    def __init__(self, place: Place, stream: str) -> None:
+    def __init__(self, place: Any, stream: str) -> None:
         self.place = place
         self.stream = stream
         self.said: list[tuple[str, str, str]] = []
@@ -321,7 +210,7 @@ class Crew:
         return [value for _, value in self.got.get(f"{self.stream}-{number}", [])]
 
 
-async def test_three_consumers_of_three_partitions_one_slow_and_one_killed(place: Place) -> None:
+async def test_three_consumers_of_three_partitions_one_slow_and_one_killed(place: Any) -> None:
     name = await place.super_stream(3)
     producers = [await place.producer() for _ in range(3)]
     crew = Crew(place, name)
@@ -331,33 +220,33 @@ async def test_three_consumers_of_three_partitions_one_slow_and_one_killed(place
         sent.append(b"%d" % len(sent))
         for number, producer in enumerate(producers):
             await producer.send_wait(f"{name}-{number}", sent[-1])
-        await until(lambda: all(crew.values(number) == sent for number in range(3)))
+        await place.until(lambda: all(crew.values(number) == sent for number in range(3)))
 
     await crew.join("a")
-    await until(lambda: crew.partitions() == ["a", "a", "a"])
+    await place.until(lambda: crew.partitions() == ["a", "a", "a"])
     await send()
 
     crew.may_let_go["a"] = asyncio.Event()
     joining = asyncio.ensure_future(crew.join("b"))
     middle = f"{name}-1"
-    await until(lambda: ("a", middle, "steps down") in crew.said)
+    await place.until(lambda: ("a", middle, "steps down") in crew.said)
     if place.ours is not None:
         states = [each.state for each in place.ours.group(middle, "crew").consumers()]
         assert states == ["deactivating (connected)", "waiting (connected)"]
     assert crew.partitions() == ["a", "a", "a"]
     crew.may_let_go.pop("a").set()
     await joining
-    await until(lambda: crew.partitions() == ["a", "b", "a"])
+    await place.until(lambda: crew.partitions() == ["a", "b", "a"])
     handover = [(who, what) for who, stream, what in crew.said if stream == middle]
     assert handover == [("a", "active"), ("a", "steps down"), ("a", "let go"), ("b", "active")]
     await send()
 
     await crew.join("c")
-    await until(lambda: crew.partitions() == ["a", "b", "c"])
+    await place.until(lambda: crew.partitions() == ["a", "b", "c"])
     await send()
 
     await crew.kill("a")
-    await until(lambda: crew.partitions() == ["b", "c", "b"])
+    await place.until(lambda: crew.partitions() == ["b", "c", "b"])
     await send()
     assert {who for who, _ in crew.got[f"{name}-0"]} == {"a", "b"}
     if place.ours is not None:
@@ -366,7 +255,7 @@ async def test_three_consumers_of_three_partitions_one_slow_and_one_killed(place
             assert [each.client_name for each in settled if each.is_active] == [who]
 
 
-async def test_two_consumers_of_a_stream_one_after_the_other(place: Place) -> None:
+async def test_two_consumers_of_a_stream_one_after_the_other(place: Any) -> None:
     stream = await place.stream()
     producer = await place.producer()
     told: list[tuple[str, bool]] = []
@@ -389,7 +278,7 @@ async def test_two_consumers_of_a_stream_one_after_the_other(place: Place) -> No
     one = await join("one")
     await join("two")
     await producer.send_wait(stream, b"x")
-    await until(lambda: got == [("one", b"x")])
+    await place.until(lambda: got == [("one", b"x")])
     if place.ours is not None:
         group = place.ours.group(stream, "pair")
         settled = await group.wait_settled(consumers=2)
@@ -399,5 +288,5 @@ async def test_two_consumers_of_a_stream_one_after_the_other(place: Place) -> No
         place.ours.disconnect(settled[0])
     else:
         await one.close()
-    await until(lambda: got == [("one", b"x"), ("two", b"x")])
+    await place.until(lambda: got == [("one", b"x"), ("two", b"x")])
     assert told == [("one", True), ("two", True)]

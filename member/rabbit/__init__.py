@@ -1,0 +1,1 @@
+"""Single active consumers on RabbitMQ: the transport over its stream protocol."""

@@ -1,0 +1,261 @@
+"""One connection to a node of RabbitMQ's streams, for one consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import Frame, Request
+from fencepost.coordinator.rabbit_codec.chunks import read_chunk
+from fencepost.coordinator.rabbit_codec.codec import MalformedFrame, decode, encode, frame_buffer
+from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
+from fencepost.coordinator.rabbit_codec.entries import messages_of
+from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification as WireOffset
+from fencepost.member.driver.transport import Disconnected, TransportError
+from fencepost.member.sac.offsets import OffsetSpecification
+from fencepost.member.sac.transport import ConnectionListener, SacSubscription, SubscriptionRefused
+
+R = TypeVar("R", bound=Frame)
+
+MAX_FRAME_BYTES: Final = 1 << 27
+"""Of what a node may send; chunks have some megabytes at most."""
+INITIAL_CREDIT: Final = 10
+"""Chunks that may be on their way."""
+_SUBSCRIPTION: Final = 0
+"""The one subscription of a connection."""
+_GZIP: Final = 1
+_PASSING: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
+"""What a node answers that may be otherwise in a moment."""
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """Who connects, and where to."""
+
+    username: str
+    password: str
+    virtual_host: str
+    client_name: str
+    heartbeat_s: int
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.username!r})"
+
+
+class StreamConnection(asyncio.Protocol):
+    """Frames over a socket. What is asked is answered by a future, which fails with TransportError."""
+
+    def __init__(self, listener: ConnectionListener) -> None:
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._frames = frame_buffer(MAX_FRAME_BYTES)
+        self._asked: dict[int, asyncio.Future[Frame]] = {}
+        self._number = 0
+        self._tuned: asyncio.Future[frames.Tune] = self._loop.create_future()
+        self._heartbeat_s = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_at = self._said_at = 0.0
+        self._is_open = False
+        self._is_closed = False
+        self.refusal: SubscriptionRefused | None = None
+        """Why nothing can be subscribed to here, ever."""
+
+    # -- asyncio's side ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The node is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._heard_at = self._said_at = self._loop.time()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Nobody will answer any more."""
+        was_closed, self._is_closed = self._is_closed, True
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting: list[asyncio.Future[Any]] = [*self._asked.values(), self._tuned]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(Disconnected("the connection was lost"))
+                future.exception()  # nobody may be waiting for it
+        self._asked.clear()
+        if self._is_open and not was_closed:
+            self._listener.disconnected()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came, with any number of frames in them."""
+        self._heard_at = self._loop.time()
+        self._frames.feed(data)
+        try:
+            while not self._is_closed and (frame := self._frames.next_frame()) is not None:
+                self._take(decode(frame))
+        except (MalformedFrame, OSError, EOFError, zlib.error):
+            self._transport.abort()
+
+    def _take(self, frame: Frame) -> None:
+        match frame:
+            case frames.Deliver() if frame.subscription_id == _SUBSCRIPTION:
+                chunk = read_chunk(frame.chunk)
+                messages = messages_of(chunk.data, _decompressed)
+                self._listener.delivered(chunk.first_offset, [each or b"" for each in messages])
+            case frames.ConsumerUpdate() if frame.subscription_id == _SUBSCRIPTION:
+                self._listener.consumer_update(frame.correlation_id, bool(frame.active))
+            case frames.Tune():
+                if not self._tuned.done():
+                    self._tuned.set_result(frame)
+            case frames.MetadataUpdate() | frames.Close():
+                # The subscription is gone, or all is: a new connection will tell whether for good.
+                self._transport.close()
+            case _ if frame.is_response and (number := getattr(frame, "correlation_id", None)) is not None:
+                future = self._asked.pop(number, None)
+                if future is not None and not future.done():
+                    future.set_result(frame)
+
+    # -- asking -----------------------------------------------------------------------------------------
+
+    def _send(self, frame: Frame) -> None:
+        if not self._transport.is_closing():
+            self._said_at = self._loop.time()
+            self._transport.write(encode(frame))
+
+    def _ask(self, make: type[Request], *values: object) -> asyncio.Future[Frame]:
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        if self._is_closed or self._transport.is_closing():
+            future.set_exception(Disconnected("the connection is closed"))
+            return future
+        self._number += 1
+        self._asked[self._number] = future
+        self._send(make(self._number, *values))
+        return future
+
+    async def open(self, credentials: Credentials) -> None:
+        """Authenticate and open the virtual host; what is refused for good becomes `refusal`.
+
+        :raises TransportError: if the node does not answer as it should.
+        """
+        names = {"connection_name": credentials.client_name, "product": "fencepost", "platform": "Python"}
+        await self._ask(frames.PeerProperties, names)
+        await self._ask(frames.SaslHandshake)
+        token = f"\0{credentials.username}\0{credentials.password}".encode()
+        code = _code(await self._ask(frames.SaslAuthenticate, "PLAIN", token))
+        if code is not ResponseCode.OK:
+            self.refusal = SubscriptionRefused(f"{credentials.username!r} can't log in: {code.name}")
+            return
+        tune = await self._tuned
+        theirs, mine = tune.heartbeat, credentials.heartbeat_s
+        self._heartbeat_s = min(theirs, mine) if theirs and mine else theirs or mine
+        self._send(frames.Tune(tune.frame_max, self._heartbeat_s))
+        code = _code(await self._ask(frames.Open, credentials.virtual_host))
+        if code is not ResponseCode.OK:
+            self.refusal = SubscriptionRefused(f"{credentials.virtual_host!r} can't be opened: {code.name}")
+            return
+        self._is_open = True
+        self._beat()
+
+    async def nodes_of(self, stream: str) -> Sequence[tuple[str, int]]:
+        """Where the stream can be read, replicas before the leader; empty if there is no such stream.
+
+        :raises TransportError: if the node does not answer, or knows no place.
+        """
+        answer = await self._ask(frames.Metadata, (stream,))
+        assert isinstance(answer, frames.MetadataResponse)
+        (place,) = answer.streams
+        if place.code == ResponseCode.STREAM_DOES_NOT_EXIST:
+            return ()
+        known = {each.reference: (each.host, each.port) for each in answer.brokers}
+        found = [known[each] for each in (*place.replicas, place.leader) if each in known]
+        if not found:
+            raise TransportError(f"no node has the stream {stream!r} now")
+        return found
+
+    def _beat(self) -> None:
+        """Say that this client is alive, and hear whether the node is."""
+        if not self._heartbeat_s or self._is_closed:
+            return
+        now = self._loop.time()
+        if now - self._heard_at > 2 * self._heartbeat_s:
+            self._transport.abort()
+            return
+        if now - self._said_at >= self._heartbeat_s / 2:
+            self._send(frames.Heartbeat())
+        self._timer = self._loop.call_later(self._heartbeat_s / 2, self._beat)
+
+    # -- a consumer's side (SacConnection) --------------------------------------------------------------
+
+    def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
+        """Subscribe as a single active consumer."""
+        return self._loop.create_task(self._subscribed(subscription))
+
+    async def _subscribed(self, subscription: SacSubscription) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        properties = {"single-active-consumer": "true", "name": subscription.name}
+        if subscription.super_stream is not None:
+            properties["super-stream"] = subscription.super_stream
+        where = _on_the_wire(subscription.offset)
+        answer = self._ask(
+            frames.Subscribe, _SUBSCRIPTION, subscription.stream, where, INITIAL_CREDIT, properties
+        )
+        code = _code(await answer)
+        if code in _PASSING:
+            raise TransportError(f"{subscription.stream!r} can't be read now: {code.name}")
+        if code is not ResponseCode.OK:
+            raise SubscriptionRefused(f"{subscription.stream!r} can't be read: {code.name}")
+
+    def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
+        """Answer a consumer update."""
+        self._send(frames.ConsumerUpdateResponse(correlation_id, offset=_on_the_wire(offset)))
+
+    def credit(self, chunks: int) -> None:
+        """Let the node send so many more chunks."""
+        self._send(frames.Credit(_SUBSCRIPTION, chunks))
+
+    def store_offset(self, subscription: SacSubscription, offset: int) -> None:
+        """Store an offset for the whole group."""
+        self._send(frames.StoreOffset(subscription.name, subscription.stream, offset))
+
+    def query_offset(self, subscription: SacSubscription) -> asyncio.Future[int | None]:
+        """The offset that the group stored last."""
+        return self._loop.create_task(self._stored(subscription))
+
+    async def _stored(self, subscription: SacSubscription) -> int | None:
+        answer = await self._ask(frames.QueryOffset, subscription.name, subscription.stream)
+        assert isinstance(answer, frames.QueryOffsetResponse)
+        code = _code(answer)
+        if code is ResponseCode.NO_OFFSET:
+            return None
+        if code is not ResponseCode.OK:
+            raise TransportError(f"the offset of {subscription.name!r} is not told: {code.name}")
+        return answer.offset
+
+    def close(self) -> None:
+        """Give it up, and say so. The listener hears nothing more."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._is_open:
+                self._number += 1
+                self._send(frames.Close(self._number, ResponseCode.OK, "OK"))
+            self._transport.close()
+
+
+def _code(answer: Frame) -> ResponseCode:
+    """How it went; a code that nobody here knows counts as an error inside the node."""
+    try:
+        return ResponseCode(getattr(answer, "code", ResponseCode.INTERNAL_ERROR))
+    except ValueError:
+        return ResponseCode.INTERNAL_ERROR
+
+
+def _on_the_wire(offset: OffsetSpecification) -> WireOffset:
+    return WireOffset(OffsetType(offset.kind), offset.value)
+
+
+def _decompressed(kind: int, data: bytes) -> bytes:
+    if kind != _GZIP:
+        raise MalformedFrame(f"a batch in compression {kind}, expected none or gzip")
+    return gzip.decompress(data)

@@ -1,0 +1,195 @@
+"""The transport of single active consumers at nodes that do not do what they should."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import BrokerAddress, Frame, StreamPlace
+from fencepost.coordinator.rabbit_codec.codec import decode, encode
+from fencepost.member.driver.transport import Disconnected, TransportError
+from fencepost.member.rabbit.transport import RabbitTransport
+from fencepost.member.sac.transport import SacSubscription
+
+pytestmark = pytest.mark.real
+
+ORDERS = SacSubscription(stream="orders", name="billing")
+
+
+class Ear:
+    """What a connection tells its consumer."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.is_gone = asyncio.Event()
+
+    def consumer_update(self, correlation_id: int, active: bool) -> None:
+        self.heard.append(f"update {correlation_id} {active}")
+
+    def delivered(self, first: int, messages: Sequence[bytes]) -> None:
+        self.heard.append(f"delivered {first} {messages!r}")
+
+    def disconnected(self) -> None:
+        self.heard.append("disconnected")
+        self.is_gone.set()
+
+
+class Node:
+    """Answers frames as it is told: a list of frames for each that comes; bytes are sent as they are."""
+
+    def __init__(self, **answers: Callable[[Any], list[Frame | bytes]]) -> None:
+        self.answers: dict[str, Callable[[Any], list[Frame | bytes]]] = {
+            "PeerProperties": lambda asked: [frames.PeerPropertiesResponse(asked.correlation_id)],
+            "SaslHandshake": lambda asked: [frames.SaslHandshakeResponse(asked.correlation_id)],
+            "SaslAuthenticate": lambda asked: [
+                frames.SaslAuthenticateResponse(asked.correlation_id),
+                frames.Tune(0, self.heartbeat_s),
+            ],
+            "Open": lambda asked: [frames.OpenResponse(asked.correlation_id)],
+            "Metadata": lambda asked: [self.places(asked)],
+            "Subscribe": lambda asked: [frames.SubscribeResponse(asked.correlation_id)],
+            **answers,
+        }
+        self.heartbeat_s = 0
+        self.heard: list[str] = []
+        self.port = 0
+        self.replicas: list[int] = []
+        self._serving: dict[Any, asyncio.StreamWriter] = {}
+
+    def places(self, asked: Any) -> frames.MetadataResponse:
+        ports = [*self.replicas, self.port]
+        brokers = [BrokerAddress(n, "127.0.0.1", port) for n, port in enumerate(ports)]
+        place = StreamPlace("orders", 1, len(ports) - 1, range(len(self.replicas)))
+        return frames.MetadataResponse(asked.correlation_id, brokers, [place])
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving[asyncio.current_task()] = writer
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                asked = decode(await reader.readexactly(size))
+                name = type(asked).__name__
+                self.heard.append(name)
+                for each in self.answers.get(name, lambda asked: [])(asked):
+                    writer.write(each if isinstance(each, bytes) else encode(each))
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[Node]:
+        server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            async with server:
+                yield self
+        finally:
+            for writer in self._serving.values():
+                writer.close()
+            await asyncio.gather(*self._serving)
+            for writer in self._serving.values():
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+
+
+async def connected(node: Node, ear: Ear, **settings: Any) -> Any:
+    transport = RabbitTransport("orders", port=node.port, rng=random.Random(1), **settings)
+    return await asyncio.wait_for(transport.connect(ear), 20)
+
+
+async def test_a_node_that_is_not_there_is_a_lost_connection() -> None:
+    async with Node().listening() as node:
+        pass
+    with pytest.raises(Disconnected, match=f"127.0.0.1:{node.port}"):
+        await connected(node, Ear())
+
+
+@pytest.mark.parametrize("answer", [b"\0\0\0\4\0\x63\0\1", b"\x7f\xff\xff\xff", b"\0\0\0\0"])
+async def test_a_node_that_says_what_makes_no_sense_is_a_lost_connection(answer: bytes) -> None:
+    async with Node(SaslHandshake=lambda asked: [answer]).listening() as node:
+        with pytest.raises(Disconnected):
+            await connected(node, Ear())
+
+
+async def test_replicas_are_preferred_to_the_leader() -> None:
+    async with Node().listening() as replica, Node().listening() as leader:
+        async with Node().listening() as entrance:
+            entrance.replicas = [replica.port]
+            entrance.port, there = leader.port, entrance.port
+            transport = RabbitTransport("orders", port=there)
+            connection = await asyncio.wait_for(transport.connect(Ear()), 20)
+            connection.close()
+        assert "Open" in replica.heard
+        assert leader.heard == []
+
+
+async def test_a_stream_that_nobody_has_now_is_tried_again_later() -> None:
+    nowhere = StreamPlace("orders", 6, 65535)
+    answer = {"Metadata": lambda asked: [frames.MetadataResponse(asked.correlation_id, (), (nowhere,))]}
+    async with Node(**answer).listening() as node:
+        with pytest.raises(TransportError, match="no node has the stream 'orders' now"):
+            await connected(node, Ear())
+
+
+async def test_a_stream_that_is_not_available_is_tried_again_later() -> None:
+    busy = {"Subscribe": lambda asked: [frames.SubscribeResponse(asked.correlation_id, 6)]}
+    async with Node(**busy).listening() as node:
+        connection = await connected(node, Ear())
+        with pytest.raises(TransportError, match="STREAM_NOT_AVAILABLE"):
+            await connection.subscribe(ORDERS)
+        connection.close()
+
+
+async def test_a_stream_that_goes_away_ends_the_connection() -> None:
+    gone = {
+        "Subscribe": lambda asked: [
+            frames.SubscribeResponse(asked.correlation_id),
+            frames.ConsumerUpdate(9, 0, 1),
+            frames.MetadataUpdate(6, "orders"),
+        ]
+    }
+    async with Node(**gone).listening() as node:
+        ear = Ear()
+        connection = await connected(node, ear)
+        await connection.subscribe(ORDERS)
+        await asyncio.wait_for(ear.is_gone.wait(), 20)
+        assert ear.heard == ["update 9 True", "disconnected"]
+        with pytest.raises(TransportError):
+            await connection.query_offset(ORDERS)
+
+
+async def test_a_chunk_that_was_damaged_ends_the_connection() -> None:
+    damaged = {"Subscribe": lambda asked: [frames.Deliver(0, bytes(48))]}
+    async with Node(**damaged).listening() as node:
+        ear = Ear()
+        connection = await connected(node, ear)
+        with pytest.raises(TransportError):
+            await connection.subscribe(ORDERS)
+        assert ear.heard == ["disconnected"]
+
+
+async def test_a_connection_that_is_closed_tells_nothing_more() -> None:
+    async with Node().listening() as node:
+        ear = Ear()
+        connection = await connected(node, ear)
+        asked = connection.query_offset(ORDERS)
+        await asyncio.sleep(0)
+        connection.close()
+        with pytest.raises(TransportError):
+            await asked
+        with pytest.raises(TransportError):
+            await connection.subscribe(ORDERS)
+        assert ear.heard == []
+
+
+async def test_silence_ends_the_connection_where_heartbeats_are_agreed() -> None:
+    node = Node()
+    node.heartbeat_s = 1
+    async with node.listening():
+        ear = Ear()
+        await connected(node, ear)
+        await asyncio.wait_for(ear.is_gone.wait(), 30)
+        assert "Heartbeat" in node.heard
