@@ -29,6 +29,8 @@ UNKNOWN_OFFSET_SUM = -3
 _UNIQUE_FIELD_VERSION = 8
 _ERROR_CODE_VERSION = 9
 _CLIENT_TAGS_VERSION = 11
+_LAST_PLAUSIBLE_VERSION = 1_000
+"""Four bytes of text are a larger number: whoever sends them is no thread of a future Kafka Streams."""
 _NO_PROCESS = uuid.UUID(int=0)
 
 
@@ -94,7 +96,7 @@ def read_subscription_info(data: bytes | None) -> SubscriptionInfo:
     """
     reader = Reader(data or b"")
     version, latest = reader.int32(), reader.int32()
-    if not EARLIEST_VERSION <= version <= latest:
+    if not EARLIEST_VERSION <= version <= latest <= _LAST_PLAUSIBLE_VERSION:
         raise MalformedUserData(
             f"version {version} of at most {latest}, expected {EARLIEST_VERSION} to {LATEST_VERSION}"
         )

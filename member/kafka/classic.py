@@ -119,6 +119,11 @@ class ClassicConsumer(KIP848Consumer):
         return self._session is None or self._session.driver.is_connected
 
     @property
+    def is_started(self) -> bool:
+        """Whether it has connected, and begun to join."""
+        return self._session is not None
+
+    @property
     def is_settled(self) -> bool:
         """Whether the member owns what its generation gave it, and nothing is left to be done."""
         return self._session is not None and self._session.is_settled

@@ -24,6 +24,7 @@ from fencepost.member.application.settings import (
     check_topics,
 )
 from fencepost.member.application.store import StateDirectory
+from fencepost.member.kafka.classic_streams_member import ClassicGroupMember
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.settings import check_choice
 from fencepost.member.kafka.streams_member import ConsumerGroupMember, TopicReader
@@ -33,7 +34,7 @@ from fencepost.member.streams.errors import IllegalStreamsState
 from fencepost.member.streams.handler import Handlers
 from fencepost.member.streams.thread_states import StreamThreadState
 
-GROUP_PROTOCOLS = ("consumer",)
+GROUP_PROTOCOLS = ("consumer", "classic")
 _OWN = ("group_id", "client_id", "listener", "observer", "enable_auto_commit", "auto_commit_interval_ms")
 _CONNECTING = ("bootstrap_servers", "security_protocol", "ssl_context")
 """Settings that the global thread's consumer has from the others; and those that begin with `sasl_`."""
@@ -58,7 +59,9 @@ class StreamsApp:
     settings are KIP848Consumer's.
 
     The members speak KIP-848, which has no way to tell other clients anything: a handler's
-    SHUTDOWN_APPLICATION is logged as an error, and shuts this client down.
+    SHUTDOWN_APPLICATION is logged as an error, and shuts this client down. With group_protocol="classic" they
+    speak the classic protocol as Kafka Streams does, and it shuts down all clients of the group, Java
+    instances included; session_timeout_ms and heartbeat_interval_ms can be set then.
 
     :raises TypeError: for a function that is not async, a handler that is, and settings of a wrong kind.
     :raises ValueError: for settings that are impossible.
@@ -87,9 +90,11 @@ class StreamsApp:
         number = check_threads(threads, global_thread=global_thread is not None)
         self._topics = check_topics(topics) if number or topics else ()
         self._settings = {"auto_offset_reset": auto_offset_reset, **_checked(settings)}
+        self._escalates = group_protocol == "classic"
+        self._process_id = uuid.uuid4()
         name = check_text("client_id", client_id or f"{group_id}-{uuid.uuid4()}")
         self._engine = StreamsEngine(
-            StreamsClient(name, number, global_thread=global_thread is not None, escalates=False),
+            StreamsClient(name, number, global_thread=global_thread is not None, escalates=self._escalates),
             check_process(process),
             self._make_member,
             handlers=Handlers(),
@@ -105,6 +110,8 @@ class StreamsApp:
 
     def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
         settings = {"group_id": self._group_id, "client_id": thread, **self._settings}
+        if self._escalates:
+            return ClassicGroupMember(events, self._topics, settings, self._process_id)
         return ConsumerGroupMember(events, self._topics, settings)
 
     def _global_work(self, given: GlobalThread) -> GlobalWork:

@@ -89,14 +89,17 @@ class ConsumerGroupMember:
         """Begin to connect and to join; polls go on with it."""
         self._begin()
 
-    def _begin(self) -> None:
-        self._consumer = KIP848Consumer(
+    def _make_consumer(self) -> KIP848Consumer:
+        return KIP848Consumer(
             *self._topics,
             listener=self._listener,
             observer=self._watch,
             enable_auto_commit=False,
             **self._settings,
         )
+
+    def _begin(self) -> None:
+        self._consumer = self._make_consumer()
         self._starting = asyncio.get_running_loop().create_task(self._consumer.start())
 
     async def poll(self) -> Sequence[Batch]:

@@ -9,3 +9,11 @@ class StreamsError(Exception):
 
 class IllegalStreamsState(StreamsError):
     """The client's state does not allow it: a second start, or a setting after the start."""
+
+
+class MissingSourceTopic(StreamsError):
+    """A source topic does not exist: the leader of the group has said so to all members."""
+
+
+class TaskAssignmentFailed(StreamsError):
+    """The leader of the group could not assign tasks, or its assignment can't be understood."""

@@ -1,0 +1,94 @@
+"""A stream thread's member in a classic group: one with Java instances of Kafka Streams, if need be."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from fencepost.member.application.port import Batch, ThreadEvents
+from fencepost.member.assignors.streams import StreamsAssignor
+from fencepost.member.assignors.task_ids import AssignorError
+from fencepost.member.kafka.classic import ClassicConsumer
+from fencepost.member.kafka.streams_member import ConsumerGroupMember
+from fencepost.member.streams.errors import MissingSourceTopic, TaskAssignmentFailed
+
+
+class _EscalationListener:
+    """Looks at the leader's error before the thread is told of an assignment (KIP-671)."""
+
+    def __init__(self, listener: Any, events: ThreadEvents, assignor: StreamsAssignor) -> None:
+        self._events = events
+        self._assignor = assignor
+        self.on_partitions_revoked = listener.on_partitions_revoked
+        self.on_partitions_lost = listener.on_partitions_lost
+        self._assigned = listener.on_partitions_assigned
+
+    async def on_partitions_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """An error comes with no partitions: the thread is not assigned anything."""
+        if self._assignor.error == AssignorError.SHUTDOWN_REQUESTED:
+            self._events.on_shutdown_requested()
+        elif not self._assignor.error:
+            await self._assigned(partitions)
+
+
+class ClassicGroupMember(ConsumerGroupMember):
+    """A member that speaks the classic protocol, with the metadata and the assignor of Kafka Streams.
+
+    All topics are the sources of one subtopology, as of Java's `builder.stream(topics)`: task 0_N is
+    partition N of each. `process_id` is the same for all threads of a client.
+    """
+
+    _consumer: ClassicConsumer | None
+
+    def __init__(
+        self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any], process_id: uuid.UUID
+    ) -> None:
+        super().__init__(events, topics, settings)
+        self._assignor = StreamsAssignor(process_id, (topics,))
+        self._escalation = _EscalationListener(self._listener, events, self._assignor)
+
+    def _make_consumer(self) -> ClassicConsumer:
+        return ClassicConsumer(
+            *self._topics,
+            assignors=(self._assignor,),
+            listener=self._escalation,
+            observer=self._watch,
+            enable_auto_commit=False,
+            **self._settings,
+        )
+
+    async def poll(self) -> Sequence[Batch]:
+        """Records of several partitions; none after 100 ms without any, or while there is no broker.
+
+        :raises MissingSourceTopic: if the leader sees that one is missing.
+        :raises TaskAssignmentFailed: if the leader could not assign, or can't be understood.
+        """
+        batches = await super().poll()
+        match self._assignor.error:
+            case AssignorError.NONE | AssignorError.VERSION_PROBING | AssignorError.SHUTDOWN_REQUESTED:
+                return batches
+            case AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA:
+                raise MissingSourceTopic(f"one of the topics {', '.join(self._topics)} does not exist")
+            case _:
+                raise TaskAssignmentFailed(self._assignor.message)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the member has taken up the tasks of its generation."""
+        return self._consumer is not None and self._consumer.is_settled and not self._assignor.error
+
+    def is_connected(self) -> bool:
+        """Whether the last request to the coordinator was answered, and a broker could be reached at all."""
+        consumer = self._consumer
+        if consumer is None or not consumer.is_started:
+            return self._watch.connected
+        return consumer.is_connected()
+
+    def ask_for_shutdown(self) -> None:
+        """Ask in each subscription from now on, and join again for that (KIP-671)."""
+        self._assignor.request_shutdown()
+        if self._consumer is not None:
+            self._consumer.rejoin()

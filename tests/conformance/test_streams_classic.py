@@ -1,0 +1,224 @@
+"""Kafka Streams in the classic protocol: Java instances at our endpoint, our application in their group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, ClassVar
+
+import aiokafka
+import pytest
+
+from fencepost.member.assignors.range_ import RangeAssignor
+from fencepost.member.kafka.classic import ClassicConsumer
+from fencepost.member.kafka.streams import StreamsApp
+from fencepost.member.streams.client_states import StreamClientState
+from fencepost.member.streams.handler import StreamThreadExceptionResponse
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+SECONDS = 90
+# By default Java's threads do not leave when their client closes, and others wait for their sessions to end.
+QUICK = (
+    "heartbeat.interval.ms=100",
+    "session.timeout.ms=20000",
+    "main.consumer.internal.leave.group.on.close=true",
+)
+
+
+class Java:
+    """An instance of java/StreamsApplication in a test that does not block."""
+
+    def __init__(self, process: Any) -> None:
+        self.process = process
+        self.tell = process.tell
+
+    @property
+    def said(self) -> list[str]:
+        return self.process.said
+
+    async def says(self, condition: Callable[[str], object]) -> str:
+        return await asyncio.to_thread(self.process.wait, condition)
+
+    async def reaches(self, state: str) -> None:
+        await self.says(lambda line: line.startswith(f"STATE {state} "))
+
+    async def tasks(self) -> set[str]:
+        """The ids of its active tasks."""
+        self.tell("tasks")
+        line = await self.says(lambda line: line.startswith("TASKS"))
+        return set(line.split()[1].split(",")) - {"-"}
+
+
+class Ours:
+    """Our application: each value that was processed, and where to fail."""
+
+    def __init__(self, servers: str, topic: str, group: str, **settings: Any) -> None:
+        self.values: list[str] = []
+        self.poison: str | None = None
+        self.app = StreamsApp(
+            self._process,
+            topics=[topic],
+            group_id=group,
+            bootstrap_servers=servers,
+            group_protocol="classic",
+            commit_interval_ms=100,
+            heartbeat_interval_ms=100,
+            session_timeout_ms=20_000,
+            handler=lambda error: StreamThreadExceptionResponse.SHUTDOWN_APPLICATION,
+            **settings,
+        )
+
+    async def _process(self, partition: Any, records: Sequence[Any]) -> None:
+        for record in records:
+            value = record.value.decode()
+            if value == self.poison:
+                raise ValueError("told to fail")
+            self.values.append(value)
+
+
+class Stranger(RangeAssignor):
+    """Calls itself as Kafka Streams does, and says something else."""
+
+    name = "stream"
+    cooperative = True
+
+    def user_data(self) -> bytes | None:
+        return b"\x00\x01 what is this"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def group(served, streams_application) -> AsyncIterator[Any]:
+    """Starts instances of either make in one group, on the topic orders of twelve partitions."""
+
+    class Group:
+        name = f"app-{uuid.uuid4().hex[:8]}"
+        apps: ClassVar[list[StreamsApp]] = []
+
+        def java(self, *settings: str) -> Java:
+            servers = served.bootstrap_servers
+            words = (servers, self.name, "classic", "copy", "orders", "single", *QUICK, *settings)
+            return Java(streams_application(*words))
+
+        async def ours(self, **settings: Any) -> Ours:
+            made = Ours(served.bootstrap_servers, "orders", self.name, **settings)
+            self.apps.append(made.app)
+            await made.app.start()
+            return made
+
+        async def produce(self, *values: str) -> None:
+            async with aiokafka.AIOKafkaProducer(bootstrap_servers=served.bootstrap_servers) as producer:
+                for number, value in enumerate(values):
+                    await producer.send_and_wait("orders", value.encode(), partition=number % 12)
+
+        def members(self) -> int:
+            def count(broker: Any) -> int:
+                group = broker.coordinator.classic.groups.get(self.name)
+                return 0 if group is None else len(group.members)
+
+            return served.look(count)
+
+    made = Group()
+    yield made
+    for app in made.apps:
+        await app.close(20)
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [str(number) for number in range(first, last)]
+
+
+async def test_two_java_instances_share_process_and_end_together(group):
+    one = group.java()
+    await one.reaches("RUNNING")
+    await group.produce(*numbers(0, 24))
+    two = group.java("num.stream.threads=2")
+    await two.reaches("RUNNING")
+    deadline = time.monotonic() + SECONDS
+    while not (theirs := await two.tasks()) or len(theirs | await one.tasks()) < 12:
+        assert time.monotonic() < deadline, "the tasks are not shared"
+        await asyncio.sleep(0.1)
+    await group.produce(*numbers(24, 48))
+    missing = set(numbers(0, 48))
+    while missing:
+        assert time.monotonic() < deadline, f"{missing} were not processed"
+        await asyncio.sleep(0.1)
+        for each in (one, two):
+            await each.tasks()
+            missing -= {line[7:] for line in each.said if line.startswith("RECORD")}
+    one.tell("throw SHUTDOWN_APPLICATION")
+    await one.reaches("ERROR")
+    await two.reaches("ERROR")
+
+
+@pytest.mark.parametrize("we_lead", [True, False])
+async def test_our_application_shares_a_group_with_a_java_instance(group, we_lead):
+    if we_lead:
+        ours = await group.ours(threads=2)
+        await until(lambda: ours.app.state is StreamClientState.RUNNING)
+        java = group.java()
+        await java.reaches("RUNNING")
+    else:
+        java = group.java()
+        await java.reaches("RUNNING")
+        ours = await group.ours(threads=2)
+    await until(lambda: ours.app.state is StreamClientState.RUNNING)
+    deadline = time.monotonic() + SECONDS
+    while len(await java.tasks()) != 4:
+        assert time.monotonic() < deadline, "the tasks are not shared"
+        await asyncio.sleep(0.1)
+    await group.produce(*numbers(0, 48))
+    missing = set(numbers(0, 48))
+    while missing:
+        assert time.monotonic() < deadline, f"{missing} were not processed"
+        await asyncio.sleep(0.1)
+        await java.tasks()
+        missing -= {line[7:] for line in java.said if line.startswith("RECORD")} | set(ours.values)
+    assert ours.values
+    if we_lead:
+        java.tell("throw SHUTDOWN_APPLICATION")
+    else:
+        ours.poison = "poison"
+        await group.produce(*["poison"] * 12)
+    await java.reaches("ERROR")
+    assert await asyncio.wait_for(ours.app.wait_ended(), SECONDS) is StreamClientState.ERROR
+
+
+async def test_the_only_thread_of_a_client_takes_the_others_along(group):
+    alone = await group.ours(threads=1)
+    others = [await group.ours(threads=2) for _ in range(2)]
+    apps = [alone.app, *(each.app for each in others)]
+    await until(lambda: group.members() == 5)
+    await until(lambda: all(app.state is StreamClientState.RUNNING for app in apps))
+    alone.poison = "poison"
+    await group.produce(*["poison"] * 12)
+    ended = await asyncio.wait_for(asyncio.gather(*(app.wait_ended() for app in apps)), SECONDS)
+    assert ended == [StreamClientState.ERROR] * 3
+
+
+async def test_a_stranger_in_the_group_gets_nothing_and_stops_nobody(group, served):
+    ours = await group.ours(threads=1)
+    await until(lambda: ours.app.state is StreamClientState.RUNNING)
+    stranger = ClassicConsumer(
+        "orders",
+        assignors=(Stranger(),),
+        bootstrap_servers=served.bootstrap_servers,
+        group_id=group.name,
+        heartbeat_interval_ms=100,
+    )
+    await asyncio.wait_for(stranger.start(), SECONDS)
+    assert stranger.assignment() == set()
+    await until(lambda: group.members() == 2)
+    await group.produce(*numbers(0, 24))
+    await until(lambda: set(ours.values) >= set(numbers(0, 24)))
+    assert ours.app.state is StreamClientState.RUNNING
+    await stranger.stop()
