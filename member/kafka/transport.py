@@ -44,10 +44,21 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.member.kafka.engine import COORDINATION, ROUNDS, Call, Connections, Fetching
 
 T = TypeVar("T")
+
+
+_KIP_848 = (
+    "the broker does not speak the consumer group protocol of KIP-848: it takes Kafka 4.0 or later, with the "
+    "feature group.version at 1 (kafka-features.sh upgrade --feature group.version=1)"
+)
+_KIP_1071 = (
+    "the broker does not speak the streams group protocol of KIP-1071: it takes Kafka 4.1 or later, with the "
+    "feature streams.version at 1 (kafka-features.sh upgrade --feature streams.version=1)"
+)
 
 
 class _Api(NamedTuple):
@@ -56,9 +67,12 @@ class _Api(NamedTuple):
     key: ApiKey
     oldest: int
     newest: int
+    needs: str = _KIP_848
+    """What a broker lacks that does not speak it."""
 
 
 _HEARTBEAT = _Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 1)
+_STREAMS_HEARTBEAT = _Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, _KIP_1071)
 _COMMIT = _Api(ApiKey.OFFSET_COMMIT, 9, 9)
 _COMMIT_BY_ID = _Api(ApiKey.OFFSET_COMMIT, 9, 10)
 _FETCH = _Api(ApiKey.OFFSET_FETCH, 9, 9)
@@ -68,11 +82,6 @@ _JOIN = _Api(ApiKey.JOIN_GROUP, 5, 9)
 _SYNC = _Api(ApiKey.SYNC_GROUP, 3, 5)
 _BEAT = _Api(ApiKey.HEARTBEAT, 3, 4)
 _LEAVE = _Api(ApiKey.LEAVE_GROUP, 3, 5)
-
-_TOO_OLD = (
-    "the broker does not speak the consumer group protocol of KIP-848: it takes Kafka 4.0 or later, with the "
-    "feature group.version at 1 (kafka-features.sh upgrade --feature group.version=1)"
-)
 
 
 class KafkaTransport:
@@ -148,6 +157,9 @@ class KafkaTransport:
             case LeaveGroupRequest():
                 call = LeaveGroupCall(members=(request,))
                 return _leave_response(await self._ask_coordinator(_LEAVE, call, timeout_ms))
+            case StreamsGroupHeartbeatRequest():
+                beaten: Response = await self._ask_coordinator(_STREAMS_HEARTBEAT, request, timeout_ms)
+                return beaten
             case OffsetCommitRequest():
                 api = _COMMIT_BY_ID if request.topic_ids else _COMMIT
                 committed = await self._ask_coordinator(api, _commit_call(request), timeout_ms)
@@ -173,7 +185,7 @@ class KafkaTransport:
             return request_frame(api.key, version, correlation_id, client_id, message)
 
         call = Call(api.key, api.oldest, api.newest, frame)
-        answer = await _translated(self._connections.ask(node_id, call, timeout_ms, group=group))
+        answer = await _translated(self._connections.ask(node_id, call, timeout_ms, group=group), api.needs)
         try:
             return read_response(api.key, call.version, answer)[1]
         except MalformedFrame as error:
@@ -230,12 +242,12 @@ class KafkaTransport:
         return found
 
 
-async def _translated(work: Coroutine[Any, Any, T]) -> T:
+async def _translated(work: Coroutine[Any, Any, T], needs: str = _KIP_848) -> T:
     """The result, or the transport's own error for aiokafka's."""
     try:
         return await work
     except IncompatibleBrokerVersion as error:
-        raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"{_TOO_OLD}; {error}") from error
+        raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"{needs}; {error}") from error
     except (RequestTimedOutError, TimeoutError) as error:
         raise RequestTimedOut(str(error) or "no answer in time") from error
     except (KafkaError, OSError) as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import aiokafka
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from fencepost.member import GlobalThread, StreamsApp
 from fencepost.member import StreamClientState as S
@@ -41,9 +44,12 @@ class Work:
             self.order.setdefault(partition.partition, []).append(record.offset)
 
 
+NO_DELAY = {"group.streams.initial.rebalance.delay.ms": 0}
+
+
 @pytest.fixture
 async def kafka() -> Any:
-    async with EmbeddedKafka(topics={"orders": 6}) as kafka:
+    async with EmbeddedKafka(topics={"orders": 6}, config=NO_DELAY) as kafka:
         for number in range(60):
             kafka.produce("orders", f"v{number}", partition=number % 6)
         yield kafka
@@ -78,20 +84,25 @@ async def test_three_threads_share_the_partitions_and_commit(kafka: Any, tmp_pat
     assert again.seen == {"new": 1}
 
 
+@pytest.mark.parametrize("protocol", ["streams", "consumer"])
 @pytest.mark.parametrize("error", [ValueError("bad record"), KeyboardInterrupt(), asyncio.CancelledError()])
-async def test_a_thread_is_replaced_and_nothing_is_lost(kafka: Any, error: BaseException) -> None:
+async def test_a_thread_is_replaced_and_nothing_is_lost(
+    kafka: Any, error: BaseException, protocol: str
+) -> None:
     work = Work(v30=error)
-    async with app_on(kafka, work, handler=lambda error: Response.REPLACE_THREAD) as app:
+    settings = {"handler": lambda error: Response.REPLACE_THREAD, "group_protocol": protocol}
+    async with app_on(kafka, work, **settings) as app:
         await until(lambda: len(work.seen) == 60)
         await until(lambda: list(app.threads.values()).count(T.RUNNING) == 3)
         assert app.state in (S.RUNNING, S.REBALANCING)
     assert app.state is S.NOT_RUNNING
 
 
-async def test_one_client_fails_and_the_other_takes_over(kafka: Any) -> None:
+@pytest.mark.parametrize("protocol", ["streams", "consumer"])
+async def test_one_client_fails_and_the_other_takes_over(kafka: Any, protocol: str) -> None:
     bad, good = Work(), Work()
-    failing = app_on(kafka, bad, client_id="bad")
-    async with app_on(kafka, good, client_id="good") as going_on:
+    failing = app_on(kafka, bad, client_id="bad", group_protocol=protocol)
+    async with app_on(kafka, good, client_id="good", group_protocol=protocol) as going_on:
         await until(lambda: going_on.state is S.RUNNING)
         await failing.start()
         await until(lambda: failing.state is S.RUNNING)
@@ -105,6 +116,73 @@ async def test_one_client_fails_and_the_other_takes_over(kafka: Any) -> None:
         assert going_on.is_running
         assert await failing.close()
         assert failing.state is S.ERROR
+
+
+async def shut_down(servers: str, produce: Callable[[str], Any], topic: str, **settings: Any) -> None:
+    """Three clients with three threads each run until a handler shuts the application down."""
+    works = [Work(boom=ValueError("fatal")) for _ in range(3)]
+    apps = [
+        StreamsApp(
+            work,
+            topics=[topic],
+            group_id=f"group-{topic}",
+            client_id=f"client-{number}",
+            threads=3,
+            handler=lambda error: Response.SHUTDOWN_APPLICATION,
+            bootstrap_servers=servers,
+            **settings,
+        )
+        for number, work in enumerate(works)
+    ]
+    try:
+        for app in apps:
+            await app.start()
+        await until(lambda: sum(len(work.seen) for work in works) >= 60)
+        await until(lambda: all(app.state is S.RUNNING for app in apps))
+        await produce("boom")
+        async with asyncio.timeout(120):
+            assert [await app.wait_ended() for app in apps] == [S.ERROR] * 3
+        assert {state for app in apps for state in app.threads.values()} == {T.DEAD}
+        assert all(work.seen["boom"] == 0 for work in works)
+    finally:
+        for app in apps:
+            await app.close(60)
+
+
+async def test_a_handler_shuts_the_whole_application_down(kafka: Any) -> None:
+    async def produce(value: str) -> None:
+        kafka.produce("orders", value, partition=2)
+
+    await shut_down(kafka.bootstrap_servers, produce, "orders")
+
+
+async def test_a_handler_shuts_the_whole_application_down_on_kafka(cluster: Any) -> None:
+    topic = f"topic-{uuid.uuid4().hex[:8]}"
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+        await admin.start()
+        await admin.create_topics([NewTopic(topic, 6, 1)])
+        await admin.close()
+
+        async def produce(value: str) -> None:
+            await producer.send_and_wait(topic, value.encode(), partition=2)
+
+        for number in range(60):
+            await producer.send_and_wait(topic, f"v{number}".encode(), partition=number % 6)
+        await shut_down(cluster.bootstrap_servers, produce, topic)
+
+
+async def test_where_the_protocol_has_no_word_for_it_only_one_client_is_shut_down(kafka: Any) -> None:
+    bad, good = Work(boom=ValueError("fatal")), Work(boom=ValueError("fatal"))
+    settings = {"group_protocol": "consumer", "handler": lambda error: Response.SHUTDOWN_APPLICATION}
+    one, other = app_on(kafka, bad, **settings), app_on(kafka, good, **settings)
+    async with one, other:
+        await until(lambda: one.state is S.RUNNING and other.state is S.RUNNING)
+        kafka.produce("orders", "boom", partition=2)
+        await until(lambda: S.ERROR in (one.state, other.state))
+        # What failed comes again, to the other one, whose handler answers the same.
+        await until(lambda: one.state is S.ERROR and other.state is S.ERROR)
+    assert bad.bad == good.bad == {}
 
 
 async def test_a_store_is_as_far_as_the_commits(kafka: Any, tmp_path: Any) -> None:

@@ -1,0 +1,128 @@
+"""A stream thread's member in a streams group (KIP-1071): tasks, and word of shutdowns."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fencepost.coordinator.protocol.ids import topic_id_from_uuid
+from fencepost.coordinator.protocol.streams import StatusCode
+from fencepost.member.application.port import Batch, ThreadEvents
+from fencepost.member.application.streams_transport import StreamsTransport
+from fencepost.member.driver.clock import LoopClock
+from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.member.driver.listener import RebalanceListener
+from fencepost.member.kafka.consumer import KIP848Consumer
+from fencepost.member.kafka.engine import Connections
+from fencepost.member.kafka.listener import MemberWatch
+from fencepost.member.kafka.session import Session
+from fencepost.member.kafka.streams_member import ConsumerGroupMember
+from fencepost.member.streams.errors import MissingSourceTopic, StreamsError
+from fencepost.member.streams.heartbeats import StreamsHeartbeats
+
+_MISSING_TOPIC_S = 300.0
+"""For how long source topics may be missing; Kafka's max.poll.interval.ms."""
+
+
+class _StreamsSession(Session):
+    """A member of a streams group on a client that has learned of its cluster."""
+
+    def __init__(
+        self, *given: Any, heartbeats: StreamsHeartbeats, on_shutdown: Callable[[], None], **rest: Any
+    ) -> None:
+        self._heartbeats = heartbeats
+        self._on_shutdown = on_shutdown
+        super().__init__(*given, **rest)
+
+    def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> ConsumerDriver:
+        return ConsumerDriver(
+            self._group_id,
+            topic_id_from_uuid(uuid.uuid4()),
+            StreamsTransport(self._transport, self._heartbeats, self._on_shutdown),
+            LoopClock(self._loop),
+            listener=listener,
+            config=self._config,
+            rng=random.Random(),
+            observer=watch,
+        )
+
+
+class _StreamsConsumer(KIP848Consumer):
+    """A consumer whose member is one of a streams group."""
+
+    def __init__(
+        self, *topics: str, heartbeats: StreamsHeartbeats, on_shutdown: Callable[[], None], **settings: Any
+    ) -> None:
+        super().__init__(*topics, **settings)
+        self._heartbeats = heartbeats
+        self._on_shutdown = on_shutdown
+
+    def _make_session(self, connections: Connections) -> Session:
+        return _StreamsSession(
+            self._client,
+            connections,
+            self._group_id,
+            self._config,
+            listener=self._listener,
+            observer=self._observer,
+            fetch_settings=self._fetch_settings,
+            heartbeats=self._heartbeats,
+            on_shutdown=self._on_shutdown,
+        )
+
+
+class StreamsGroupMember(ConsumerGroupMember):
+    """A member that speaks KIP-1071. Each topic is a subtopology: task N_P is partition P of topic N.
+
+    `process_id` is the same for all threads of a client.
+    """
+
+    def __init__(
+        self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any], process_id: uuid.UUID
+    ) -> None:
+        super().__init__(events, topics, settings)
+        self._heartbeats = StreamsHeartbeats(topics, str(process_id))
+        self._on_shutdown = events.on_shutdown_requested
+        self._missing_since: float | None = None
+
+    def _make_consumer(self) -> KIP848Consumer:
+        return _StreamsConsumer(
+            *self._topics,
+            listener=self._listener,
+            observer=self._watch,
+            enable_auto_commit=False,
+            heartbeats=self._heartbeats,
+            on_shutdown=self._on_shutdown,
+            **self._settings,
+        )
+
+    async def poll(self) -> Sequence[Batch]:
+        """Records of several partitions; none after 100 ms without any, or while there is no broker.
+
+        :raises MissingSourceTopic: if one has been missing for five minutes.
+        :raises StreamsError: if the topics can't be read together.
+        """
+        batches = await super().poll()
+        details = {status.code: status.detail for status in self._heartbeats.statuses}
+        if StatusCode.INCORRECTLY_PARTITIONED_TOPICS in details:
+            raise StreamsError(details[StatusCode.INCORRECTLY_PARTITIONED_TOPICS])
+        if StatusCode.MISSING_SOURCE_TOPICS not in details:
+            self._missing_since = None
+        else:
+            now = asyncio.get_running_loop().time()
+            since = self._missing_since = now if self._missing_since is None else self._missing_since
+            if now - since >= _MISSING_TOPIC_S:
+                raise MissingSourceTopic(details[StatusCode.MISSING_SOURCE_TOPICS])
+        return batches
+
+    @property
+    def joined(self) -> bool:
+        """Whether the member owns what the group meant for it, and the group hands out tasks."""
+        return super().joined and self._heartbeats.group_is_ready
+
+    def ask_for_shutdown(self) -> None:
+        """Ask with each heartbeat from now on, the leave included (KIP-671)."""
+        self._heartbeats.asks_for_shutdown = True
