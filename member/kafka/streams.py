@@ -1,0 +1,260 @@
+"""An application of worker threads on Kafka: what fails in them ends in a way that was decided (KIP-671)."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from fencepost.member.application.engine import GlobalWork, StateListener, StreamsEngine
+from fencepost.member.application.port import GroupMember, ThreadEvents
+from fencepost.member.application.runtime import LoopRuntime
+from fencepost.member.application.services import Metrics
+from fencepost.member.application.settings import (
+    GlobalThread,
+    Process,
+    check_process,
+    check_seconds,
+    check_text,
+    check_threads,
+    check_topics,
+)
+from fencepost.member.application.store import StateDirectory
+from fencepost.member.kafka.classic_streams_member import ClassicGroupMember
+from fencepost.member.kafka.consumer import KIP848Consumer
+from fencepost.member.kafka.settings import check_choice
+from fencepost.member.kafka.streams_group import StreamsGroupMember
+from fencepost.member.kafka.streams_member import ConsumerGroupMember, TopicReader
+from fencepost.member.streams.client import StreamsClient
+from fencepost.member.streams.client_states import StreamClientState
+from fencepost.member.streams.errors import IllegalStreamsState
+from fencepost.member.streams.handler import Handlers
+from fencepost.member.streams.thread_states import StreamThreadState
+
+GROUP_PROTOCOLS = ("streams", "consumer", "classic")
+_OWN = ("group_id", "client_id", "listener", "observer", "enable_auto_commit", "auto_commit_interval_ms")
+_CONNECTING = ("bootstrap_servers", "security_protocol", "ssl_context")
+"""Settings that the global thread's consumer has from the others; and those that begin with `sasl_`."""
+
+
+class StreamsApp:
+    """One client of an application: worker threads, each a member of the group, which process records.
+
+        async def process(partition, records):
+            ...
+
+        async with StreamsApp(process, topics=["orders"], group_id="billing", threads=3) as app:
+            await app.wait_ended()
+
+    A thread is a task of the running event loop. `process` gets the records of one partition, in order, and
+    never two lots of one partition at once; with a third parameter it gets that partition's store, an
+    SQLite file in `state_dir`. When it returns the records are processed; their offsets are committed every
+    `commit_interval_ms`, and before partitions go: at least once.
+
+    An exception that leaves `process` goes to `handler`, which answers what to do; without one the client
+    is shut down. `global_thread` reads whole topics before the others start, and beside them. Further
+    settings are KIP848Consumer's.
+
+    The members speak KIP-1071, where SHUTDOWN_APPLICATION goes through the coordinator. With
+    group_protocol="classic" they speak the classic protocol as Kafka Streams does, and it goes to all clients
+    of the group, Java instances included; session_timeout_ms and heartbeat_interval_ms can be set then. With
+    group_protocol="consumer" they speak KIP-848, which has no way to tell other clients anything: there
+    SHUTDOWN_APPLICATION is logged as an error, and shuts this client down.
+
+    :raises TypeError: for a function that is not async, a handler that is, and settings of a wrong kind.
+    :raises ValueError: for settings that are impossible.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        *,
+        topics: Sequence[str] = (),
+        group_id: str,
+        threads: int = 1,
+        global_thread: GlobalThread | None = None,
+        handler: Any = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        client_id: str | None = None,
+        group_protocol: str = "streams",
+        commit_interval_ms: int = 30_000,
+        state_cleanup_delay_ms: int = 600_000,
+        metrics_interval_ms: int = 60_000,
+        auto_offset_reset: str = "earliest",
+        **settings: Any,
+    ) -> None:
+        check_choice("group_protocol", group_protocol, GROUP_PROTOCOLS)
+        self._group_id = check_text("group_id", group_id)
+        number = check_threads(threads, global_thread=global_thread is not None)
+        self._topics = check_topics(topics) if number or topics else ()
+        self._settings = {"auto_offset_reset": auto_offset_reset, **_checked(settings)}
+        self._protocol = group_protocol
+        self._process_id = uuid.uuid4()
+        name = check_text("client_id", client_id or f"{group_id}-{uuid.uuid4()}")
+        self._engine = StreamsEngine(
+            StreamsClient(
+                name, number, global_thread=global_thread is not None, escalates=group_protocol != "consumer"
+            ),
+            check_process(process),
+            self._make_member,
+            handlers=Handlers(),
+            directory=StateDirectory(state_dir, group_id),
+            runtime=LoopRuntime(),
+            commit_interval_s=check_seconds("commit_interval_ms", commit_interval_ms) / 1000,
+            cleanup_delay_s=check_seconds("state_cleanup_delay_ms", state_cleanup_delay_ms) / 1000,
+            metrics_interval_s=check_seconds("metrics_interval_ms", metrics_interval_ms) / 1000,
+            global_work=None if global_thread is None else self._global_work(global_thread),
+        )
+        if handler is not None:
+            self._add_handler(handler)
+
+    def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
+        settings = {"group_id": self._group_id, "client_id": thread, **self._settings}
+        if self._protocol == "streams":
+            return StreamsGroupMember(events, self._topics, settings, self._process_id)
+        if self._protocol == "classic":
+            return ClassicGroupMember(events, self._topics, settings, self._process_id)
+        return ConsumerGroupMember(events, self._topics, settings)
+
+    def _global_work(self, given: GlobalThread) -> GlobalWork:
+        if not isinstance(given, GlobalThread):
+            raise TypeError(f"global_thread should be a GlobalThread(topics, process), got {given!r}")
+        topics = check_topics(given.topics, "the global thread's topics")
+        processing = check_process(given.process, "the global thread's process", most=2)
+        settings = {
+            name: value
+            for name, value in self._settings.items()
+            if name in _CONNECTING or name.startswith("sasl_")
+        }
+        return GlobalWork(processing, lambda: TopicReader(topics, settings))
+
+    # -- what it is --------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> StreamClientState:
+        """The client's state, as its threads' states make it."""
+        return self._engine.client.state
+
+    @property
+    def is_running(self) -> bool:
+        """Started, and not about to end: REBALANCING, RUNNING or DISCONNECTED."""
+        return self._engine.client.is_running
+
+    @property
+    def is_connected(self) -> bool:
+        """It is running, and no thread has lost its broker (KIP-457)."""
+        return self._engine.client.is_connected
+
+    @property
+    def threads(self) -> Mapping[str, StreamThreadState]:
+        """All threads' states by name; dead ones until their place is taken."""
+        return self._engine.client.thread_states()
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """What the recorder saw last; None before the start."""
+        return self._engine.metrics
+
+    # -- before the start --------------------------------------------------------------------------------
+
+    def set_uncaught_exception_handler(self, handler: Any) -> None:
+        """Ask this function about exceptions: it takes one, and answers a StreamThreadExceptionResponse.
+
+        None deletes what was set. A handler of the old style, which takes a thread and an exception or is
+        declared to answer None, is accepted: with it alone a thread that fails just ends.
+
+        :raises IllegalStreamsState: once the client was started.
+        :raises TypeError: if it can be no handler.
+        """
+        self._only_before_the_start("the uncaught-exception handler")
+        if handler is None:
+            self._engine.handlers.clear()
+        else:
+            self._add_handler(handler)
+
+    def _add_handler(self, handler: Any) -> None:
+        if self._engine.handlers.add(handler):
+            text = "handlers that answer no StreamThreadExceptionResponse are deprecated (KIP-671)"
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+    def set_state_listener(self, listener: StateListener | None) -> None:
+        """Call this function with the new and the old state of the client, at each step, in their order.
+
+        :raises IllegalStreamsState: once the client was started.
+        :raises TypeError: if it can't be called, or is async.
+        """
+        self._only_before_the_start("the state listener")
+        if listener is not None and (not callable(listener) or inspect.iscoroutinefunction(listener)):
+            raise TypeError(f"listener should be a plain function of two states, got {listener!r}")
+        self._engine.listener = listener
+
+    def _only_before_the_start(self, what: str) -> None:
+        if self.state is not StreamClientState.CREATED:
+            raise IllegalStreamsState(f"{what} can only be set before the start; the client is {self.state}")
+
+    # -- start and end -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the global thread, which reads what there is, then all others. An instance starts once.
+
+        :raises IllegalStreamsState: if it was started or closed before.
+        :raises StreamsError: if `state_dir` can't be used, or another client has it.
+        :raises Exception: whatever keeps the global thread from catching up; the client is in ERROR then.
+        """
+        await self._engine.start()
+
+    async def close(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - waits, is not ended
+        """End all threads after what they are doing, commit, and leave. Whether that is over in time.
+
+        In PENDING_ERROR and ERROR it has no effect and logs a warning; it waits for ERROR, and never
+        raises. A thread that calls it does not wait for its own end.
+
+        :raises ValueError: if the time, in seconds, is negative.
+        """
+        return await self._engine.close(None if timeout is None else check_seconds("timeout", timeout))
+
+    async def wait_ended(self) -> StreamClientState:
+        """Wait until it is over; answers NOT_RUNNING or ERROR."""
+        return await self._engine.wait_ended()
+
+    async def __aenter__(self) -> StreamsApp:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- threads -----------------------------------------------------------------------------------------
+
+    def add_thread(self) -> str | None:
+        """Start one more thread. Its name; None, with a warning, unless the client is running."""
+        return self._engine.add_thread()
+
+    async def remove_thread(self, timeout: float | None = None) -> str | None:  # noqa: ASYNC109 - the same
+        """End one thread, and wait for that. Its name; None, with a warning, unless there is one.
+
+        A thread that calls this removes another one, if there is any.
+
+        :raises TimeoutError: if the thread has not ended in that many seconds; it goes on ending.
+        """
+        return await self._engine.remove_thread(
+            None if timeout is None else check_seconds("timeout", timeout)
+        )
+
+
+def _checked(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of KIP848Consumer.
+
+    :raises TypeError: if it has none of this name, or it is not the user's to set.
+    """
+    known = inspect.signature(KIP848Consumer).parameters
+    for name in settings:
+        if name in _OWN or name not in known or name == "topics":
+            raise TypeError(f"StreamsApp has no setting {name!r}")
+    return settings
