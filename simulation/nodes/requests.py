@@ -18,6 +18,10 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from fencepost.coordinator.protocol.streams import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 
 
 class FindCoordinator(msgspec.Struct, frozen=True):
@@ -46,7 +50,12 @@ class LogOffsets(msgspec.Struct, frozen=True):
     earliest: bool
 
 
-GROUP_REQUESTS: tuple[type, ...] = (ConsumerGroupHeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest)
+GROUP_REQUESTS: tuple[type, ...] = (
+    ConsumerGroupHeartbeatRequest,
+    StreamsGroupHeartbeatRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 """What only the group's coordinator answers."""
 
 
@@ -54,6 +63,8 @@ def refuse(request: object, code: ErrorCode) -> object:
     """The response that carries this error for a group request."""
     if isinstance(request, ConsumerGroupHeartbeatRequest):
         return ConsumerGroupHeartbeatResponse(error_code=code)
+    if isinstance(request, StreamsGroupHeartbeatRequest):
+        return StreamsGroupHeartbeatResponse(error_code=code)
     if isinstance(request, OffsetCommitRequest):
         return OffsetCommitResponse(errors={partition: code for partition in request.offsets})
     assert isinstance(request, OffsetFetchRequest)

@@ -1,0 +1,335 @@
+"""Bugs that Kafka Streams had, or would have had without the KIPs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.protocol.streams import StatusCode
+from fencepost.member.application.engine import StreamsEngine
+from fencepost.member.application.services import Service
+from fencepost.member.application.worker import Worker
+from fencepost.member.streams.actions import AskForShutdown, Moved
+from fencepost.member.streams.client import StreamsClient
+from fencepost.member.streams.client_states import StreamClientEvent, StreamClientState
+from fencepost.member.streams.handler import Answer, Handlers
+from fencepost.member.streams.heartbeats import StreamsHeartbeats
+from fencepost.member.streams.thread import StreamThread
+from fencepost.member.streams.thread_states import StreamThreadState
+from fencepost.simulation.mutants.mutant import Mutant, Patch
+
+_Method = Callable[..., Any]
+
+FAILURES: Final = ("streams-failures",)
+SHUTDOWN: Final = ("streams-shutdown",)
+SINGLE: Final = ("streams-single-threads",)
+
+
+def _leaves_the_member_behind(original: _Method) -> _Method:
+    """A thread that failed ends without closing its member, which stays in the group."""
+
+    async def end(self: Any) -> None:
+        if not self._clean:
+            self.member.closed, self.member.close = False, _nothing
+        await original(self)
+
+    return end
+
+
+async def _nothing() -> None:
+    return None
+
+
+def _replaces_twice(original: _Method) -> _Method:
+    """Two threads are started for one that failed."""
+
+    def replace(self: StreamsClient, name: str, *, own_end: bool) -> None:
+        original(self, name, own_end=own_end)
+        if own_end and self.is_running:
+            self._launch(self._new_thread())
+
+    return replace
+
+
+def _asks_through_the_dying_thread(_: _Method) -> _Method:
+    """Only the thread that failed is to ask."""
+
+    def ask_all(self: StreamsClient) -> None:
+        self.shutdown_requested = True
+        for thread in self.threads.values():
+            if thread.state is StreamThreadState.PENDING_SHUTDOWN:
+                self._actions.append(AskForShutdown(thread.name))
+
+    return ask_all
+
+
+def _says_nothing_on_leaving(original: _Method) -> _Method:
+    """A leave carries no request for shutdown."""
+
+    def request(self: StreamsHeartbeats, heartbeat: Any) -> Any:
+        made = original(self, heartbeat)
+        return msgspec.structs.replace(
+            made, shutdown_application=made.member_epoch >= 0 and made.shutdown_application
+        )
+
+    return request
+
+
+def _waits_for_nobody(original: _Method) -> _Method:
+    """A client without threads waits for an answer that nobody can hear."""
+
+    def thread_ended(self: StreamsClient, name: str) -> Any:
+        asked, self.shutdown_requested = self.shutdown_requested, False
+        actions = original(self, name)
+        self.shutdown_requested = asked
+        return actions
+
+    return thread_ended
+
+
+def _no_carrier(original: _Method) -> _Method:
+    """The only thread asks as it dies, and no other thread is started."""
+
+    def launch(self: StreamsClient, thread: StreamThread) -> None:
+        if not self.shutdown_requested:
+            original(self, thread)
+        else:
+            thread.shut_down()
+            thread.ended()
+
+    return launch
+
+
+def _leaves_error(original: _Method) -> _Method:
+    """ERROR is left by close, as before KIP-696."""
+
+    def close(self: StreamsClient) -> Any:
+        if self.state is not StreamClientState.ERROR:
+            return original(self)
+        self._actions.append(
+            Moved(
+                self.level, self.name, StreamClientEvent.CLOSE, self.state, StreamClientState.PENDING_SHUTDOWN
+            )
+        )
+        self.state = StreamClientState.PENDING_SHUTDOWN
+        self._closing_resources = False
+        return self._done()
+
+    return close
+
+
+def _handler_that_raises_ends_its_thread(original: _Method) -> _Method:
+    """A handler that raises lets its thread die, and the client goes on."""
+
+    def ask(self: Handlers, thread: str, error: BaseException) -> Answer:
+        answer: Answer = original(self, thread, error)
+        return answer if answer.complaint is None else Answer(None)
+
+    return ask
+
+
+def _waits_for_what_ends(_: _Method) -> _Method:
+    """Threads that are about to end keep the client from running."""
+
+    def derived(self: StreamsClient, live: tuple[StreamThread, ...]) -> StreamClientState:
+        states = [each.state for each in self.threads.values() if each.state is not StreamThreadState.DEAD]
+        if all(state is StreamThreadState.RUNNING for state in states):
+            return StreamClientState.RUNNING
+        return StreamClientState.REBALANCING
+
+    return derived
+
+
+def _forgets_the_connection(_: _Method) -> _Method:
+    """A thread that is connected again goes to RUNNING, wherever it was."""
+
+    def connection(self: StreamThread, *, connected: bool) -> None:
+        before = self.state
+        if connected and before is StreamThreadState.DISCONNECTED:
+            self.state = StreamThreadState.RUNNING
+            self._out.append(
+                Moved(self.level, self.name, "connection back", before, StreamThreadState.RUNNING)
+            )
+        elif not connected and self.is_running and before is not StreamThreadState.DISCONNECTED:
+            self.state = StreamThreadState.DISCONNECTED
+            self._out.append(Moved(self.level, self.name, "connection lost", before, self.state))
+
+    return connection
+
+
+def _tells_while_it_moves(_: _Method) -> _Method:
+    """Actions are carried out as they come, also those that come while others are carried out."""
+
+    def carry_out(self: StreamsEngine, actions: tuple[Any, ...]) -> None:
+        for action in reversed(actions):
+            self._PERFORM[type(action)](self, action)
+
+    return carry_out
+
+
+def _services_go_on(_: _Method) -> _Method:
+    """The cleaner and the recorder are not stopped."""
+
+    def stop(self: Service) -> None:
+        return None
+
+    return stop
+
+
+def _commits_after_a_failure(original: _Method) -> _Method:
+    """Where a batch fails half-way, all of it counts as processed."""
+
+    async def process(self: Any, batch: Any) -> None:
+        self._processed[batch.partition] = batch.next_offset
+        await original(self, batch)
+
+    return process
+
+
+def _unclean(original: _Method) -> _Method:
+    """A thread that failed commits before it closes."""
+
+    async def end(self: Any) -> None:
+        self._clean = True
+        await original(self)
+
+    return end
+
+
+def _last_thread_is_an_error(original: _Method) -> _Method:
+    """A client without live threads goes to ERROR by itself."""
+
+    def thread_ended(self: StreamsClient, name: str) -> Any:
+        before = self.shutdown_requested
+        self.shutdown_requested = True
+        actions = original(self, name)
+        self.shutdown_requested = before
+        return actions
+
+    return thread_ended
+
+
+def _misread_status(_: Any) -> Any:
+    """A group that waits for more members is taken for one that is to be shut down."""
+
+    def shutdown_requested(self: StreamsHeartbeats) -> bool:
+        return any(status.code is StatusCode.ASSIGNMENT_DELAYED for status in self.statuses)
+
+    return property(shutdown_requested)
+
+
+STREAMS_MUTANTS: Final = (
+    Mutant(
+        "replaced-thread-leaks",
+        "KAFKA-12738",
+        "A thread that was replaced leaves its member in the group: tasks without a thread.",
+        ("streams-dead-left", "streams-settles"),
+        FAILURES,
+        (Patch(Worker, "_end", _leaves_the_member_behind),),
+    ),
+    Mutant(
+        "thread-replaced-twice",
+        "KIP-671",
+        "Two threads take the place of one: each failure adds a thread.",
+        ("streams-live-threads",),
+        FAILURES,
+        (Patch(StreamsClient, "_replace", _replaces_twice),),
+    ),
+    Mutant(
+        "shutdown-lost-with-its-requester",
+        "KAFKA-12375, KAFKA-19190",
+        "Only the thread that failed asks for the shutdown, and it dies before it can.",
+        ("streams-shutdown-reaches",),
+        SHUTDOWN,
+        (
+            Patch(StreamsClient, "_ask_all", _asks_through_the_dying_thread),
+            Patch(StreamsHeartbeats, "request", _says_nothing_on_leaving),
+        ),
+    ),
+    Mutant(
+        "shutdown-without-carrier",
+        "KAFKA-12537",
+        "The only thread of a client asks for the shutdown, and nobody there hears the answer.",
+        ("streams-shutdown-reaches",),
+        SINGLE,
+        (
+            Patch(StreamsClient, "_launch", _no_carrier),
+            Patch(StreamsClient, "thread_ended", _waits_for_nobody),
+        ),
+    ),
+    Mutant(
+        "error-left-by-close",
+        "KIP-696",
+        "close() on a client in ERROR takes it to PENDING_SHUTDOWN.",
+        ("streams-terminal", "streams-transitions"),
+        FAILURES,
+        (Patch(StreamsClient, "close", _leaves_error),),
+    ),
+    Mutant(
+        "failing-handler-is-no-answer",
+        "Kafka's own behaviour",
+        "A handler that raises lets its thread die; the client goes on without it.",
+        ("streams-error-due",),
+        FAILURES,
+        (Patch(Handlers, "ask", _handler_that_raises_ends_its_thread),),
+    ),
+    Mutant(
+        "ending-threads-count",
+        "KAFKA-14717",
+        "A thread that is being removed keeps its client in REBALANCING.",
+        ("streams-derived", "streams-settles"),
+        FAILURES,
+        (Patch(StreamsClient, "_derived", _waits_for_what_ends),),
+    ),
+    Mutant(
+        "connection-back-means-running",
+        "KIP-457",
+        "A thread that is connected again runs, although it was in the middle of a rebalance.",
+        ("streams-reconnects",),
+        FAILURES,
+        (Patch(StreamThread, "connection", _forgets_the_connection),),
+    ),
+    Mutant(
+        "listeners-out-of-order",
+        "KAFKA-16955",
+        "Listeners are told of steps in another order than they were taken in.",
+        ("streams-listener", "streams-transitions"),
+        FAILURES,
+        (Patch(StreamsEngine, "carry_out", _tells_while_it_moves),),
+    ),
+    Mutant(
+        "no-threads-is-an-error",
+        "KIP-696, before",
+        "The death of the last thread takes a client to ERROR, though no handler said so.",
+        ("streams-error-cause",),
+        FAILURES,
+        (Patch(StreamsClient, "thread_ended", _last_thread_is_an_error),),
+        overrides=("group.threads=1",),
+    ),
+    Mutant(
+        "delay-taken-for-shutdown",
+        "KIP-1071, Status",
+        "A member takes the status of a delayed assignment for that of a shutdown.",
+        ("streams-shutdown-cause",),
+        FAILURES,
+        (Patch(StreamsHeartbeats, "shutdown_requested", _misread_status),),
+    ),
+    Mutant(
+        "services-go-on",
+        "KIP-671",
+        "The cleaner of the state directory and the recorder outlive their client.",
+        ("streams-closed",),
+        FAILURES,
+        (Patch(Service, "stop", _services_go_on),),
+    ),
+    Mutant(
+        "failed-batch-committed",
+        "KAFKA-15429",
+        "A batch counts as processed before it is, and a thread that failed commits it.",
+        ("streams-at-least-once",),
+        FAILURES,
+        (Patch(Worker, "_process", _commits_after_a_failure), Patch(Worker, "_end", _unclean)),
+    ),
+)

@@ -1,0 +1,151 @@
+"""What a scenario of Streams applications says: clients with threads, topics, and what befalls them.
+
+It is a file as any other, with `protocol = "streams"` in it. The clients form one streams group (KIP-1071).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.simulation.scenarios.scenario import (
+    SECOND,
+    Cluster,
+    ConnectionLoss,
+    CoordinatorCrash,
+    CoordinatorMove,
+    Count,
+    LostRequest,
+    LostResponse,
+    MemberCrash,
+    Name,
+    Network,
+    Partition,
+    Topic,
+    _Fault,
+    _Table,
+)
+from fencepost.simulation.scenarios.values import Duration, Span
+
+SLACK_US = 10_000_000
+"""Time for messages, callbacks and batches, on top of the time-outs that a group may need to settle."""
+
+
+class StreamsGroup(_Table, frozen=True):
+    """The clients at the start."""
+
+    id: Name = "billing"
+    members: Count = 3
+    """How many clients there are."""
+    threads: Annotated[int, Meta(ge=1, le=64)] = 3
+    """Of each client."""
+    rebalance_timeout: Duration = Duration(60 * SECOND)
+    """How long threads may take to poll again, and to give tasks up."""
+    start: Span = Span("uniform", 0, 5 * SECOND)
+    """When clients start, after the beginning of the run."""
+
+
+class StreamsApplication(_Table, frozen=True):
+    """What threads do."""
+
+    poll: Duration = Duration(1 * SECOND)
+    """For how long a poll lets records gather."""
+    max_poll_records: Count = 500
+    processing: Span = Span("constant", 1_000)
+    """For one record."""
+    commit_interval: Duration = Duration(5 * SECOND)
+    callback: Span = Span("uniform", 0, 50_000)
+    """What a rebalance callback takes beside its commit."""
+    restart: Span = Span("uniform", 2 * SECOND, 10 * SECOND)
+    """How long a client is down that died or was shut down on its own."""
+
+
+class ThreadException(_Fault, frozen=True, tag="thread-exception"):
+    """An exception of some kind leaves a thread, and the handler answers."""
+
+    response: Literal[
+        "any",
+        "REPLACE_THREAD",
+        "SHUTDOWN_CLIENT",
+        "SHUTDOWN_APPLICATION",
+        "raises",
+        "nonsense",
+    ] = "any"
+    """What the handler answers: that it raises itself and that it answers nonsense are answers, too.
+
+    With "any" each of them but SHUTDOWN_APPLICATION, REPLACE_THREAD half of the times.
+    """
+    where: Literal["any", "processing", "poll", "callback"] = "any"
+    """Where it is raised: the next time that some thread of a client gets there."""
+    threads: Annotated[int, Meta(ge=1, le=64)] = 1
+    """In how many threads of the client, at the same time."""
+
+
+class ThreadChange(_Fault, frozen=True, tag="thread-change"):
+    """A client adds a thread, or removes one (KIP-663)."""
+
+
+class ClientClose(_Fault, frozen=True, tag="client-close"):
+    """A client is closed in good order, and started again."""
+
+
+StreamsFault: TypeAlias = (
+    ThreadException
+    | ThreadChange
+    | ClientClose
+    | MemberCrash
+    | ConnectionLoss
+    | LostRequest
+    | LostResponse
+    | Partition
+    | CoordinatorMove
+    | CoordinatorCrash
+)
+
+
+class StreamsScenario(_Table, frozen=True, kw_only=True):
+    """A whole scenario of a Streams application."""
+
+    protocol: Literal["streams"]
+    name: Name = "scenario"
+    summary: str = ""
+    duration: Duration
+    """How long a run takes in virtual time; longer if the quiet phase needs it."""
+    quiet: Duration | None = None
+    """The phase at the end without faults; by default what the group needs to settle."""
+    swarm: bool = False
+    """Whether each run leaves out about half of the faults, as the seed draws."""
+    group: StreamsGroup = StreamsGroup()
+    topics: Annotated[tuple[Topic, ...], Meta(min_length=1)]
+    cluster: Cluster = Cluster()
+    network: Network = Network()
+    application: StreamsApplication = StreamsApplication()
+    config: dict[str, bool | int | str] = msgspec.field(default_factory=dict)
+    """The coordinator's configuration under Kafka's names."""
+    steps: tuple[()] = ()
+    faults: tuple[StreamsFault, ...] = ()
+
+    @property
+    def partitions(self) -> int:
+        """Of all topics."""
+        return sum(topic.partitions for topic in self.topics)
+
+    @property
+    def bound_us(self) -> int:
+        """How long a request to shut the application down may take to reach every client, in microseconds."""
+        config = GroupCoordinatorConfig.from_properties(self.config)
+        heartbeats = 3 * config.group_streams_heartbeat_interval_ms
+        return (
+            config.group_streams_session_timeout_ms + self.group.rebalance_timeout.ms + heartbeats
+        ) * 1_000
+
+    @property
+    def quiet_us(self) -> int:
+        """How long the group may need to settle once nothing disturbs it any more, in microseconds."""
+        if self.quiet is not None:
+            return self.quiet.us
+        before = self.network.request_timeout.us + self.application.restart.longest_us
+        return self.bound_us + before + SLACK_US

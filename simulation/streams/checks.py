@@ -1,0 +1,224 @@
+"""What must hold of clients, of their threads, and of an application that is shut down.
+
+The names of invariants are listed in `INVARIANTS`; findings go to the world's violations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.member.streams.actions import Level, Moved, Refused
+from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
+from fencepost.member.streams.thread_states import (
+    GLOBAL_THREAD,
+    STREAM_THREAD,
+    StreamThreadEvent,
+    StreamThreadState,
+)
+from fencepost.simulation.streams.failures import Injected, shuts_down
+
+if TYPE_CHECKING:
+    from fencepost.simulation.streams.client import ClientHost
+
+INVARIANTS: Final[Mapping[str, str]] = {
+    "streams-transitions": "Threads and clients move along their tables; what they refuse is refused there.",
+    "streams-terminal": "ERROR and NOT_RUNNING are left never, and come after their PENDING states.",
+    "streams-closed": "At its end a client's threads are dead, its services stopped, nothing is locked.",
+    "streams-error-cause": "PENDING_ERROR follows an answer of the handler, or what the group has said.",
+    "streams-error-due": "A client whose handler answered SHUTDOWN_CLIENT, or failed, shuts down.",
+    "streams-live-threads": "As many threads live as were started, added and replaced, less those removed.",
+    "streams-dead-left": "A thread that is dead has closed its member.",
+    "streams-derived": "The client's state is what its threads' states make it.",
+    "streams-reconnects": "A thread that is connected again goes back to where it was.",
+    "streams-listener": "The listener hears every step of the client, in its order.",
+    "streams-shutdown-cause": "The group tells nobody to shut down unless a handler asked for it.",
+    "streams-shutdown-reaches": "A shutdown brings every client that can be reached to ERROR in time.",
+    "streams-at-least-once": "No record is skipped, and no offset committed before its record is processed.",
+    "streams-settles": "In the end clients run, and the group has exactly their threads as members.",
+}
+"""What each of them says."""
+
+_TABLES: Final[Mapping[Level, StateTable[Any, Any]]] = {
+    Level.CLIENT: STREAM_CLIENT,
+    Level.THREAD: STREAM_THREAD,
+    Level.GLOBAL: GLOBAL_THREAD,
+}
+_TERMINAL = {StreamClientState.ERROR: "PENDING_ERROR", StreamClientState.NOT_RUNNING: "PENDING_SHUTDOWN"}
+_REBALANCING = {StreamThreadState.PARTITIONS_REVOKED, StreamThreadState.PARTITIONS_ASSIGNED}
+
+Report = Callable[[str, str], None]
+
+
+class ClientChecker:
+    """Watches one process of one client."""
+
+    def __init__(self, host: ClientHost, report: Report) -> None:
+        self._host = host
+        self._report = report
+        self._states: dict[str, str] = {}
+        self._hidden: dict[str, str] = {}
+        """From which state a thread went to DISCONNECTED last."""
+        self._steps: list[tuple[str, str]] = []
+        """The client's, as they happened."""
+        self._heard = 0
+        self.live = host.world.scenario.group.threads
+        """How many live threads there should be."""
+        self.may_fail = False
+        """Whether there is a cause for PENDING_ERROR."""
+        self._must_fail = False
+        self.asked = False
+        """Whether a handler of this process asked for the application to be shut down."""
+
+    def _finding(self, invariant: str, text: str) -> None:
+        self._report(invariant, f"{self._host.name}: {text}")
+
+    # -- as it happens ------------------------------------------------------------------------------------
+
+    def on_step(self, step: Moved | Refused) -> None:
+        """A machine moved, or refused to."""
+        table = _TABLES[step.level]
+        move = f"{step.name} {step.source} to {step.target} ({step.event})"
+        if isinstance(step, Refused):
+            if not table.refuses(step.source, step.target):
+                self._finding("streams-transitions", f"{move} was refused")
+            return
+        before = self._states.get(step.name, str(table.initial))
+        if before == "DEAD":
+            before = str(table.initial)
+        arrows = {(str(t.source), str(t.event), str(t.target)) for t in table.transitions}
+        if (step.source, step.event, step.target) not in arrows or step.source != before:
+            self._finding("streams-transitions", f"{move}, and it was {before}")
+        self._states[step.name] = step.target
+        if step.target == "DISCONNECTED":
+            self._hidden[step.name] = step.source
+        elif step.event == StreamThreadEvent.CONNECTION_BACK and step.target != self._hidden[step.name]:
+            self._finding("streams-reconnects", f"{move}, and it was lost in {self._hidden[step.name]}")
+        if step.level is Level.CLIENT:
+            self._client_moved(step)
+        elif step.level is Level.THREAD and step.target == "DEAD":
+            self._thread_died(step.name)
+
+    def _client_moved(self, step: Moved) -> None:
+        ended = [target for _, target in self._steps if target in _TERMINAL]
+        if ended:
+            self._finding("streams-terminal", f"{step.source} to {step.target}")
+        self._steps.append((step.source, step.target))
+        if step.target in _TERMINAL:
+            if step.source != _TERMINAL[StreamClientState(step.target)]:
+                self._finding("streams-terminal", f"{step.target} from {step.source}")
+            self._closed(step.target)
+        if step.target == "PENDING_ERROR" and not self.may_fail:
+            self._finding("streams-error-cause", f"{step.source} to PENDING_ERROR without a cause")
+
+    def _closed(self, state: str) -> None:
+        engine = self._host.engine
+        assert engine is not None
+        alive = [
+            name
+            for name, thread in engine.client.threads.items()
+            if thread.state is not StreamThreadState.DEAD
+        ]
+        if alive or engine.workers:
+            self._finding("streams-closed", f"in {state} with {', '.join(alive or engine.workers)}")
+        if engine.cleaner.running or engine.recorder.running:
+            self._finding("streams-closed", f"in {state} with services")
+        if self._host.directory.locked:
+            self._finding("streams-closed", f"in {state} with its directory locked")
+
+    def _thread_died(self, name: str) -> None:
+        member = self._host.members.get(name)
+        if member is not None and not member.closed:
+            self._finding(
+                "streams-dead-left", f"{name} is dead, and its member {member.member_id} is not closed"
+            )
+
+    def on_listener(self, new: str, old: str) -> None:
+        """The listener was called."""
+        expected = self._steps[self._heard] if self._heard < len(self._steps) else ("", "")
+        if (old, new) != expected:
+            self._finding("streams-listener", f"heard {old} to {new}, expected {' to '.join(expected)}")
+        self._heard += 1
+
+    def on_failure(self, thread: str, injected: Injected | None) -> None:
+        """The handler is asked; what comes of its answer is looked at when everything has followed."""
+        engine = self._host.engine
+        assert engine is not None
+        client = engine.client
+        own_end = client.threads[thread].is_live
+        runs = client.is_running
+        if shuts_down(injected):
+            self.may_fail = True
+            self._must_fail = self._must_fail or runs
+        elif injected is not None and injected.answer == "SHUTDOWN_APPLICATION":
+            self.may_fail = self.asked = True
+            if own_end:
+                self.live -= 1
+            if runs and not self.live:
+                self.live += 1  # the one that asks
+        elif own_end and not runs:
+            self.live -= 1
+
+    def look(self) -> None:
+        """Everything that follows from what happened has followed."""
+        engine = self._host.engine
+        if engine is None:
+            return
+        client = engine.client
+        if self._must_fail and client.is_running:
+            self._finding("streams-error-due", f"its handler shut it down, and it is {client.state}")
+        if not client.is_running:
+            return
+        live = client.live
+        if len(live) != self.live:
+            names = ", ".join(thread.name for thread in live) or "none"
+            self._finding("streams-live-threads", f"expected {self.live} live threads, there are {names}")
+        self._derived(client.state, [thread.state for thread in live], [t.underneath for t in live])
+
+    def _derived(
+        self, state: StreamClientState, states: list[StreamThreadState], underneath: list[StreamThreadState]
+    ) -> None:
+        if not states:
+            return
+        disconnected = set(states) == {StreamThreadState.DISCONNECTED}
+        expected: StreamClientState | None = None
+        if disconnected:
+            expected = StreamClientState.DISCONNECTED
+        elif _REBALANCING & set(underneath):
+            expected = StreamClientState.REBALANCING
+        elif set(underneath) == {StreamThreadState.RUNNING}:
+            expected = StreamClientState.RUNNING
+        if expected is not None and state is not expected:
+            self._finding("streams-derived", f"{state}, and its live threads are {', '.join(states)}")
+
+
+class Progress:
+    """How far each partition was processed, by whomever."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._done: dict[TopicPartition, int] = {}
+        self.records = 0
+
+    def processed(self, partition: TopicPartition, first: int, end: int) -> None:
+        """These were processed."""
+        done = self._done.get(partition, 0)
+        if first > done:
+            self._report(
+                "streams-at-least-once",
+                f"{partition.topic}-{partition.partition}: {first} was processed after {done - 1}",
+            )
+        self._done[partition] = max(done, end)
+        self.records += end - first
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These were committed."""
+        for partition, offset in offsets.items():
+            if offset > self._done.get(partition, 0):
+                self._report(
+                    "streams-at-least-once",
+                    f"{partition.topic}-{partition.partition}: {offset} was committed, and only "
+                    f"{self._done.get(partition, 0)} processed",
+                )

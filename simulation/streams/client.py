@@ -1,0 +1,224 @@
+"""A client's host: a process with an engine of threads, which starts, fails, dies and is started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application.engine import StreamsEngine
+from fencepost.member.application.port import GroupMember, ThreadEvents
+from fencepost.member.application.settings import check_process
+from fencepost.member.application.store import StateDirectory
+from fencepost.member.streams.actions import Moved, Refused
+from fencepost.member.streams.client import StreamsClient
+from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
+from fencepost.member.streams.handler import Handlers, StreamThreadExceptionResponse
+from fencepost.simulation.streams.failures import Injected, answer, injected_of
+from fencepost.simulation.streams.member import SimulatedMember
+from fencepost.simulation.world.host import Host, HostClock, HostTimer
+
+if TYPE_CHECKING:
+    from fencepost.simulation.streams.world import StreamsWorld
+
+
+class NoDirectory(StateDirectory):
+    """A state directory without files: what is simulated keeps no stores."""
+
+    def __init__(self) -> None:
+        super().__init__(None, "simulated")
+        self.locked = False
+
+    def lock(self) -> None:
+        """Take it."""
+        self.locked = True
+
+    def clean(self, older_than_s: float) -> list[str]:
+        """There is nothing to clean."""
+        return []
+
+    def size(self) -> int:
+        """There is nothing in it."""
+        return 0
+
+    def close(self) -> None:
+        """Let others have it."""
+        self.locked = False
+
+
+class WatchedEngine(StreamsEngine):
+    """An engine that says whose failure the handler is asked about."""
+
+    failing = ""
+
+    def failed(self, thread: str, error: BaseException) -> None:
+        """An exception left this thread."""
+        self.failing = thread
+        super().failed(thread, error)
+
+
+class ClientHost(Host):
+    """One host. Each start is a new process, with a client of its own."""
+
+    def __init__(self, name: str, world: StreamsWorld) -> None:
+        super().__init__(name, world.loop)
+        self.world = world
+        self.rng = world.streams.small_random(f"client/{name}")
+        self.clock = HostClock(self, offset_us=round(self.rng.uniform(0, 10**12)))
+        self.process = 0
+        """The number of the process."""
+        self.process_id = ""
+        self.engine: WatchedEngine | None = None
+        self.members: dict[str, SimulatedMember] = {}
+        """Of this process, by thread: the newest of each name."""
+        self.all_members: list[SimulatedMember] = []
+        self.injected: list[Injected] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.directory = NoDirectory()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process runs."""
+        return self.engine is None
+
+    # -- the process -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a new process, if none runs."""
+        if not self.ended:
+            return
+        world = self.world
+        group = world.scenario.group
+        self.process += 1
+        self.process_id = world.streams.uuid(f"client/{self.name}/{self.process}")
+        self.members, self.all_members = {}, []
+        self.injected = []
+        self.directory = NoDirectory()
+        handlers = Handlers()
+        handlers.add(self._handle)
+        self.engine = WatchedEngine(
+            StreamsClient(self.name, group.threads),
+            check_process(self._process),
+            self._make_member,
+            handlers=handlers,
+            directory=self.directory,
+            runtime=self,
+            commit_interval_s=world.scenario.application.commit_interval.ms / 1_000,
+            cleanup_delay_s=600,
+            metrics_interval_s=60,
+            observer=self._observe,
+        )
+        self.engine.listener = self._listen
+        world.on_start(self)
+        self.spawn(self._start(self.engine), "main")
+
+    async def _start(self, engine: StreamsEngine) -> None:
+        await engine.start()
+        state = await engine.wait_ended()
+        self.world.on_end(self, state)
+        self.release()
+
+    def close(self) -> None:
+        """Close the client in good order."""
+        if self.engine is not None:
+            self.spawn(self._close(self.engine), "close")
+
+    @staticmethod
+    async def _close(engine: StreamsEngine) -> None:
+        await engine.close(None)
+
+    def remove_thread(self) -> None:
+        """Let one thread end."""
+        if self.engine is not None:
+            self.spawn(self._remove(self.engine), "remove")
+
+    async def _remove(self, engine: StreamsEngine) -> None:
+        before = len(engine.client.live)
+        runs = engine.client.is_running
+        if runs and before:
+            self.world.expect(self, -1)
+        await engine.remove_thread(None)
+
+    def crash(self) -> None:
+        """End the process without a word to anybody."""
+        if not self.ended:
+            self.world.on_crash(self)
+            self.release()
+
+    def release(self) -> None:
+        """The process is gone: nothing of it runs on."""
+        self.engine = None
+        self.end()
+        for member in self.all_members:
+            member.abandon()
+        self.world.network.forget(self)
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            if task is not asyncio.current_task(self.loop):
+                task.cancel()
+
+    # -- a runtime for the engine ------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run something in the process, which ends with it."""
+        task: asyncio.Task[None] = self.loop.create_task(work, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass on this host."""
+        await self.pause_us(round(seconds * 1_000_000))
+
+    async def pause_us(self, us: int) -> None:
+        """Let so many microseconds pass on this host."""
+        if us > 0:
+            future: asyncio.Future[None] = self.loop.create_future()
+            HostTimer(self, self.loop.now_us + us, self._wake, (future,))
+            await future
+
+    @staticmethod
+    def _wake(future: asyncio.Future[None]) -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def now(self) -> float:
+        """Seconds of the world's clock."""
+        return self.loop.now_us / 1_000_000
+
+    # -- what runs in it ---------------------------------------------------------------------------------
+
+    def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
+        member = self.members[thread] = SimulatedMember(self, thread, events)
+        self.all_members.append(member)
+        return member
+
+    async def _process(self, partition: TopicPartition, records: Sequence[int]) -> None:
+        self.raise_injected("processing", "")
+        await self.pause_us(len(records) * self.world.processing_times.draw())
+        self.world.processed(partition, records[0], records[-1] + 1)
+
+    def raise_injected(self, where: str, thread: str) -> None:
+        """Raise what waits for a thread that gets here."""
+        for injected in self.injected:
+            if injected.where == where:
+                self.injected.remove(injected)
+                raise injected.error
+
+    def _handle(self, error: BaseException) -> StreamThreadExceptionResponse:
+        injected = injected_of(error)
+        assert self.engine is not None
+        self.world.on_failure(self, self.engine.failing, injected)
+        return answer(injected)
+
+    def _observe(self, step: Moved | Refused) -> None:
+        if not self.ended:
+            self.world.on_step(self, step)
+
+    def _listen(self, new: StreamClientState, old: StreamClientState) -> None:
+        if self.ended:
+            return
+        self.world.on_listener(self, new, old)
+        if new in (*STREAM_CLIENT.terminal, StreamClientState.PENDING_ERROR):
+            self.close()  # as many applications do

@@ -1,0 +1,226 @@
+"""A thread's member in a simulation: the driver of a streams group's member, and simulated records."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
+from fencepost.member.application.streams_transport import StreamsTransport
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import CommitFailed
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.member.streams.heartbeats import StreamsHeartbeats
+from fencepost.simulation.nodes.transport import SimulatedTransport
+from fencepost.simulation.world.host import HostTimer
+
+if TYPE_CHECKING:
+    from fencepost.simulation.streams.client import ClientHost
+
+
+class SimulatedMember:
+    """A member of the streams group, on a client's host."""
+
+    def __init__(self, host: ClientHost, thread: str, events: ThreadEvents) -> None:
+        world = host.world
+        scenario = world.scenario
+        self._host = host
+        self._events = events
+        self._logs = world.cluster.logs
+        self._most = scenario.application.max_poll_records
+        self._connected = True
+        self._ready = True
+        self._look = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._callbacks: list[asyncio.Task[None]] = []
+        self.thread = thread
+        self.member_id = world.streams.uuid(f"{host.name}/{host.process}/{thread}")
+        self.closed = False
+        topics = [topic.name for topic in scenario.topics]
+        self.heartbeats = StreamsHeartbeats(topics, host.process_id)
+        transport = SimulatedTransport(
+            host,
+            world.network,
+            world.cluster.brokers,
+            first=int(host.rng.uniform(0, 1_000)),
+            timeout_us=scenario.network.request_timeout.us,
+        )
+        self.driver = ConsumerDriver(
+            scenario.group.id,
+            self.member_id,
+            StreamsTransport(transport, self.heartbeats, self._shutdown_requested),
+            host.clock,
+            listener=self,
+            config=ConsumerConfig(
+                max_poll_interval_ms=scenario.group.rebalance_timeout.ms,
+                request_timeout_ms=scenario.network.request_timeout.ms,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                client_id=host.name,
+            ),
+            rng=cast(random.Random, host.rng),
+            observer=self,
+        )
+        self.driver.on_change = self._change
+        self._topics = topics
+
+    # -- what the thread asks for --------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to join."""
+        self.driver.subscribe(self._topics)
+
+    async def poll(self) -> Sequence[Batch]:
+        """Records, once they have gathered for a while; none when something has changed."""
+        gathered_us = self._host.loop.now_us + self._host.world.scenario.application.poll.us
+        while True:
+            self._host.raise_injected("poll", self.thread)
+            self.driver.poll_begin()
+            ready_us = self._records_at()
+            if ready_us is not None:
+                ready_us = max(ready_us, gathered_us)
+                if ready_us <= self._host.loop.now_us:
+                    return self._take()
+            if self._look:
+                self._look = False
+                self.driver.poll_end({})
+                return ()
+            await self._wait(ready_us)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the member is STABLE, and the group hands out tasks."""
+        return self.driver.state is ConsumerMemberState.STABLE and self.heartbeats.group_is_ready
+
+    def is_connected(self) -> bool:
+        """Whether the last heartbeat or commit was answered."""
+        return self._connected
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """Nobody asks: threads of simulations keep no stores."""
+        return None
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets."""
+        try:
+            await self.driver.commit(
+                {partition: OffsetAndMetadata(offset=offset) for partition, offset in offsets.items()}
+            )
+        except CommitFailed as error:
+            raise CommitRefused(str(error)) from error
+        self._host.world.committed(offsets)
+
+    def ask_for_shutdown(self) -> None:
+        """Let every request ask for it."""
+        self.heartbeats.asks_for_shutdown = True
+
+    def wake(self) -> None:
+        """End a poll that waits."""
+        self._look = True
+        self._change()
+
+    async def close(self) -> None:
+        """Leave the group."""
+        await self.driver.close()
+        self.closed = True
+
+    def abandon(self) -> None:
+        """The process is gone."""
+        self.driver.abandon()
+        for task in self._callbacks:
+            task.cancel()
+
+    # -- records -------------------------------------------------------------------------------------------
+
+    async def _wait(self, until_us: int | None) -> None:
+        self._waiter = waiter = self._host.loop.create_future()
+        timer = None if until_us is None else HostTimer(self._host, until_us, self._change, ())
+        await waiter
+        self._waiter = None
+        if timer is not None:
+            timer.cancel()
+
+    def _change(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _records_at(self) -> int | None:
+        """When the first record is there that may be fetched; None if never."""
+        first: int | None = None
+        for partition, position in self.driver.fetchable().items():
+            log = self._logs.log(partition)
+            at = None if log is None else log.appears_us(position)
+            if at is not None and (first is None or at < first):
+                first = at
+        return first
+
+    def _take(self) -> list[Batch]:
+        now, left = self._host.loop.now_us, self._most
+        batches = []
+        for partition, position in self.driver.fetchable().items():
+            log = self._logs.log(partition)
+            end = position if log is None else min(log.end(now), position + left)
+            if end > position:
+                batches.append(Batch(partition, range(position, end), end))
+                left -= end - position
+                if not left:
+                    break
+        self.driver.poll_end({batch.partition: batch.next_offset for batch in batches})
+        return batches
+
+    # -- what the driver tells -----------------------------------------------------------------------------
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """The thread's callback."""
+        await self._callback()
+        await self._events.on_assigned(partitions)
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """The thread's callback."""
+        await self._events.on_revoked(partitions)
+        await self._callback()
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """The thread's callback."""
+        await self._events.on_lost(partitions)
+        await self._callback()
+
+    async def _callback(self) -> None:
+        task = asyncio.current_task(self._host.loop)
+        if task is not None:
+            self._callbacks = [each for each in self._callbacks if not each.done()]
+            self._callbacks.append(task)
+        await self._host.pause_us(self._host.world.callback_times.draw())
+        self._host.raise_injected("callback", self.thread)
+
+    def _shutdown_requested(self) -> None:
+        if not self._host.ended:
+            self._host.world.told(self._host)
+            self._events.on_shutdown_requested()
+
+    def on_state(self, event: str, source: str, target: str) -> None:
+        """The machine moved: the thread may have something to look at."""
+        self.wake()
+
+    def on_request(self, request: object) -> None:
+        """A request says nothing of the connection; its answer does."""
+
+    def on_response(self, request: object, response: object) -> None:
+        """A heartbeat was answered, or was not."""
+        connected, ready = not isinstance(response, Exception), self.heartbeats.group_is_ready
+        if connected is not self._connected or ready is not self._ready:
+            self._connected, self._ready = connected, ready
+            self.wake()
+
+    def on_callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
+        """The thread hears of callbacks itself."""
+
+    def on_commit(self, request: object, response: object) -> None:
+        """A commit was answered, or was not."""
+        self.on_response(request, response)

@@ -1,0 +1,146 @@
+"""Carries a plan out on a world of Streams applications."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.streams.client import ClientHost
+from fencepost.simulation.streams.failures import Injected
+from fencepost.simulation.streams.world import StreamsWorld
+from fencepost.simulation.world.rules import Direction, Fate, Matching
+
+
+class StreamsNemesis:
+    """Does what the plan says, each at its time."""
+
+    def __init__(self, world: StreamsWorld, plan: Plan) -> None:
+        self._world = world
+        self._plan = plan
+        self._rng = world.streams.random("nemesis")
+        self._actions: Mapping[Kind, Callable[[Entry], None]] = {
+            Kind.THREAD_EXCEPTION: self._exception,
+            Kind.THREAD_CHANGE: self._change,
+            Kind.CLIENT_CLOSE: self._close,
+            Kind.MEMBER_CRASH: self._crash,
+            Kind.CONNECTION_LOSS: self._connection_loss,
+            Kind.LOST_REQUEST: self._lost,
+            Kind.LOST_RESPONSE: self._lost,
+            Kind.PARTITION: self._partition,
+            Kind.COORDINATOR_MOVE: self._move,
+            Kind.COORDINATOR_CRASH: self._coordinator_crash,
+        }
+
+    def begin(self) -> None:
+        """Put the whole plan on the loop."""
+        loop = self._world.loop
+        for entry in self._plan.entries:
+            loop.schedule(entry.at_us, self._act, entry)
+        loop.schedule(self._plan.faults_end_us, self._heal, None)
+
+    def _act(self, entry: Entry) -> None:
+        self._actions[entry.kind](entry)
+
+    def _heal(self, _: object) -> None:
+        self._world.network.rules.clear()
+        now = self._world.loop.now_us
+        self._world.unreachable = {name: min(until, now) for name, until in self._world.unreachable.items()}
+        self._world.calm()
+
+    def _victim(self, entry: Entry) -> ClientHost | None:
+        running = [host for host in self._world.clients.values() if host.engine is not None]
+        return running[entry.member % len(running)] if running else None
+
+    # -- threads and clients --------------------------------------------------------------------------------
+
+    def _exception(self, entry: Entry) -> None:
+        host = self._victim(entry)
+        if host is None:
+            return
+        response, _, where = entry.name.partition(" ")
+        rng = random.Random(self._rng.getrandbits(64))
+        for _ in range(entry.partitions):
+            injected = Injected(response, where, rng)
+            host.injected.append(injected)
+            self._world.fault(entry.kind, "begin", f"{host.name} {injected.answer} {injected.where}")
+        for member in host.members.values():
+            member.wake()
+
+    def _change(self, entry: Entry) -> None:
+        host = self._victim(entry)
+        if host is None or host.engine is None:
+            return
+        adds = entry.share < 0.5
+        self._world.fault(entry.kind, "begin", f"{host.name} {'adds' if adds else 'removes'} a thread")
+        if not adds:
+            host.remove_thread()
+        elif host.engine.client.is_running:
+            self._world.expect(host, +1)
+            host.engine.add_thread()
+
+    def _close(self, entry: Entry) -> None:
+        host = self._victim(entry)
+        if host is not None:
+            self._world.fault(entry.kind, "begin", host.name)
+            host.close()
+
+    def _crash(self, entry: Entry) -> None:
+        host = self._victim(entry)
+        if host is not None:
+            self._world.fault(entry.kind, "begin", host.name)
+            host.crash()
+            self._world.restart_later(host)
+
+    # -- the network ----------------------------------------------------------------------------------------
+
+    def _connection_loss(self, entry: Entry) -> None:
+        host = self._victim(entry)
+        if host is not None:
+            self._world.fault(entry.kind, "begin", host.name)
+            self._world.network.cut_all(host.name)
+
+    def _lost(self, entry: Entry) -> None:
+        host = self._victim(entry)
+        if host is not None:
+            self._world.fault(entry.kind, "begin", host.name)
+            direction = Direction.REQUEST if entry.kind is Kind.LOST_REQUEST else Direction.RESPONSE
+            rule = Matching(lambda _: Fate.CUT, members=(host.name,), direction=direction, limit=1)
+            self._world.network.rules.append(rule)
+
+    def _partition(self, entry: Entry) -> None:
+        world = self._world
+        names = list(world.clients)
+        chosen = self._rng.sample(names, max(1, round(len(names) * entry.share)))
+        rule = Matching(lambda _: Fate.DROP, members=chosen)
+        world.network.rules.append(rule)
+        world.fault(entry.kind, "begin", ", ".join(chosen))
+        ends = world.loop.now_us + entry.lasts_us
+        # Who was cut off is known to be heard again only after a request has timed out and gone out again.
+        later = ends + world.scenario.network.request_timeout.us
+        for name in chosen:
+            world.unreachable[name] = max(later, world.unreachable.get(name, 0))
+        world.loop.schedule(ends, self._mend, rule)
+
+    def _mend(self, rule: Matching) -> None:
+        if rule in self._world.network.rules:
+            self._world.network.rules.remove(rule)
+            self._world.fault(Kind.PARTITION, "end", "")
+
+    # -- the coordinator ------------------------------------------------------------------------------------
+
+    def _move(self, entry: Entry) -> None:
+        self._world.fault(entry.kind, "begin", "")
+        self._world.cluster.move()
+
+    def _coordinator_crash(self, entry: Entry) -> None:
+        leader = self._world.cluster.leader
+        if leader is not None and leader.up:
+            self._world.fault(entry.kind, "begin", leader.name)
+            leader.kill()
+            self._world.loop.schedule(self._world.loop.now_us + entry.lasts_us, self._revive, leader)
+
+    def _revive(self, broker: object) -> None:
+        host = next(each for each in self._world.cluster.brokers.values() if each is broker)
+        if not host.up:
+            host.revive()

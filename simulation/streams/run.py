@@ -1,0 +1,41 @@
+"""One run of a scenario of Streams applications, in virtual time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.streams.nemesis import StreamsNemesis
+from fencepost.simulation.streams.world import StreamsWorld
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.world.loop import VirtualLoop
+
+
+class StreamsRun(NamedTuple):
+    """A world that is ready to run, and what disturbs it."""
+
+    world: StreamsWorld
+    plan: Plan
+
+    def begin(self) -> None:
+        """Let it begin."""
+        self.world.begin()
+        StreamsNemesis(self.world, self.plan).begin()
+
+    @property
+    def counts(self) -> tuple[int, int, dict[str, float]]:
+        """Heartbeats that were answered, rebalances, and everything else that was measured."""
+        world = self.world
+        figures: dict[str, float] = {"records": world.progress.records}
+        if world.shutdowns_us:
+            figures["shutdown_s"] = max(world.shutdowns_us) / 1_000_000
+            figures["clients_shut_down"] = len(world.shutdowns_us)
+        return world.heartbeats, world.rebalances, figures
+
+
+def prepare(
+    scenario: StreamsScenario, seed: int, plan: Plan, loop: VirtualLoop, recorder: Recorder
+) -> StreamsRun:
+    """The world of a scenario and a seed, with the trace and all checks."""
+    return StreamsRun(StreamsWorld(scenario, seed, loop, recorder), plan)
