@@ -28,6 +28,7 @@ from fencepost.simulation.checkers.targets import Targets
 from fencepost.simulation.world.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.simulation.world.observers import Report, WorldView
 
 
@@ -87,6 +88,7 @@ class Coordination(Checker):
                 "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
             )
         named = touched_groups(outcome.records)
+        before: dict[MemberId, ConsumerGroupMember | None] = {}
         for step in self._tracker.steps(
             named, live.groups, live.image, event, outcome, now_ms=now_us // 1000
         ):
@@ -99,10 +101,11 @@ class Coordination(Checker):
             self.report_all(self._reply(live, event, outcome))
             self.report_all(check_soft_state(live, step))
             for change in step.members:
+                before[change.member_id] = change.before
                 self._verified.pop(change.member_id, None)
             if step.group is None:
                 del self._checks[step.group_id]
-        self.report_all(self._shadow.follow(live, outcome.records, named))
+        self.report_all(self._shadow.follow(live, outcome.records, named, before))
 
     def _before(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
         """What is judged by the state that the event met."""

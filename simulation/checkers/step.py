@@ -135,7 +135,9 @@ class Tracker:
         `named` is what `touched_groups` says of these records.
         """
         for group_id, touched in named.items():
-            known = self.groups.setdefault(group_id, Known())
+            known = self.groups.get(group_id)
+            if known is None:
+                known = self.groups[group_id] = Known()
             group = groups.get(group_id)
             step = GroupStep(
                 group_id,
