@@ -221,11 +221,12 @@ class GroupCoordinator:
 
         It may turn out too early, for a member that was heard meanwhile: then that event does nothing.
         """
-        deadlines = (kind.next_deadline() for kind in (self.consumer, self.classic, self.streams))
-        known = [deadline for deadline in deadlines if deadline is not None]
-        if self._sweep_ms is not None:
-            known.append(self._sweep_ms)
-        return min(known, default=None)
+        found = self._sweep_ms
+        for kind in (self.consumer, self.classic, self.streams):
+            deadline = kind.next_deadline()
+            if deadline is not None and (found is None or deadline < found):
+                found = deadline
+        return found
 
     @property
     def image(self) -> TopicsImage:

@@ -129,9 +129,13 @@ class CoordinatorRuntime:
 
     def _states(self, records: tuple[Record, ...]) -> dict[str, str]:
         """The state of each group with an epoch that the records are about; Empty for one that they make."""
-        ids = dict.fromkeys(record.key.group_id for record in records)
-        found = {group_id: self._group(group_id) for group_id in ids}
-        return {group_id: "Empty" if group is None else group.state for group_id, group in found.items()}
+        found: dict[str, str] = {}
+        for record in records:
+            group_id = record.key.group_id
+            if group_id not in found:
+                group = self._group(group_id)
+                found[group_id] = "Empty" if group is None else group.state
+        return found
 
     def _group(self, group_id: str) -> ConsumerGroup | StreamsGroup | None:
         coordinator = self.coordinator
