@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.trace.recorder import Batch
 from fencepost.simulation.trace.schema import COLUMNS, Row
 
 _PARTITIONS = pa.list_(
@@ -94,7 +95,8 @@ def record_batch(rows: Sequence[Row], run_id: str) -> pa.RecordBatch:
     Columns are handed over as buffers: `pa.array` looks at each value, and imports pandas to do so, which
     takes as long as a small run.
     """
-    columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
+    columns = rows.columns if isinstance(rows, Batch) else list(zip(*rows, strict=True))
+    columns = columns or [()] * len(Row._fields)
     arrays = [_strings((run_id,) * len(rows))]
     for field, values in zip(list(SCHEMA)[1:], columns, strict=True):
         if field.name == "partitions":

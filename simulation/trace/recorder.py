@@ -7,9 +7,8 @@ hashed, written if there is a sink, and dropped. The digest depends on nothing b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from itertools import count, repeat
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol, TypeAlias, overload
 
 import msgspec
 
@@ -20,6 +19,31 @@ BATCH_ROWS: Final = 8_192
 
 Event: TypeAlias = tuple[int, str, str, str, str, int, int, tuple[TopicPartition, ...], str, str]
 """A row without `seq`, `world` and `group`. A plain tuple: named ones cost three times as much."""
+
+
+class Batch(Sequence[Row]):
+    """Rows by columns, as most writers want them; a row is made when it is read."""
+
+    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
+        self.columns = columns
+        """One for each field of a row, in their order."""
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(Row._make, zip(*self.columns, strict=True))
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return Batch([column[index] for column in self.columns])
+        return Row._make(column[index] for column in self.columns)
 
 
 class TraceWriter(Protocol):
@@ -76,11 +100,12 @@ class Recorder:
             if self._sink is not None:
                 self._sink.write(self._rows(events))
 
-    def _rows(self, events: list[Event]) -> list[Row]:
+    def _rows(self, events: list[Event]) -> Batch:
+        size = len(events)
         world, group = self._fixed
-        first = self.seq - len(events) + 1
         moments, *others = zip(*events, strict=True)
-        return list(zip(count(first), moments, repeat(world), repeat(group), *others, strict=False))  # type: ignore[arg-type]
+        numbers = range(self.seq - size + 1, self.seq + 1)
+        return Batch([numbers, moments, (world,) * size, (group,) * size, *others])
 
     def digest(self) -> str:
         """A hash of all rows so far, 32 hexadecimal digits. Ends a batch: ask once, at the end."""
