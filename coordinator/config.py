@@ -41,7 +41,7 @@ class ConsumerGroupMigrationPolicy(enum.StrEnum):
 
 
 class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker's properties say about groups and offsets; milliseconds, minutes and bytes by name.
+    """What a broker's properties say about groups, offsets and transactions; units by name.
 
     :raises FencepostError: on construction, if a value is out of its range or two contradict each other.
     """
@@ -99,6 +99,9 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     offsets_topic_replication_factor: Annotated[int, Meta(ge=1, le=2**15 - 1)] = 3
     offsets_topic_segment_bytes: Positive = 104_857_600
     offsets_topic_compression_codec: Annotated[int, Meta(ge=0, le=4)] = 0
+
+    transaction_max_timeout_ms: Positive = 900_000
+    transactional_id_expiration_ms: Positive = 604_800_000
 
     def __post_init__(self) -> None:
         _check_ranges(self)

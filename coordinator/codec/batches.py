@@ -16,7 +16,9 @@ _BATCH_OVERHEAD = 12
 """Bytes of a batch before the part that its length counts."""
 _LENGTH_TO_RECORDS = HEADER_BYTES - _BATCH_OVERHEAD
 _PLACE = struct.Struct(">qii")
-_COMPRESSION, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
+COMPRESSION = 0x07
+"""The bits of the attributes that say how the records are compressed."""
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _LAST_COMPRESSION = 4
 """zstd (KIP-110)."""
 NO_PRODUCER_ID = -1
@@ -97,10 +99,10 @@ def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHe
 def _check_content(header: BatchHeader) -> None:
     if header.is_control:
         raise ProtocolError(ErrorCode.INVALID_RECORD, "clients may not write control records")
-    if header.attributes & _COMPRESSION > _LAST_COMPRESSION:
+    if header.attributes & COMPRESSION > _LAST_COMPRESSION:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"compression {header.attributes & _COMPRESSION}, known are 0 to {_LAST_COMPRESSION}",
+            f"compression {header.attributes & COMPRESSION}, known are 0 to {_LAST_COMPRESSION}",
         )
     if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
         raise ProtocolError(ErrorCode.INVALID_RECORD, "a transactional batch without a producer id")
@@ -120,6 +122,23 @@ def placed(records: bytes | memoryview, base_offset: int, leader_epoch: int) -> 
     """The batch at its place in a log: offset and leader epoch lie outside of its checksum."""
     (_, length, _) = _PLACE.unpack_from(records)
     return b"".join((_PLACE.pack(base_offset, length, leader_epoch), memoryview(records)[_PLACE.size :]))
+
+
+def rewritten(batch: bytes, *, attributes: int, last_offset_delta: int, max_timestamp: int) -> bytes:
+    """The batch with other fields in its header, and the checksum that belongs to them."""
+    header = BatchHeader._make(_HEADER.unpack_from(batch))._replace(
+        attributes=attributes, last_offset_delta=last_offset_delta, max_timestamp=max_timestamp
+    )
+    changed = bytearray(batch)
+    _HEADER.pack_into(changed, 0, *header)
+    struct.pack_into(">I", changed, _CRC_FROM - 4, _crc32c()(bytes(changed[_CRC_FROM:])))
+    return bytes(changed)
+
+
+def last_offset(batch: bytes) -> int:
+    """The offset of a stored batch's last record, or of the last one that it had."""
+    header = BatchHeader._make(_HEADER.unpack_from(batch))
+    return header.base_offset + header.last_offset_delta
 
 
 def whole_batches(records: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:

@@ -6,17 +6,14 @@ metrics alone (it was ListClientMetricsResources), 1 brings the other types.
 
 from __future__ import annotations
 
-import datetime
 import itertools
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Shape, milliseconds
+from fencepost.coordinator.codec.schema import ZERO, Shape, milliseconds, moment
 from fencepost.coordinator.protocol import inspection
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.logs import OfTopic
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def decode_describe_producers(
@@ -81,7 +78,7 @@ def encode_describe_transactions(reply: inspection.DescribeTransactionsResponse,
                 transactional_id=one.transactional_id,
                 transaction_state=one.state,
                 transaction_timeout=milliseconds(one.timeout_ms),
-                transaction_start_time=_EPOCH + milliseconds(one.start_ms),
+                transaction_start_time=moment(one.start_ms),
                 producer_id=one.producer_id,
                 producer_epoch=one.producer_epoch,
                 topics=tuple(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Batches, Shape, topic_uuid
+from fencepost.coordinator.codec.schema import ZERO, Batches, Shape, moment, topic_uuid
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -50,6 +50,9 @@ def encode_produce(reply: logs.ProduceResponse, shape: Shape) -> Any:
                         error_code=shape.error(one.error_code),
                         base_offset=one.base_offset,
                         log_start_offset=one.log_start_offset,
+                        log_append_time=None
+                        if one.log_append_time_ms < 0
+                        else moment(one.log_append_time_ms),
                         record_errors=(),
                         error_message=one.error_message,
                     )

@@ -69,6 +69,13 @@ def milliseconds(value: int) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=value)
 
 
+def moment(milliseconds_since_epoch: int) -> datetime.datetime:
+    """A point in time as kio wants it; -1 stands for none."""
+    return _EPOCH + milliseconds(milliseconds_since_epoch)
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
 uuid_of = functools.lru_cache(maxsize=65_536)(uuid_from_topic_id)
 
 

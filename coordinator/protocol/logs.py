@@ -48,6 +48,8 @@ class AppendedPartition(msgspec.Struct, frozen=True, kw_only=True):
     error_code: ErrorCode = ErrorCode.NONE
     base_offset: int = -1
     log_start_offset: int = -1
+    log_append_time_ms: int = -1
+    """The time that the log set; -1 where the producer's counts."""
     error_message: str | None = None
 
 

@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.admin_apis import create_internal_topic
+from fencepost.coordinator.server.cleaner import Cleaner
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.connection import Connection
@@ -74,6 +75,7 @@ class Brokers:
             make_runtime=make_runtime,
             on_state=on_state,
         )
+        self.cleaner = Cleaner(self.cluster)
         self.cluster.on_configs = self._configured
         for key, entries in self.cluster.configs.items():
             self._configured(key, entries)
@@ -108,6 +110,7 @@ class Brokers:
             self.storage.on_failure = self._storage_failed
         self.groups.start(self.clock, self.cluster.image)
         self.transactions.start(self.clock)
+        self.cleaner.start(self.clock)
         self.cluster.on_change = self.groups.topics_changed
         self.services = tuple(
             Services(
@@ -154,6 +157,7 @@ class Brokers:
 
     async def close(self) -> None:
         """Stop listening and close all connections. Clients are told nothing, as when brokers die."""
+        self.cleaner.close()
         self.transactions.close()
         self.groups.close()
         self._gate.open()
@@ -166,6 +170,8 @@ class Brokers:
         if key.resource_type == ResourceType.GROUP:
             config = GroupConfig.from_record(entries) if entries else None
             self.groups.configure(key.name, config)
+        else:
+            self.cleaner.settings_changed()
 
     def _storage_failed(self) -> None:
         """Nobody may hear of what is not on disk: hang up, and serve no more."""

@@ -27,8 +27,9 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, is_valid_name
-from fencepost.coordinator.server.logs import MAX_BATCH_BYTES, PartitionLog
+from fencepost.coordinator.server.logs import LogSettings, PartitionLog
 from fencepost.coordinator.server.storage import Storage
+from fencepost.coordinator.server.topic_configs import setting_of
 
 MAX_PARTITIONS = 100_000
 """Of one topic; a request for more is taken for a mistake."""
@@ -216,12 +217,20 @@ class Cluster:
         self._write(ClusterRecord(key, ConfigValue(dict(entries)) if entries else None))
         topic = self.image.by_name.get(key.name) if key.resource_type == ResourceType.TOPIC else None
         for log in self._logs.get(topic.topic_id, {}).values() if topic is not None else ():
-            log.max_batch_bytes = self._max_batch_bytes(key.name)
+            log.settings = self._log_settings(key.name)
         self.on_configs(key, entries)
 
-    def _max_batch_bytes(self, topic: str) -> int:
-        entries = self.configs.get(ConfigKey(ResourceType.TOPIC, topic), {})
-        return int(entries.get("max.message.bytes", MAX_BATCH_BYTES))
+    def _log_settings(self, topic: str) -> LogSettings:
+        configs = self.configs.get(ConfigKey(ResourceType.TOPIC, topic), {})
+        return LogSettings(
+            max_batch_bytes=int(setting_of(configs, "max.message.bytes")),
+            stamps=setting_of(configs, "message.timestamp.type") == "LogAppendTime",
+            compacts="compact" in setting_of(configs, "cleanup.policy").split(","),
+        )
+
+    def logs_of(self, topic: Topic) -> list[tuple[int, PartitionLog]]:
+        """The logs of a topic's partitions that were touched, by their numbers."""
+        return sorted(self._logs.get(topic.topic_id, {}).items())
 
     def delete_records(self, topic: Topic, partition: int, offset: int) -> int:
         """Let a log start at an offset, -1 for its end; where it starts now.
@@ -311,7 +320,7 @@ class Cluster:
                 )
             start = self._log_starts.get(LogStartKey(topic.topic_id, partition), 0)
             log = logs[partition] = PartitionLog(start=start)
-            log.max_batch_bytes = self._max_batch_bytes(topic.name)
+            log.settings = self._log_settings(topic.name)
             if self._storage is not None and self._storage.keeps_records:
                 log.on_append = partial(self._storage.append_batch, topic.topic_id, partition)
         return log

@@ -55,10 +55,12 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
         if request.acks not in {-1, 0, 1}:
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}, expected -1, 0 or 1")
         log = services.log(topic, data.partition)
+        now_ms = services.transactions.now_ms() if log.settings.stamps else -1
         return logs.AppendedPartition(
             partition=data.partition,
-            base_offset=log.append(data.records, partial(verify, topic, data.partition)),
+            base_offset=log.append(data.records, partial(verify, topic, data.partition), now_ms=now_ms),
             log_start_offset=log.log_start_offset,
+            log_append_time_ms=now_ms,
         )
 
     def refuse(data: logs.ProducedPartition, error: ProtocolError) -> logs.AppendedPartition:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fencepost.coordinator.codec.batches import (
@@ -11,10 +11,12 @@ from fencepost.coordinator.codec.batches import (
     checked_batch,
     end_marker,
     is_commit,
+    last_offset,
     placed,
     stored_batch,
     timestamps,
 )
+from fencepost.coordinator.codec.record_contents import keyed_records, stamped, without
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import AbortedTransaction
 from fencepost.coordinator.server.producers import Producers
@@ -32,6 +34,16 @@ class ReadRecords(NamedTuple):
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
+class LogSettings(NamedTuple):
+    """What a topic's settings say about appending to its logs."""
+
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    stamps: bool = False
+    """Whether records get the time at which they are appended."""
+    compacts: bool = False
+    """Whether each record needs a key."""
+
+
 class PartitionLog:
     """Appends, reads and searches batches. There is one replica, so the log's end is its high watermark."""
 
@@ -39,21 +51,23 @@ class PartitionLog:
         "_base_offsets",
         "_batches",
         "_before",
+        "_cleaned_to",
         "_ends",
+        "_has_gaps",
         "_max_timestamps",
         "_watchers",
         "high_watermark",
         "is_closed",
         "leader_epoch",
         "log_start_offset",
-        "max_batch_bytes",
         "on_append",
         "producers",
+        "settings",
     )
 
     def __init__(self, leader_epoch: int = 0, *, start: int = 0) -> None:
         self.leader_epoch = leader_epoch
-        self.max_batch_bytes = MAX_BATCH_BYTES
+        self.settings = LogSettings()
         self.on_append: Callable[[bytes], None] | None = None
         """Called with each batch at its place, before anybody can read it."""
         self.is_closed = False
@@ -69,18 +83,31 @@ class PartitionLog:
         """Bytes of the log up to and with each batch, deleted ones too."""
         self._max_timestamps: list[int] = []
         self._watchers: dict[Callable[[], None], None] = {}
+        self._has_gaps = False
+        """Whether batches are missing between others, and not only at the start."""
+        self._cleaned_to = -1
+        """The log's end when it was compacted last, with no tombstone left in it."""
 
     def append(
-        self, records: bytes | memoryview | None, verify: Callable[[BatchHeader], None] | None = None
+        self,
+        records: bytes | memoryview | None,
+        verify: Callable[[BatchHeader], None] | None = None,
+        *,
+        now_ms: int = -1,
     ) -> int:
         """Append one batch; the offset of its first record.
 
         A batch that an idempotent producer sends again is not appended again. `verify` is asked about the
-        first batch of a transaction, and raises if the transaction is not open.
+        first batch of a transaction, and raises if the transaction is not open. `now_ms` counts where the
+        log sets the time.
         :raises ProtocolError: with the code that Kafka answers for such a batch.
         """
-        header = checked_batch(records, self.max_batch_bytes)
+        header = checked_batch(records, self.settings.max_batch_bytes)
         assert records is not None
+        if self.settings.compacts and any(record.key is None for record in keyed_records(records)):
+            raise ProtocolError(
+                ErrorCode.INVALID_RECORD, "a record without a key, in a topic that is compacted"
+            )
         if header.is_transactional and not self.producers.is_open(header.producer_id, header.producer_epoch):
             if verify is None:
                 raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "a transactional batch outside of one")
@@ -89,6 +116,9 @@ class PartitionLog:
         if duplicate is not None:
             return duplicate
         base_offset = self.high_watermark
+        if self.settings.stamps:
+            records = stamped(records, header, now_ms)
+            header = header._replace(max_timestamp=now_ms)
         self._add(placed(records, base_offset, self.leader_epoch), header, base_offset)
         self.producers.appended(header, base_offset)
         self._appended()
@@ -159,7 +189,7 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {wanted} is not within 0 to {self.high_watermark}"
             )
         self.log_start_offset = max(self.log_start_offset, wanted)
-        gone = max(0, self._batch_at(self.log_start_offset))
+        gone = self._batch_at(self.log_start_offset)
         if gone:
             self._before = self._ends[gone - 1]
             for each in (self._base_offsets, self._batches, self._ends, self._max_timestamps):
@@ -200,7 +230,10 @@ class PartitionLog:
         """The index of the batch that holds the offset; behind the last one for the log's end."""
         if offset >= self.high_watermark:
             return len(self._batches)
-        return bisect_right(self._base_offsets, offset) - 1
+        index = max(0, bisect_right(self._base_offsets, offset) - 1)
+        if self._has_gaps and index < len(self._batches) and last_offset(self._batches[index]) < offset:
+            return index + 1
+        return index
 
     def read(
         self, offset: int, max_bytes: int, *, at_least_one: bool, committed: bool = False
@@ -247,6 +280,77 @@ class PartitionLog:
         index = self._max_timestamps.index(latest)
         found = timestamps(self._batches[index])
         return max(found, key=lambda record: (record[1], -record[0]))
+
+    def retained_from(self, now_ms: int, *, retention_ms: int, retention_bytes: int) -> int:
+        """The offset before which batches are too old, or too many; -1 is no limit.
+
+        A batch is what a segment is in Kafka: it goes as a whole, and the log stays as long as it may be.
+        """
+        size, offset = self.size, self.log_start_offset
+        limit = self.last_stable_offset
+        for batch, latest in zip(self._batches, self._max_timestamps, strict=True):
+            is_old = 0 <= latest < now_ms - retention_ms and retention_ms >= 0
+            size -= len(batch)
+            behind = last_offset(batch) + 1
+            if behind > limit or not (is_old or 0 <= retention_bytes <= size):
+                break
+            offset = max(offset, behind)
+        return offset
+
+    def compact(self, now_ms: int, *, min_lag_ms: int, delete_retention_ms: int) -> None:
+        """Keep the newest record of each key, and no tombstone that is older than that.
+
+        The newest batch is left alone, as Kafka leaves the segment that is written to, and so are
+        transactions: what they wrote stays, and replaces nothing.
+
+        :raises ProtocolError: CORRUPT_MESSAGE if records can't be read; then nothing is changed.
+        """
+        if self._cleaned_to == self.high_watermark:
+            return
+        closed = [
+            index
+            for index, batch in enumerate(self._batches[:-1])
+            if self._max_timestamps[index] <= now_ms - min_lag_ms
+            and not (header := stored_batch(batch)).is_transactional
+            and not header.is_control
+        ]
+        contents = {index: keyed_records(self._batches[index]) for index in closed}
+        newest = {record.key: record.offset for records in contents.values() for record in records}
+        tombstones = False
+        replaced: dict[int, bytes | None] = {}
+        for index, records in contents.items():
+            dropped = set()
+            for record in records:
+                is_newest = record.key is not None and newest[record.key] == record.offset
+                is_over = record.is_tombstone and record.timestamp < now_ms - delete_retention_ms
+                if not is_newest or is_over:
+                    dropped.add(record.offset)
+                tombstones |= record.is_tombstone and not is_over
+            if dropped:
+                replaced[index] = without(self._batches[index], frozenset(dropped))
+        if replaced:
+            self._rewrite(replaced)
+        everything = len(closed) == len(self._batches) - 1
+        self._cleaned_to = self.high_watermark if everything and not tombstones else -1
+
+    def _rewrite(self, replaced: Mapping[int, bytes | None]) -> None:
+        """Put other batches, or none, in the place of some."""
+        kept = [
+            (base, batch, latest)
+            for index, (base, old, latest) in enumerate(
+                zip(self._base_offsets, self._batches, self._max_timestamps, strict=True)
+            )
+            if (batch := replaced.get(index, old)) is not None
+        ]
+        end = self._before
+        self._base_offsets, self._batches, self._max_timestamps, self._ends = [], [], [], []
+        for base, batch, latest in kept:
+            end += len(batch)
+            self._base_offsets.append(base)
+            self._batches.append(batch)
+            self._max_timestamps.append(latest)
+            self._ends.append(end)
+        self._has_gaps = True
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Compare what a client believes with the log's epoch; -1 believes nothing.

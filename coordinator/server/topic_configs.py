@@ -90,7 +90,7 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "preallocate": _flag("false"),
     "remote.log.copy.disable": _flag("false"),
     "remote.log.delete.on.disable": _flag("false"),
-    "remote.storage.enable": _flag("false"),
+    "remote.storage.enable": TopicSetting("false", ConfigType.BOOLEAN, _one_of("false")),
     "retention.bytes": _long(-1, -1),
     "retention.ms": _long(-1, -1),
     "segment.bytes": _int(1_073_741_824, 1_048_576),
@@ -99,10 +99,16 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "segment.ms": _long(604_800_000, 1),
     "unclean.leader.election.enable": _flag("false"),
 }
-"""By name, sorted (Kafka 4.3, Topic Configs). Of these `max.message.bytes` alone has an effect here.
+"""By name, sorted (Kafka 4.3, Topic Configs).
 
-Nothing is removed by time or size, so the default of `retention.ms` is not Kafka's.
+What they say about files, replicas and compression has no effect here. Nothing is removed unless a topic says
+so, so the default of `retention.ms` is not Kafka's.
 """
+
+
+def setting_of(configs: Mapping[str, str], name: str) -> str:
+    """A setting's value for a topic on which these were set."""
+    return configs.get(name, TOPIC_SETTINGS[name].default)
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> None:

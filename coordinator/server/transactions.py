@@ -28,6 +28,7 @@ from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.storage import Storage
+from fencepost.coordinator.transactions.config import TransactionConfig
 from fencepost.coordinator.transactions.coordinator import (
     TransactionCoordinator,
     TransactionRequest,
@@ -49,7 +50,13 @@ class TransactionCoordinators:
     """The coordinator of all transactional ids of a cluster; each id is led by one of the brokers."""
 
     def __init__(self, cluster: Cluster, groups: GroupCoordinators, storage: Storage | None = None) -> None:
-        self.coordinator = TransactionCoordinator()
+        config = groups.config
+        self.coordinator = TransactionCoordinator(
+            TransactionConfig(
+                transaction_max_timeout_ms=config.transaction_max_timeout_ms,
+                transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+            )
+        )
         self._cluster = cluster
         self._groups = groups
         self._storage = storage

@@ -105,14 +105,19 @@ class Peer:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
 
-    async def create(self, name: str, partitions: int) -> Any:
+    async def create(self, name: str, partitions: int, **configs: str) -> Any:
+        """A topic; settings have underscores."""
+        settings = tuple(
+            struct_of(19, 7, "CreatableTopicConfig", name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        )
         topic = struct_of(
             *(19, 7, "CreatableTopic"),
             name=name,
             num_partitions=partitions,
             replication_factor=1,
             assignments=(),
-            configs=(),
+            configs=settings,
         )
         return await self.ask(19, 7, topics=(topic,), timeout=10 * SECOND, validate_only=False)
 
@@ -406,6 +411,34 @@ async def settings(peer: Peer) -> AsyncIterator[Any]:
     yield sorted(one.name for one in reply.topics[0].configs)
 
 
+async def times_and_keys(peer: Peer) -> AsyncIterator[Any]:
+    began_ms = int(time.time() * 1000)
+    for number, configs in enumerate(
+        ({"message_timestamp_type": "LogAppendTime"}, {"cleanup_policy": "compact"}, {})
+    ):
+        name = f"{peer.topic}-{number}"
+        yield configs, (await peer.create(name, 1, **configs)).topics[0].error_code.name
+        deadline = time.monotonic() + 60
+        while True:
+            data = struct_of(0, 11, "PartitionProduceData", index=0, records=batch(n=2))
+            topic = struct_of(0, 11, "TopicProduceData", name=name, partition_data=(data,))
+            reply = await peer.ask(
+                *(0, 11), transactional_id=None, acks=-1, timeout=5 * SECOND, topic_data=(topic,)
+            )
+            found = reply.responses[0].partition_responses[0]
+            if found.error_code.name not in {"unknown_topic_or_partition", "not_leader_or_follower"}:
+                break
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        stamp = found.log_append_time
+        yield found.error_code.name, stamp is not None and stamp.timestamp() * 1000 >= began_ms - 1000
+        peer.topic, before = name, peer.topic
+        for time_ms in (-3, began_ms - 1000):
+            code, offset, _ = await peer.list_offset(time_ms, committed=False)
+            yield time_ms == -3, code, offset
+        peer.topic = before
+
+
 async def deletions(peer: Peer) -> AsyncIterator[Any]:
     await peer.produce(batch(n=5))
     for offset, partition in ((2, 0), (1, 0), (10**6, 0), (-5, 0), (0, 9)):
@@ -438,7 +471,16 @@ async def inspections(peer: Peer) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize(
     "script",
-    [idempotence, initializations, transactions, transactions_with_epochs, settings, deletions, inspections],
+    [
+        idempotence,
+        initializations,
+        transactions,
+        transactions_with_epochs,
+        settings,
+        deletions,
+        inspections,
+        times_and_keys,
+    ],
     ids=lambda script: script.__name__,
 )
 async def test_kafka_answers_the_same(script, ours, cluster):

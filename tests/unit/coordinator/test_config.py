@@ -57,6 +57,8 @@ DEFAULTS = {
     "offsets.topic.replication.factor": 3,
     "offsets.topic.segment.bytes": 104857600,
     "offsets.topic.compression.codec": 0,
+    "transaction.max.timeout.ms": 900_000,
+    "transactional.id.expiration.ms": 604_800_000,
 }
 """Kafka 4.3."""
 

@@ -133,10 +133,10 @@ async def test_settings_of_a_group_hold_for_its_members_also_after_a_restart(bro
 async def test_the_largest_batch_is_what_the_topic_says(brokers):
     log = brokers.cluster.log(brokers.cluster.image.by_name["orders"], 0)
     alter(brokers, TOPIC, "orders", ("max.message.bytes", "1000"))
-    assert log.max_batch_bytes == 1_000
-    assert brokers.cluster.log(brokers.cluster.image.by_name["orders"], 1).max_batch_bytes == 1_000
+    assert log.settings.max_batch_bytes == 1_000
+    assert brokers.cluster.log(brokers.cluster.image.by_name["orders"], 1).settings.max_batch_bytes == 1_000
     alter(brokers, TOPIC, "orders", ("max.message.bytes", None, ConfigOperation.DELETE))
-    assert log.max_batch_bytes == 1_048_588
+    assert log.settings.max_batch_bytes == 1_048_588
 
 
 async def test_a_topic_that_is_created_again_has_no_settings(brokers):

@@ -550,3 +550,14 @@ async def test_serve_says_when_it_is_ready_and_ends_when_cancelled():
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await wire.ended()
+
+
+async def test_a_producer_may_not_ask_for_a_longer_transaction_than_the_broker_allows():
+    config = GroupCoordinatorConfig.from_properties({"transaction.max.timeout.ms": "5000"})
+    async with Broker(config=config) as broker:
+        wire = await Wire.to(broker)
+        for timeout_ms, code in ((5000, "none"), (5001, "invalid_transaction_timeout")):
+            reply = await wire.ask(
+                *(22, 4), transactional_id="t", transaction_timeout=milliseconds(timeout_ms)
+            )
+            assert reply.error_code.name == code

@@ -1,0 +1,98 @@
+"""Deletes and compacts what the settings of topics say shall not be kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from fencepost.coordinator.protocol.administration import ResourceType
+from fencepost.coordinator.protocol.cluster_records import ConfigKey
+from fencepost.coordinator.protocol.errors import ProtocolError
+from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.logs import PartitionLog
+from fencepost.coordinator.server.topic_configs import setting_of
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 1.0
+"""Between two rounds. Kafka looks for old segments each five minutes, and for keys when enough is new."""
+_ACTING = frozenset({"retention.ms", "retention.bytes", "cleanup.policy"})
+
+
+class Cleaner:
+    """Goes round the logs of topics that were told what to keep; while there is none it sleeps."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._clock: LoopClock | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, clock: LoopClock) -> None:
+        """From now on."""
+        self._clock = clock
+        self.settings_changed()
+
+    def close(self) -> None:
+        """No more."""
+        self._clock = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def settings_changed(self) -> None:
+        """Perhaps there is something to do from now on."""
+        if self._clock is not None and self._timer is None and any(map(self._acts, self._cluster.configs)):
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._round)
+
+    def _round(self) -> None:
+        self._timer = None
+        self.run()
+        self.settings_changed()
+
+    def run(self) -> None:
+        """One round now."""
+        if self._clock is None:
+            return
+        now_ms = self._clock.now_ms()
+        for topic, configs in self._told():
+            for partition, each in self._cluster.logs_of(topic):
+                try:
+                    self._clean(topic, partition, each, configs, now_ms)
+                except ProtocolError as error:  # records that nobody can read stay what they are
+                    log.warning(
+                        "log_not_cleaned", topic=topic.name, partition=partition, reason=error.message
+                    )
+
+    def _told(self) -> list[tuple[Topic, Mapping[str, str]]]:
+        topics = self._cluster.image.by_name
+        return [
+            (topics[key.name], configs)
+            for key, configs in self._cluster.configs.items()
+            if self._acts(key) and key.name in topics
+        ]
+
+    def _acts(self, key: ConfigKey) -> bool:
+        return key.resource_type == ResourceType.TOPIC and bool(_ACTING & self._cluster.configs[key].keys())
+
+    def _clean(
+        self, topic: Topic, partition: int, each: PartitionLog, configs: Mapping[str, str], now_ms: int
+    ) -> None:
+        policy = setting_of(configs, "cleanup.policy").split(",")
+        if "delete" in policy:
+            start = each.retained_from(
+                now_ms,
+                retention_ms=int(setting_of(configs, "retention.ms")),
+                retention_bytes=int(setting_of(configs, "retention.bytes")),
+            )
+            if start > each.log_start_offset:
+                self._cluster.delete_records(topic, partition, start)
+        if "compact" in policy:
+            each.compact(
+                now_ms,
+                min_lag_ms=int(setting_of(configs, "min.compaction.lag.ms")),
+                delete_retention_ms=int(setting_of(configs, "delete.retention.ms")),
+            )
