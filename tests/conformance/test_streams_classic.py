@@ -6,10 +6,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import aiokafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from fencepost.member.assignors.range_ import RangeAssignor
 from fencepost.member.kafka.classic import ClassicConsumer
@@ -96,41 +97,63 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
+class Group:
+    """Instances of either make in one group, on a topic of twelve partitions."""
+
+    def __init__(self, servers: str, name: str, topic: str, start_java: Callable[..., Any]) -> None:
+        self.servers = servers
+        self.name = name
+        self.topic = topic
+        self._start_java = start_java
+        self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        self.apps: list[StreamsApp] = []
+
+    def java(self, *settings: str) -> Java:
+        words = (self.servers, self.name, "classic", "copy", self.topic, "single", *QUICK, *settings)
+        return Java(self._start_java(*words))
+
+    async def ours(self, **settings: Any) -> Ours:
+        made = Ours(self.servers, self.topic, self.name, **settings)
+        self.apps.append(made.app)
+        await made.app.start()
+        return made
+
+    async def produce(self, *values: str) -> None:
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=self.servers) as producer:
+            for number, value in enumerate(values):
+                await producer.send_and_wait(self.topic, value.encode(), partition=number % 12)
+
+    async def has_members(self, count: int) -> None:
+        """Waits until the group is stable with that many members."""
+
+        def look() -> tuple[str, int]:
+            told = self._admin.describe_consumer_groups([self.name])[self.name].result(20)
+            return told.state.name, len(told.members)
+
+        deadline = time.monotonic() + SECONDS
+        while (seen := await asyncio.to_thread(look)) != ("STABLE", count):
+            assert time.monotonic() < deadline, f"it is {seen}"
+            await asyncio.sleep(0.1)
+
+
 @pytest.fixture
-async def group(served, streams_application) -> AsyncIterator[Any]:
-    """Starts instances of either make in one group, on the topic orders of twelve partitions."""
+async def make_group(streams_application) -> AsyncIterator[Callable[..., Group]]:
+    groups: list[Group] = []
 
-    class Group:
-        name = f"app-{uuid.uuid4().hex[:8]}"
-        apps: ClassVar[list[StreamsApp]] = []
+    def make(servers: str, topic: str) -> Group:
+        groups.append(Group(servers, f"app-{uuid.uuid4().hex[:8]}", topic, streams_application))
+        return groups[-1]
 
-        def java(self, *settings: str) -> Java:
-            servers = served.bootstrap_servers
-            words = (servers, self.name, "classic", "copy", "orders", "single", *QUICK, *settings)
-            return Java(streams_application(*words))
+    yield make
+    for each in groups:
+        for app in each.apps:
+            await app.close(20)
 
-        async def ours(self, **settings: Any) -> Ours:
-            made = Ours(served.bootstrap_servers, "orders", self.name, **settings)
-            self.apps.append(made.app)
-            await made.app.start()
-            return made
 
-        async def produce(self, *values: str) -> None:
-            async with aiokafka.AIOKafkaProducer(bootstrap_servers=served.bootstrap_servers) as producer:
-                for number, value in enumerate(values):
-                    await producer.send_and_wait("orders", value.encode(), partition=number % 12)
-
-        def members(self) -> int:
-            def count(broker: Any) -> int:
-                group = broker.coordinator.classic.groups.get(self.name)
-                return 0 if group is None else len(group.members)
-
-            return served.look(count)
-
-    made = Group()
-    yield made
-    for app in made.apps:
-        await app.close(20)
+@pytest.fixture
+def group(served, make_group) -> Group:
+    """At our broker."""
+    return make_group(served.bootstrap_servers, "orders")
 
 
 def numbers(first: int, last: int) -> list[str]:
@@ -193,31 +216,32 @@ async def test_our_application_shares_a_group_with_a_java_instance(group, we_lea
     assert await asyncio.wait_for(ours.app.wait_ended(), SECONDS) is StreamClientState.ERROR
 
 
-async def test_the_only_thread_of_a_client_takes_the_others_along(group):
+async def test_the_only_thread_of_a_client_takes_the_others_along(world, make_group):
+    group = make_group(world.servers, world.topic(12))
     alone = await group.ours(threads=1)
     others = [await group.ours(threads=2) for _ in range(2)]
     apps = [alone.app, *(each.app for each in others)]
-    await until(lambda: group.members() == 5)
     await until(lambda: all(app.state is StreamClientState.RUNNING for app in apps))
+    await group.has_members(5)
     alone.poison = "poison"
     await group.produce(*["poison"] * 12)
     ended = await asyncio.wait_for(asyncio.gather(*(app.wait_ended() for app in apps)), SECONDS)
     assert ended == [StreamClientState.ERROR] * 3
 
 
-async def test_a_stranger_in_the_group_gets_nothing_and_stops_nobody(group, served):
+async def test_a_stranger_in_the_group_gets_nothing_and_stops_nobody(group):
     ours = await group.ours(threads=1)
     await until(lambda: ours.app.state is StreamClientState.RUNNING)
     stranger = ClassicConsumer(
         "orders",
         assignors=(Stranger(),),
-        bootstrap_servers=served.bootstrap_servers,
+        bootstrap_servers=group.servers,
         group_id=group.name,
         heartbeat_interval_ms=100,
     )
     await asyncio.wait_for(stranger.start(), SECONDS)
     assert stranger.assignment() == set()
-    await until(lambda: group.members() == 2)
+    await group.has_members(2)
     await group.produce(*numbers(0, 24))
     await until(lambda: set(ours.values) >= set(numbers(0, 24)))
     assert ours.app.state is StreamClientState.RUNNING
