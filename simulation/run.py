@@ -16,6 +16,9 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.plan import Plan, draw
 from fencepost.simulation.nodes.world import World, quiet_us
+from fencepost.simulation.sac.observers import SacObserver
+from fencepost.simulation.sac.run import SacRun, prepare
+from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.trace.chronicle import Chronicle
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
@@ -48,21 +51,59 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     """Steps of the virtual event loop."""
     heartbeats: int
-    """Those that a coordinator answered."""
+    """Those that a coordinator answered; for single active consumers the commands that it answered."""
     rebalances: int
-    """Those that ended: from a raise of the group epoch until the group was stable again."""
+    """Those that ended: from a raise of the group epoch until the group was stable again.
+
+    For single active consumers: how often one was told to be active.
+    """
     converged: bool
     """Whether the group had settled when the run ended."""
     violations: list[Violation]
     digest: str
+    figures: dict[str, float] = {}
+    """What else was measured; of single active consumers, see docs/sac.md."""
+
+
+class _KafkaRun:
+    """A world of consumer groups, in the hands of `run`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        plan: Plan,
+        loop: VirtualLoop,
+        recorder: Recorder,
+        *,
+        checkers: Iterable[Observer] | None,
+    ) -> None:
+        self._plan = plan
+        self._chronicle = Chronicle(recorder)
+        self.world = World(
+            scenario,
+            seed,
+            loop,
+            members=plan.members,
+            observers=[self._chronicle, *(_checkers() if checkers is None else checkers)],
+            sequence=lambda: recorder.seq,
+        )
+
+    def begin(self) -> None:
+        self.world.begin()
+        Nemesis(self.world, self._plan).begin()
+
+    @property
+    def counts(self) -> tuple[int, int, dict[str, float]]:
+        return self._chronicle.heartbeats, self._chronicle.rebalances, {}
 
 
 def run(
-    scenario: Scenario,
+    scenario: Scenario | SacScenario,
     seed: int,
     *,
     plan: Plan | None = None,
-    checkers: Iterable[Observer] | None = None,
+    checkers: Iterable[Observer] | Iterable[SacObserver] | None = None,
     trace: TraceWriter | None = None,
     progress: Progress | None = None,
     wall_limit_s: float | None = None,
@@ -70,33 +111,25 @@ def run(
 ) -> RunResult:
     """Run the scenario. `plan` replaces what the seed would draw; `checkers` replaces all of ours.
 
+    Those of single active consumers always watch, `checkers` beside them.
+
     The caller closes the trace.
 
     :raises WallTimeExceeded: if it takes longer than `wall_limit_s` of real time.
     :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
     """
     started = time.perf_counter()
-    config = GroupCoordinatorConfig.from_properties(scenario.config)
-    chosen = draw(scenario, Streams(seed), quiet_us(scenario, config)) if plan is None else plan
+    chosen = plan_of(scenario, seed) if plan is None else plan
     loop = VirtualLoop(max_events=max_events)
     failures = _Failures(loop)
     recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
-    chronicle = Chronicle(recorder)
-    watching = [chronicle, *(_checkers() if checkers is None else checkers)]
-    world = World(
-        scenario,
-        seed,
-        loop,
-        members=chosen.members,
-        observers=watching,
-        sequence=lambda: recorder.seq,
-    )
+    prepared = _prepared(scenario, seed, chosen, loop, recorder, checkers=checkers)
+    world = prepared.world
     with _without_logs(), _without_collections():
         try:
             said = f"{scenario.name} {seed} {scenario.group.members}"
             recorder.add(0, "", Kind.RUN_START.value, detail=said)
-            world.begin()
-            Nemesis(world, chosen).begin()
+            prepared.begin()
             for until_us in _slices(chosen.end_us):
                 loop.run_until(until_us)
                 failures.check()
@@ -118,6 +151,7 @@ def run(
             raise
         finally:
             loop.close()
+    heartbeats, rebalances, figures = prepared.counts
     return RunResult(
         scenario=scenario.name,
         seed=seed,
@@ -126,12 +160,35 @@ def run(
         virtual_seconds=chosen.end_us / 1_000_000,
         wall_seconds=time.perf_counter() - started,
         events=loop.events,
-        heartbeats=chronicle.heartbeats,
-        rebalances=chronicle.rebalances,
+        heartbeats=heartbeats,
+        rebalances=rebalances,
         converged=converged,
         violations=world.violations,
         digest=recorder.digest(),
+        figures=figures,
     )
+
+
+def plan_of(scenario: Scenario | SacScenario, seed: int) -> Plan:
+    """What the seed draws for the scenario."""
+    if isinstance(scenario, SacScenario):
+        return draw(scenario, Streams(seed), scenario.quiet_us)
+    config = GroupCoordinatorConfig.from_properties(scenario.config)
+    return draw(scenario, Streams(seed), quiet_us(scenario, config))
+
+
+def _prepared(
+    scenario: Scenario | SacScenario,
+    seed: int,
+    plan: Plan,
+    loop: VirtualLoop,
+    recorder: Recorder,
+    *,
+    checkers: Iterable[Any] | None,
+) -> _KafkaRun | SacRun:
+    if isinstance(scenario, SacScenario):
+        return prepare(scenario, seed, plan, loop, recorder, observers=checkers or ())
+    return _KafkaRun(scenario, seed, plan, loop, recorder, checkers=checkers)
 
 
 def _checkers() -> Sequence[Observer]:

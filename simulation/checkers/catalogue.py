@@ -252,6 +252,27 @@ _ALL: Final = (
         "Members that left or died are removed within their session timeout.",
         "KIP-848, Member Session Management",
     ),
+    # Single active consumers.
+    Invariant(
+        "sac-one-active",
+        "A group never has two consumers that are active, or may be, in the coordinator's eyes.",
+        "RabbitMQ's stream coordinator, noconnection management",
+    ),
+    Invariant(
+        "sac-exclusive",
+        "Nobody becomes active before the one before has let go, or was given up as the protocol has it.",
+        "RabbitMQ's stream coordinator, SAC with Super Stream Partition",
+    ),
+    Invariant(
+        "sac-stale-node",
+        "No consumer of a node that left the cluster stays in a group beyond the next tick.",
+        "RabbitMQ's stream coordinator, Stale Node Detection",
+    ),
+    Invariant(
+        "sac-settled",
+        "Once faults end each group has one active consumer, the right one, and it knows.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
 )
 
 INVARIANTS: Final[Mapping[str, Invariant]] = {invariant.name: invariant for invariant in _ALL}
@@ -266,6 +287,7 @@ def _yes(note: str) -> RealJudgement:
 
 
 _REQUEST: Final = _no("Requests to the broker are in no record.")
+_NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _ON_REAL: Final[Mapping[str, RealJudgement]] = {
@@ -288,6 +310,7 @@ _ON_REAL: Final[Mapping[str, RealJudgement]] = {
     "commit-fenced": _REQUEST,
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
+    **dict.fromkeys(("sac-one-active", "sac-exclusive", "sac-stale-node", "sac-settled"), _NO_STREAMS),
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,

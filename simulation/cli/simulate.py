@@ -14,10 +14,11 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import Rows, length, say_violations, whole_percents
 from fencepost.simulation.pipeline.plan import simulate_command
 from fencepost.simulation.pipeline.progress import Progress, progress_for
-from fencepost.simulation.scenarios.load import DEFAULT, load
+from fencepost.simulation.scenarios.load import DEFAULT, load_any
 
 if TYPE_CHECKING:
     from fencepost.simulation.run import RunResult
+    from fencepost.simulation.scenarios.sac import SacScenario
     from fencepost.simulation.scenarios.scenario import Scenario
     from fencepost.simulation.trace.recorder import TraceWriter
 
@@ -40,7 +41,9 @@ def simulate(
 ) -> int:
     """One run in virtual time: a group under faults, its invariants checked after every event."""
     overrides = settings or []
-    loaded = load(scenario, overrides=overrides, members=members, partitions=partitions, duration=duration)
+    loaded = load_any(
+        scenario, overrides=overrides, members=members, partitions=partitions, duration=duration
+    )
     writable_file(trace, "--trace")
     writable_file(report, "--report")
     configure_logs()
@@ -56,7 +59,7 @@ def simulate(
 
 
 def _run(
-    scenario: Scenario,
+    scenario: Scenario | SacScenario,
     seed: int,
     *,
     trace: Path | None,
@@ -83,7 +86,7 @@ def _run(
 
 
 def _print(
-    result: RunResult, scenario: Scenario, command: str, trace: Path | None, report: Path | None
+    result: RunResult, scenario: Scenario | SacScenario, command: str, trace: Path | None, report: Path | None
 ) -> None:
     from rich.text import Text
 
@@ -104,6 +107,7 @@ def _print(
         ("events", f"{result.events:,}"),
         ("heartbeats", f"{result.heartbeats:,}"),
         ("rebalances", f"{result.rebalances:,}"),
+        *((name.replace("_", " "), f"{value:,.6g}") for name, value in result.figures.items()),
         ("converged", Text("yes", "green") if result.converged else Text("no", "red")),
         ("violations", Text(f"{len(result.violations):,}", "red" if result.violations else "green")),
         ("digest", result.digest),

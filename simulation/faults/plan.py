@@ -12,6 +12,7 @@ import random
 import msgspec
 
 from fencepost.simulation.scenarios import scenario as s
+from fencepost.simulation.scenarios.sac import NodeSplit, SacFault, SacScenario
 from fencepost.simulation.scenarios.streams import (
     StreamsFault,
     StreamsScenario,
@@ -49,6 +50,9 @@ class Kind(enum.StrEnum):
     CONNECTION_LOSS = "connection-loss"
     LOST_REQUEST = "lost-request"
     LOST_RESPONSE = "lost-response"
+    NODE_CRASH = "node-crash"
+    NODE_LEAVE = "node-leave"
+    NODE_SPLIT = "node-split"
     THREAD_EXCEPTION = "thread-exception"
     THREAD_CHANGE = "thread-change"
     CLIENT_CLOSE = "client-close"
@@ -88,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How many hosts there are at most."""
 
 
-def draw(scenario: s.Scenario | StreamsScenario, streams: Streams, quiet_us: int) -> Plan:
+def draw(scenario: s.Scenario | SacScenario | StreamsScenario, streams: Streams, quiet_us: int) -> Plan:
     """The plan of a seed. Each fault and each step of the scenario has a stream of its own."""
     length = scenario.duration.us
     faults_end = max(length - quiet_us, length // 2)
@@ -119,7 +123,7 @@ def draw(scenario: s.Scenario | StreamsScenario, streams: Streams, quiet_us: int
     return Plan(entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most)
 
 
-def _scaled(scenario: s.Scenario | StreamsScenario, step: s.Scale) -> int:
+def _scaled(scenario: s.Scenario | SacScenario | StreamsScenario, step: s.Scale) -> int:
     if step.members is not None:
         return step.members
     assert step.factor is not None
@@ -164,7 +168,9 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
     return [Entry(at_us=at, kind=Kind.DELETE_TOPIC, name=step.name)]
 
 
-def _times(fault: s.Fault | StreamsFault, length: int, faults_end: int, rng: random.Random) -> list[int]:
+def _times(
+    fault: s.Fault | SacFault | StreamsFault, length: int, faults_end: int, rng: random.Random
+) -> list[int]:
     """When a fault happens: at its moment, or again and again in its window and before the quiet phase."""
     if fault.at is not None:
         return [min(fault.at.within(length), faults_end)]
@@ -178,7 +184,7 @@ def _times(fault: s.Fault | StreamsFault, length: int, faults_end: int, rng: ran
     return times
 
 
-def _fault_entry(fault: s.Fault | StreamsFault, at: int, rng: random.Random) -> Entry:
+def _fault_entry(fault: s.Fault | SacFault | StreamsFault, at: int, rng: random.Random) -> Entry:
     tag = fault.__struct_config__.tag
     lasts = getattr(fault, "lasts", None)
     entry = Entry(
@@ -190,6 +196,8 @@ def _fault_entry(fault: s.Fault | StreamsFault, at: int, rng: random.Random) -> 
     more: dict[str, object] = {}
     if isinstance(fault, s.MemberCrash):
         more = {"returns": rng.random() < fault.returns}
+    elif isinstance(fault, NodeSplit):
+        more = {"share": fault.share}
     elif isinstance(fault, ThreadException):
         more = {"name": f"{fault.response} {fault.where}", "partitions": fault.threads}
     elif isinstance(fault, ThreadChange):

@@ -12,7 +12,9 @@ from fencepost.simulation.checkers import all_checkers
 from fencepost.simulation.mutants.mutant import Mutant
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import run
-from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.sac.observers import SacObserver
+from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.world.observers import Observer, Violation
 
 Survivors: TypeAlias = dict[tuple[str, tuple[str, ...], int], bool]
@@ -48,11 +50,28 @@ class _Collector(Observer):
         self.violations.append(violation)
 
 
+class _SacCollector(SacObserver):
+    """The same in a world of single active consumers."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+
+    def on_violation(self, violation: Violation) -> None:
+        """Takes it down."""
+        self.violations.append(violation)
+
+
 def violations_of(scenario: str, seed: int, overrides: Iterable[str] = ()) -> list[Violation]:
     """What the checkers report in one run. A run that a bug brings down has reported until then."""
-    collector = _Collector()
+    loaded = load_any(scenario, overrides=overrides)
+    collector: _Collector | _SacCollector
     try:
-        run(load(scenario, overrides=overrides), seed, checkers=[*all_checkers(), collector])
+        if isinstance(loaded, SacScenario):
+            collector = _SacCollector()
+            run(loaded, seed, checkers=[collector])
+        else:
+            collector = _Collector()
+            run(loaded, seed, checkers=[*all_checkers(), collector])
     except Exception as error:
         collector.violations.append(
             Violation(invariant="run-broke-off", seq=-1, t_us=-1, message=f"{type(error).__name__}: {error}")

@@ -8,9 +8,10 @@ from typing import Final
 from fencepost.simulation.mutants.coordinators import COORDINATOR_MUTANTS
 from fencepost.simulation.mutants.members import MEMBER_MUTANTS
 from fencepost.simulation.mutants.mutant import Mutant
+from fencepost.simulation.mutants.sac import SAC_MUTANTS
 from fencepost.simulation.mutants.sleepers import SLEEPERS
 from fencepost.simulation.mutants.slips import SLIPS
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
-    mutant.name: mutant for mutant in (*COORDINATOR_MUTANTS, *MEMBER_MUTANTS, *SLIPS, *SLEEPERS)
+    mutant.name: mutant for mutant in (*COORDINATOR_MUTANTS, *MEMBER_MUTANTS, *SLIPS, *SLEEPERS, *SAC_MUTANTS)
 }

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.scenario import Scenario
 
 _OPTIONS = ("members", "partitions", "duration")
@@ -25,7 +26,7 @@ class Cell(msgspec.Struct, frozen=True):
     source: str
     """How the user named it: a name of the library, or a file."""
     parameters: dict[str, str]
-    scenario: Scenario
+    scenario: Scenario | SacScenario
 
     @property
     def prefix(self) -> str:
@@ -99,9 +100,9 @@ def cells_of(scenarios: Sequence[str], grid: Mapping[str, Sequence[str]]) -> tup
     return tuple(cells)
 
 
-def _load(source: str, parameters: Mapping[str, str]) -> Scenario:
+def _load(source: str, parameters: Mapping[str, str]) -> Scenario | SacScenario:
     counts = {key: _count(key, parameters[key]) for key in ("members", "partitions") if key in parameters}
-    return load(
+    return load_any(
         source,
         overrides=[f"{key}={value}" for key, value in parameters.items() if key not in _OPTIONS],
         members=counts.get("members"),

@@ -10,6 +10,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.positions import Path
+from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.values import Moment
 
 Mistake: TypeAlias = tuple[Path, str]
@@ -17,8 +18,11 @@ Mistake: TypeAlias = tuple[Path, str]
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def first_mistake(scenario: s.Scenario) -> Mistake | None:
+def first_mistake(scenario: s.Scenario | SacScenario) -> Mistake | None:
     """Where the first mistake is, and what was expected there; None if there is none."""
+    if isinstance(scenario, SacScenario):
+        found = (_sac_lengths(scenario), _streams(scenario), _steps(scenario), _faults(scenario))
+        return next((mistake for mistakes in found for mistake in mistakes), None)
     for checks in (_lengths, _topics, _group, _config, _steps, _topic_steps, _faults):
         for mistake in checks(scenario):
             return mistake
@@ -36,6 +40,28 @@ def _lengths(scenario: s.Scenario) -> Iterator[Mistake]:
     for path, duration in positive.items():
         if duration.ms < 1:
             yield path, f"expected at least 1ms, got {duration}"
+
+
+def _sac_lengths(scenario: SacScenario) -> Iterator[Mistake]:
+    cluster = scenario.cluster
+    positive = {
+        ("duration",): scenario.duration,
+        ("cluster", "tick"): cluster.tick,
+        ("cluster", "disconnected_timeout"): cluster.disconnected_timeout,
+        ("cluster", "request_timeout"): cluster.request_timeout,
+        ("cluster", "command_timeout"): cluster.command_timeout,
+    }
+    for path, duration in positive.items():
+        if duration.ms < 1:
+            yield path, f"expected at least 1ms, got {duration}"
+
+
+def _streams(scenario: SacScenario) -> Iterator[Mistake]:
+    names: set[str] = set()
+    for index, stream in enumerate(scenario.streams):
+        if stream.name in names:
+            yield ("streams", index, "name"), f"expected names that differ, {stream.name!r} is there twice"
+        names.add(stream.name)
 
 
 def _topics(scenario: s.Scenario) -> Iterator[Mistake]:
@@ -83,7 +109,7 @@ def _config(scenario: s.Scenario) -> Iterator[Mistake]:
         yield ("group", "assignor"), f"expected one of {allowed}, got {assignor!r}"
 
 
-def _steps(scenario: s.Scenario) -> Iterator[Mistake]:
+def _steps(scenario: s.Scenario | SacScenario) -> Iterator[Mistake]:
     for index, step in enumerate(scenario.steps):
         yield from _inside(scenario, ("steps", index, "at"), step.at)
         if isinstance(step, s.RollingRestart | s.Scale | s.Subscribe):
@@ -121,7 +147,7 @@ def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
                 counts[step.name] = max(step.partitions, counts[step.name])
 
 
-def _faults(scenario: s.Scenario) -> Iterator[Mistake]:
+def _faults(scenario: s.Scenario | SacScenario) -> Iterator[Mistake]:
     length = scenario.duration.us
     for index, fault in enumerate(scenario.faults):
         path: Path = ("faults", index)
@@ -137,6 +163,6 @@ def _faults(scenario: s.Scenario) -> Iterator[Mistake]:
             yield (*path, "until"), "the window ends before it begins"
 
 
-def _inside(scenario: s.Scenario, path: Path, moment: Moment) -> Iterator[Mistake]:
+def _inside(scenario: s.Scenario | SacScenario, path: Path, moment: Moment) -> Iterator[Mistake]:
     if moment.within(scenario.duration.us) > scenario.duration.us:
         yield path, f"expected a time within the run's {scenario.duration}"

@@ -19,6 +19,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.scenarios import check
 from fencepost.simulation.scenarios.positions import Path, line_of, lines_of
+from fencepost.simulation.scenarios.sac import SacFault, SacScenario, SacStep
 from fencepost.simulation.scenarios.scenario import Fault, Scenario, Step
 from fencepost.simulation.scenarios.values import decode_value
 
@@ -42,20 +43,37 @@ _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 _LONGEST_SHOWN = 60
 
 
+class _Model(NamedTuple):
+    """What a file of one kind may hold."""
+
+    scenario: type[Scenario | SacScenario]
+    faults: Any
+    steps: Any
+
+
+_KAFKA = _Model(Scenario, Fault, Step)
+_MODELS: Mapping[object, _Model] = {None: _KAFKA, "sac": _Model(SacScenario, SacFault, SacStep)}
+"""By the file's key `protocol`."""
+
+
 class LibraryEntry(NamedTuple):
     """One scenario that ships with the package."""
 
     name: str
     summary: str
     world: str
+    protocol: str
+    """`consumer` for groups of KIP-848, `sac` for single active consumers."""
 
 
 def library() -> list[LibraryEntry]:
     """The scenarios that ship with the package, by name."""
-    return [
-        LibraryEntry(path.stem, load(path.stem).summary, "simulated")
-        for path in sorted(LIBRARY.glob("*.toml"))
-    ]
+    entries = []
+    for path in sorted(LIBRARY.glob("*.toml")):
+        scenario = load_any(path.stem)
+        protocol = scenario.protocol if isinstance(scenario, SacScenario) else "consumer"
+        entries.append(LibraryEntry(path.stem, scenario.summary, "simulated", protocol))
+    return entries
 
 
 def load(
@@ -67,7 +85,7 @@ def load(
     duration: str | None = None,
     option: str = "--set",
 ) -> Scenario:
-    """A scenario of the library by its name, or the one in a TOML file.
+    """A scenario of a consumer group: of the library by its name, or the one in a TOML file.
 
     `overrides` are texts such as "group.members=12"; values are TOML, or plain text where they are not.
     `partitions` is a total that the topics share in proportion. `option` is the one of the command line
@@ -75,13 +93,35 @@ def load(
 
     :raises FencepostError: if there is no such scenario, or something in it is wrong.
     """
-    path = _find(name_or_path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise FencepostError(f"{path}: can't be read: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError:
-        raise FencepostError(f"{path}: can't be read: expected TOML, which is UTF-8 text") from None
+    found = load_any(
+        name_or_path,
+        overrides=overrides,
+        members=members,
+        partitions=partitions,
+        duration=duration,
+        option=option,
+    )
+    if isinstance(found, SacScenario):
+        raise FencepostError(
+            f"{name_or_path} is about single active consumers: `simulate` and `campaign` run it"
+        )
+    return found
+
+
+def load_any(
+    name_or_path: str | FilePath = DEFAULT,
+    *,
+    overrides: Iterable[str] = (),
+    members: int | None = None,
+    partitions: int | None = None,
+    duration: str | None = None,
+    option: str = "--set",
+) -> Scenario | SacScenario:
+    """As `load`, of any kind; `partitions` are shared among the super streams of single active consumers.
+
+    :raises FencepostError: if there is no such scenario, or something in it is wrong.
+    """
+    path, text = read(name_or_path)
 
     def shown(name: str, value: object) -> str:
         return f"--{name} {value}" if option == "--set" else f"{option} {name}={value}"
@@ -93,6 +133,20 @@ def load(
         loaded.append(_Override(shown("duration", duration), "duration", duration))
     total = None if partitions is None else (partitions, shown("partitions", partitions))
     return _scenario(text, str(path), path.stem, loaded, total)
+
+
+def read(name_or_path: str | FilePath) -> tuple[FilePath, str]:
+    """Where a scenario of the library or a TOML file is, and its text.
+
+    :raises FencepostError: if there is none, or it can't be read.
+    """
+    path = _find(name_or_path)
+    try:
+        return path, path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise FencepostError(f"{path}: can't be read: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise FencepostError(f"{path}: can't be read: expected TOML, which is UTF-8 text") from None
 
 
 def loads(
@@ -108,12 +162,15 @@ def loads(
     :raises FencepostError: if something in it is wrong.
     """
     total = None if partitions is None else (partitions, f"--partitions {partitions}")
-    return _scenario(text, source, name, [_Override.parse(each, "--set") for each in overrides], total)
+    made = _scenario(text, source, name, [_Override.parse(each, "--set") for each in overrides], total)
+    if isinstance(made, SacScenario):
+        raise FencepostError(f"{source}: this one is about single active consumers")
+    return made
 
 
 def _scenario(
     text: str, source: str, name: str, overrides: Iterable[_Override], partitions: tuple[int, str] | None
-) -> Scenario:
+) -> Scenario | SacScenario:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -124,15 +181,26 @@ def _scenario(
     places = _Places(source, lines_of(text))
     for override in overrides:
         places.overridden.append((_put(raw, override), override.shown))
+    protocol = raw.get("protocol")
+    if not isinstance(protocol, str | None) or protocol not in _MODELS:
+        known = ", ".join(str(each) for each in _MODELS if each)
+        raise places.error(("protocol",), f"expected one of {known}, or no such key, got {_shown(protocol)}")
     try:
-        scenario = msgspec.convert(raw, Scenario, dec_hook=decode_value)
+        scenario = msgspec.convert(raw, _model(raw).scenario, dec_hook=decode_value)
     except msgspec.ValidationError as error:
         raise places.error(*_explain(raw, str(error))) from None
     if partitions is not None:
-        scenario = _with_partitions(scenario, *partitions)
+        if isinstance(scenario, SacScenario):
+            scenario = _with_stream_partitions(scenario, *partitions)
+        else:
+            scenario = _with_partitions(scenario, *partitions)
     if mistake := check.first_mistake(scenario):
         raise places.error(*mistake)
     return scenario
+
+
+def _model(raw: Mapping[str, Any]) -> _Model:
+    return _MODELS.get(raw.get("protocol"), _KAFKA)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -249,7 +317,7 @@ def _explain(raw: Mapping[str, Any], error: str) -> tuple[Path, str]:
     if missing := _MISSING_FIELD.match(message):
         return path, f"the key {missing[1]} is missing"
     if (tag := _INVALID_TAG.match(message)) and path[-1:] == ("kind",):
-        kinds = _kinds(str(path[0]))
+        kinds = _kinds(raw, str(path[0]))
         return path, f"expected one of {', '.join(kinds)}, got {tag[1]!r}"
     if path == ("config",) and isinstance(raw["config"], dict):
         wrong = [key for key, value in raw["config"].items() if not isinstance(value, bool | int | str)]
@@ -281,19 +349,20 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
-def _kinds(table: str) -> dict[str, type[msgspec.Struct]]:
-    union = {"faults": Fault, "steps": Step}.get(table)
+def _kinds(raw: Mapping[str, Any], table: str) -> dict[str, type[msgspec.Struct]]:
+    model = _model(raw)
+    union = {"faults": model.faults, "steps": model.steps}.get(table)
     return {str(kind.__struct_config__.tag): kind for kind in typing.get_args(union)}
 
 
 def _keys_at(raw: Any, path: Path) -> list[str]:
     """The keys that the table at that path may have."""
-    kind: Any = Scenario
+    kind: Any = _model(raw).scenario
     place: Any = raw
     for part in path:
         place = place[part]
         if isinstance(part, int):
-            kind = _kinds(str(path[0])).get(place.get("kind", "")) or typing.get_args(kind)[0]
+            kind = _kinds(raw, str(path[0])).get(place.get("kind", "")) or typing.get_args(kind)[0]
         else:
             kind = next(f.type for f in msgspec.structs.fields(kind) if f.encode_name == part)
             kind = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
@@ -313,3 +382,20 @@ def _with_partitions(scenario: Scenario, total: int, shown: str) -> Scenario:
         topics.append(msgspec.structs.replace(topic, partitions=1 + extra))
         before = after
     return msgspec.structs.replace(scenario, topics=tuple(topics))
+
+
+def _with_stream_partitions(scenario: SacScenario, total: int, shown: str) -> SacScenario:
+    """The scenario with so many partitions in all: a plain stream is one, super streams share the rest."""
+    weight = sum(stream.partitions for stream in scenario.streams)
+    if not weight:
+        raise FencepostError(f"{shown}: there is no super stream in {scenario.name}")
+    if total < len(scenario.streams):
+        raise FencepostError(f"{shown}: expected at least {len(scenario.streams)}, one for each stream")
+    spare, streams, before = total - len(scenario.streams), [], 0
+    for stream in scenario.streams:
+        after = before + stream.partitions
+        extra = spare * after // weight - spare * before // weight
+        count = 1 + extra if stream.partitions else 0
+        streams.append(msgspec.structs.replace(stream, partitions=count))
+        before = after
+    return msgspec.structs.replace(scenario, streams=tuple(streams))

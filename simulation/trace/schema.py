@@ -52,6 +52,13 @@ class Kind(enum.StrEnum):
     """A coordinator's host: load, active, resign, crash or restart in `detail`."""
     HOST = "host"
     """A member's host: start, stop, stopped, crash, freeze or thaw in `detail`."""
+    SAC_CONSUMER = "sac.consumer"
+    """A single active consumer moved in the coordinator's eyes; `actor` is its client and stream.
+
+    `detail` is the command or event, and the connection. `partitions` is the stream: of a plain one, 0.
+    """
+    NODE = "node"
+    """A node of a stream cluster: crash, restart or left in `detail`."""
     CLIENT_STATE = "client.state"
     """A client of a Streams application moved; `detail` is the event of its table."""
     THREAD_STATE = "thread.state"

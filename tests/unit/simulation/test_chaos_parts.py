@@ -38,7 +38,7 @@ ORDERS = [TopicPartition("orders", number) for number in range(3)]
 
 
 class TestTempo:
-    @pytest.mark.parametrize("name", [entry.name for entry in library()])
+    @pytest.mark.parametrize("name", [entry.name for entry in library() if entry.protocol == "consumer"])
     def test_the_plan_is_that_of_simulation_played_faster(self, name: str) -> None:
         scenario = load(name)
         simulated = draw(scenario, Streams(7), quiet_us(scenario, GroupCoordinatorConfig()))

@@ -11,7 +11,7 @@ from fencepost.simulation.mutants.hunt import MutantResult, hunt, hunt_all
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.mutants.sleepers import SLEEPERS
-from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.world.observers import Violation
 
 
@@ -31,7 +31,7 @@ def test_a_mutant_names_real_invariants_and_scenarios(mutant):
     assert set(mutant.expected) <= set(INVARIANTS)
     assert mutant.scenarios
     for scenario in mutant.scenarios:
-        load(scenario, overrides=mutant.overrides)
+        load_any(scenario, overrides=mutant.overrides)
     assert mutant.bug
     assert mutant.summary.endswith(".")
 

@@ -8,13 +8,13 @@ import pytest
 from fencepost.simulation.faults.plan import Plan, draw
 from fencepost.simulation.nodes.world import quiet_us
 from fencepost.simulation.run import WallTimeExceeded, run
-from fencepost.simulation.scenarios.load import LIBRARY, load, loads
+from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.trace.schema import Kind, Row
 from fencepost.simulation.world.loop import TooManyEvents
 from fencepost.simulation.world.observers import Observer
 from fencepost.simulation.world.rng import Streams
 
-NAMES = sorted(path.stem for path in LIBRARY.glob("*.toml"))
+NAMES = [entry.name for entry in library() if entry.protocol == "consumer"]
 SMALL = 'duration = "2m"\nquiet = "1m"\n[group]\nmembers = 3\n[[topics]]\nname = "orders"\npartitions = 6\n'
 
 
@@ -67,7 +67,9 @@ def test_the_trace_tells_all_kinds_of_events():
     kept = Kept()
     for name, seed in (("swarm", 3), ("lossy-network", 0), ("growing-topics", 0), ("crash-and-return", 0)):
         run(load(name), seed, trace=kept)
-    assert {kind.value for kind in Kind} - kept.kinds() <= {Kind.VIOLATION.value}
+    run(load_any("sac-node-failures"), 0, trace=kept)
+    of_streams = {"client.state", "thread.state", "thread.failed"}
+    assert {kind.value for kind in Kind} - kept.kinds() <= {Kind.VIOLATION.value, *of_streams}
 
 
 def test_the_trace_has_what_analyses_need():

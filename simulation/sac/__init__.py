@@ -1,0 +1,1 @@
+"""Single active consumers in a simulated cluster: nodes that come and go, clients, and who watches them."""

@@ -1,0 +1,315 @@
+"""Clients: processes with one `SingleActiveConsumer` for each stream, and their connections to nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fencepost.member.driver.transport import Disconnected
+from fencepost.member.sac.actions import SacCallback
+from fencepost.member.sac.consumer import SacListener, SingleActiveConsumer
+from fencepost.member.sac.offsets import NEXT, OffsetSpecification
+from fencepost.member.sac.states import SacMemberEvent, SacMemberState
+from fencepost.member.sac.transport import ConnectionListener, SacSubscription
+from fencepost.simulation.sac.connection import ServerConnection
+from fencepost.simulation.world.host import Host, HostClock, HostTimer
+
+if TYPE_CHECKING:
+    from fencepost.simulation.sac.nodes import Node
+    from fencepost.simulation.sac.world import SacWorld
+
+
+class ClientConnection:
+    """A client's end of a connection. Messages take time and keep their order, each way."""
+
+    def __init__(self, client: ClientHost, listener: ConnectionListener, owner: str) -> None:
+        self.owner = owner
+        self._client = client
+        self._world = client.world
+        self._listener = listener
+        self._generation = client.generation
+        self._server: ServerConnection | None = None
+        self._open = False
+        self._heard_us = self._said_us = 0
+        self._subscribing: asyncio.Future[None] | None = None
+        self._queries: list[asyncio.Future[int | None]] = []
+        self._connecting: asyncio.Future[ClientConnection] | None = None
+
+    # -- between the two ends -------------------------------------------------------------------------------
+
+    def connect(self, node: Node | None) -> asyncio.Future[ClientConnection]:
+        """Connect to a node: a round trip, or a refusal where nobody listens."""
+        loop = self._world.loop
+        self._connecting = future = loop.create_future()
+        delay = self._world.latency(self._client.name) + self._world.latency(self._client.name)
+        loop.schedule(loop.now_us + delay, self._connected, node)
+        return future
+
+    def _connected(self, node: Node | None) -> None:
+        future = self._connecting
+        assert future is not None
+        if future.done() or self._generation != self._client.generation:
+            return
+        if node is None or not node.up:
+            future.set_exception(Disconnected("nobody listens"))
+            return
+        self._open = True
+        self._server = self._world.open_connection(node, self)
+        future.set_result(self)
+
+    def send(self, heard: Callable[[Any], None], argument: object) -> None:
+        """The server says something."""
+        loop = self._world.loop
+        self._heard_us = max(loop.now_us + self._world.latency(self._client.name), self._heard_us)
+        loop.schedule(self._heard_us, self._arrive, (heard, argument))
+
+    def _arrive(self, message: tuple[Callable[[Any], None], Any]) -> None:
+        self._client.run(self._hear, message)
+
+    def _hear(self, message: tuple[Callable[[Any], None], Any]) -> None:
+        if self._open and self._generation == self._client.generation:
+            heard, argument = message
+            heard(argument)
+
+    def _say(self, handler: Callable[[ServerConnection, Any], None], argument: object) -> None:
+        """The client says something; it is lost if the connection ends before."""
+        server, loop = self._server, self._world.loop
+        assert server is not None
+        self._said_us = max(loop.now_us + self._world.latency(self._client.name), self._said_us)
+
+        def arrive(_: object) -> None:
+            server.post(lambda each: handler(server, each), argument)
+
+        loop.schedule(self._said_us, arrive, None)
+
+    def cut(self) -> None:
+        """The server's end is gone; the client notices after a while."""
+        loop = self._world.loop
+        at = max(loop.now_us + self._world.detection.draw(), self._heard_us)
+        loop.schedule(at, self._arrive, (self._lost, None))
+
+    def _lost(self, _: object) -> None:
+        if self._open:
+            self._open = False
+            self._fail_waiting()
+            self._listener.disconnected()
+
+    def _fail_waiting(self) -> None:
+        waiting: list[asyncio.Future[Any]] = [*self._queries]
+        if self._subscribing is not None:
+            waiting.append(self._subscribing)
+        for future in waiting:
+            if not future.done():
+                future.set_exception(Disconnected("the connection is gone"))
+                future.exception()
+
+    def close(self) -> None:
+        """The client gives it up, or its process ended: the server notices after a while."""
+        self._open = False
+        self._fail_waiting()
+        server, loop = self._server, self._world.loop
+        if server is not None and server.alive:
+            at = max(loop.now_us + self._world.latency(self._client.name), self._said_us)
+            loop.schedule(at, lambda _: server.end("normal"), None)
+
+    # -- what the consumer asks -----------------------------------------------------------------------------
+
+    def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
+        """Subscribe."""
+        self._subscribing = self._world.loop.create_future()
+        self._say(ServerConnection.subscribe, subscription)
+        return self._subscribing
+
+    def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
+        """Answer a consumer update."""
+        self._say(ServerConnection.answered, (correlation_id, offset))
+
+    def credit(self, chunks: int) -> None:
+        """Allow more."""
+        self._say(ServerConnection.credited, chunks)
+
+    def store_offset(self, subscription: SacSubscription, offset: int) -> None:
+        """Store an offset."""
+        self._say(ServerConnection.store, (subscription, offset))
+
+    def query_offset(self, subscription: SacSubscription) -> asyncio.Future[int | None]:
+        """Ask for the stored offset."""
+        future = self._world.loop.create_future()
+        self._queries.append(future)
+        self._say(ServerConnection.query, subscription)
+        return future
+
+    # -- what the server says -------------------------------------------------------------------------------
+
+    def subscribed(self, _: object) -> None:
+        """The subscription was accepted."""
+        assert self._subscribing is not None
+        if not self._subscribing.done():
+            self._subscribing.set_result(None)
+
+    def refused(self, error: Exception) -> None:
+        """It was not."""
+        assert self._subscribing is not None
+        if not self._subscribing.done():
+            self._subscribing.set_exception(error)
+
+    def updated(self, update: tuple[int, bool]) -> None:
+        """A consumer update."""
+        self._listener.consumer_update(*update)
+
+    def delivered(self, offset: int) -> None:
+        """A chunk of one message."""
+        self._listener.delivered(offset, (b"",))
+
+    def queried(self, offset: int | None) -> None:
+        """The answer to the oldest query."""
+        future = self._queries.pop(0)
+        if not future.done():
+            future.set_result(offset)
+
+
+class Subscriber(SacListener):
+    """One consumer of a client, its way to the nodes, and those who watch it."""
+
+    def __init__(self, client: ClientHost, subscription: SacSubscription) -> None:
+        self.client = client
+        self.subscription = subscription
+        self.name = f"{client.name}/{subscription.stream}"
+        self.consumer = SingleActiveConsumer(
+            subscription,
+            self,
+            listener=self,
+            clock=client.clock,
+            rng=client.world.streams.random(f"consumer/{self.name}/{client.generation}"),
+            observer=self,
+        )
+        self.connection: ClientConnection | None = None
+        self._connections = 0
+
+    def connect(self, listener: ConnectionListener) -> asyncio.Future[Any]:
+        """Connect to the next node that runs."""
+        world = self.client.world
+        self._connections += 1
+        number = f"{self.name}/{self.client.generation}.{self._connections}"
+        self.connection = ClientConnection(self.client, listener, number)
+        return self.connection.connect(world.choose_node())
+
+    async def on_activated(self, consumer: SingleActiveConsumer) -> None:
+        """Take the time that choosing an offset takes; go on behind the stored one."""
+        await self.client.pause(self.client.world.callbacks.draw())
+
+    async def on_stepping_down(self, consumer: SingleActiveConsumer) -> None:
+        """Take the time that letting go takes."""
+        slow, self.client.slow_us = self.client.slow_us, 0
+        await self.client.pause(slow or self.client.world.callbacks.draw())
+
+    def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
+        """Told by the consumer."""
+        self.client.world.tell("on_client_state", self, event, source, target)
+
+    def on_callback(self, kind: SacCallback, phase: str) -> None:
+        """Told by the consumer."""
+        self.client.world.tell("on_client_callback", self, kind, phase)
+
+    def on_answer(self, offset: OffsetSpecification) -> None:
+        """Told by the consumer."""
+
+    async def work(self) -> None:
+        """Process messages, one after the other, until the consumer is closed."""
+        world = self.client.world
+        await self.consumer.start()
+        async for message in self.consumer:
+            await self.client.pause(world.processing.draw())
+            world.tell("on_processed", self, message.offset)
+            self.consumer.store_offset(message.offset)
+
+
+class ClientHost(Host):
+    """One client: a process with a consumer for each stream."""
+
+    def __init__(self, name: str, world: SacWorld) -> None:
+        super().__init__(name, world.loop)
+        self.world = world
+        self.wanted = False
+        self.running = False
+        self.slow_us = 0
+        """How long the next consumer that steps down takes."""
+        self.subscribers: list[Subscriber] = []
+        self.clock = HostClock(self)
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def pause(self, us: int) -> None:
+        """Let time pass for this process."""
+        if us:
+            future: asyncio.Future[None] = self.loop.create_future()
+            HostTimer(self, self.loop.now_us + us, _finish, (future,))
+            await future
+
+    def start(self) -> None:
+        """Start the process."""
+        if self.running:
+            return
+        self.running = True
+        self.world.tell("on_host", self.name, "start")
+        for subscription in self.world.subscriptions:
+            subscriber = Subscriber(self, subscription)
+            self.subscribers.append(subscriber)
+            self._tasks.append(self.loop.create_task(subscriber.work()))
+
+    def stop(self) -> None:
+        """Close all consumers, then end the process."""
+        if self.running:
+            self.world.tell("on_host", self.name, "stop")
+            self._tasks.append(self.loop.create_task(self._stop(self.generation)))
+
+    async def _stop(self, generation: int) -> None:
+        await asyncio.gather(*(each.consumer.close() for each in self.subscribers))
+        if self.generation == generation:
+            self._end("stopped")
+
+    def crash(self) -> None:
+        """The process dies; its connections are reset."""
+        if self.running:
+            self._end("crash")
+
+    def _end(self, what: str) -> None:
+        self.world.tell("on_host", self.name, what)
+        self.vanish()
+
+    def vanish(self) -> None:
+        """Be gone, and tell nobody."""
+        self.running = False
+        self.end()
+        current = asyncio.tasks.current_task(self.loop) if self.loop.is_running() else None
+        for subscriber in self.subscribers:
+            subscriber.consumer.abandon()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+        self.subscribers.clear()
+        self._tasks.clear()
+
+    def freeze_process(self) -> None:
+        """Stand still."""
+        if self.running and not self.frozen:
+            self.freeze()
+            self.world.tell("on_host", self.name, "freeze")
+
+    def thaw_process(self) -> None:
+        """Go on."""
+        if self.frozen:
+            self.world.tell("on_host", self.name, "thaw")
+            self.thaw()
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def subscription_of(group: str, stream: str, index: int, super_stream: str | None) -> SacSubscription:
+    """What a client subscribes to in one stream."""
+    return SacSubscription(
+        stream=stream, name=group, partition_index=index, super_stream=super_stream, offset=NEXT
+    )

@@ -1,0 +1,221 @@
+"""The server's end of a client's connection: it asks the coordinator, and speaks to the client.
+
+One thing after the other, in the order in which it came: while it waits for the coordinator it does nothing
+else. What a connection has to do is RabbitMQ's, in docs/sac.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.protocol.sac import (
+    ActivateConsumer,
+    ConnectionReconnected,
+    NotifyConsumer,
+    RegisterConsumer,
+    SacError,
+    SacReply,
+)
+from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
+from fencepost.member.sac.transport import SacSubscription, SubscriptionRefused
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.sac.coordinator import SacInput
+    from fencepost.simulation.sac.clients import ClientConnection
+    from fencepost.simulation.sac.nodes import Node
+
+CREDIT = 10
+"""Chunks that a client allows with its subscription."""
+_SHUTDOWN = frozenset({SacError.COORDINATOR_UNAVAILABLE, SacError.UNKNOWN_COMMAND})
+
+
+class ServerConnection:
+    """One connection on one node, with at most one subscription: its id is 0."""
+
+    def __init__(self, name: str, node: Node, client: ClientConnection) -> None:
+        self.id = f"{name}@{node.name}"
+        self.node = node
+        self.client = client
+        self.alive = True
+        self.subscription: SacSubscription | None = None
+        self.active = False
+        self.reading = False
+        self._cluster = node.cluster
+        self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._busy = False
+        self._correlation = 0
+        self._asked: dict[int, tuple[bool, int]] = {}
+        """Whether to be active, and when it was asked, for what the client has not answered."""
+        self._credit = 0
+        self._next = 0
+        self._reading = 0
+        loop = self._cluster.loop
+        loop.schedule(loop.now_us + self._cluster.spec.request_timeout.us, self._look, None)
+
+    # -- what comes in --------------------------------------------------------------------------------------
+
+    def post(self, handler: Callable[[Any], None], argument: object) -> None:
+        """Handle something when its turn has come."""
+        if self.alive:
+            self._inbox.append((handler, argument))
+            self._pump()
+
+    def _pump(self) -> None:
+        while self._inbox and not self._busy and self.alive:
+            handler, argument = self._inbox.popleft()
+            handler(argument)
+
+    def _ask(self, command: SacInput, answered: Callable[[SacReply], None]) -> None:
+        """Ask the coordinator, and wait; without an answer the connection ends."""
+        self._busy = True
+
+        def answer(reply: SacReply) -> None:
+            if not self.alive:
+                return
+            if reply.error in _SHUTDOWN:
+                self.end("shutdown")
+                return
+            self._busy = False
+            answered(reply)
+            self._pump()
+
+        self._cluster.ask(self.node, command, answer)
+
+    # -- the client's requests ------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: SacSubscription) -> None:
+        """The client subscribes."""
+        command = RegisterConsumer(
+            stream=subscription.stream,
+            consumer_name=subscription.name,
+            connection=self.id,
+            subscription_id=0,
+            partition_index=subscription.partition_index,
+            owner=self.client.owner,
+        )
+
+        def registered(reply: SacReply) -> None:
+            if reply.error is not None:
+                self.client.send(self.client.refused, SubscriptionRefused(str(reply.error)))
+                return
+            self.subscription = subscription
+            self.active = bool(reply.is_active)
+            self._credit = CREDIT
+            self.client.send(self.client.subscribed, None)
+
+        self._ask(command, registered)
+
+    def answered(self, answer: tuple[int, OffsetSpecification]) -> None:
+        """The client answers a consumer update: what counts is whether the consumer is active by now."""
+        correlation, offset = answer
+        asked = self._asked.pop(correlation, None)
+        if asked is None or self.subscription is None:
+            return
+        if self.active:
+            self._open(self.subscription.offset if offset.kind is OffsetKind.NONE else offset)
+        elif not asked[0]:
+            if not self._asked:
+                self._cluster.tell("on_let_go", self.id, self.client.owner)
+            self._activate(self.subscription.stream, self.subscription.name)
+
+    def _activate(self, stream: str, name: str) -> None:
+        self._ask(ActivateConsumer(stream=stream, consumer_name=name), lambda _: None)
+
+    def credited(self, chunks: int) -> None:
+        """The client takes more."""
+        self._credit += chunks
+        self._send_next()
+
+    def store(self, stored: tuple[SacSubscription, int]) -> None:
+        """The client stores an offset."""
+        subscription, offset = stored
+        self._cluster.offsets[subscription.stream, subscription.name] = offset
+
+    def query(self, subscription: SacSubscription) -> None:
+        """The client asks for the stored offset."""
+        found = self._cluster.offsets.get((subscription.stream, subscription.name))
+        self.client.send(self.client.queried, found)
+
+    # -- the coordinator's messages -------------------------------------------------------------------------
+
+    def notified(self, message: NotifyConsumer) -> None:
+        """The consumer is to be active, or to step down."""
+        subscription = self.subscription
+        if subscription is None or subscription.stream != message.stream:
+            if message.stepping_down:
+                self._activate(message.stream, message.consumer_name)
+            return
+        self.active = message.active
+        if not message.active:
+            self.reading = False
+        self._correlation += 1
+        self._asked[self._correlation] = (message.active, self._cluster.loop.now_us)
+        self.client.send(self.client.updated, (self._correlation, message.active))
+
+    def checked(self, _: object) -> None:
+        """The coordinator asks whether it is there."""
+        self._ask(ConnectionReconnected(self.id), lambda _: None)
+
+    # -- the log --------------------------------------------------------------------------------------------
+
+    def _open(self, offset: OffsetSpecification) -> None:
+        assert self.subscription is not None
+        self.reading = True
+        self._reading += 1
+        end = self._cluster.log_end(self.subscription.stream)
+        match offset.kind:
+            case OffsetKind.OFFSET:
+                self._next = offset.value
+            case OffsetKind.FIRST:
+                self._next = 0
+            case _:
+                self._next = end
+        self._send_next()
+
+    def _send_next(self) -> None:
+        """Send what there is, one message a chunk, or look again when there is more."""
+        if not self.reading or self.subscription is None:
+            return
+        stream, loop = self.subscription.stream, self._cluster.loop
+        while self._credit > 0 and self._next < self._cluster.log_end(stream):
+            self._credit -= 1
+            self.client.send(self.client.delivered, self._next)
+            self._next += 1
+        due = self._cluster.written_us(stream, self._next)
+        if self._credit > 0 and due is not None:
+            loop.schedule(max(due, loop.now_us + 1), self._more, self._reading)
+
+    def _more(self, reading: int) -> None:
+        if self.alive and reading == self._reading and self.reading:
+            self._reading += 1
+            self._send_next()
+
+    # -- its end --------------------------------------------------------------------------------------------
+
+    def _look(self, _: object) -> None:
+        """Now and then: a client that owes an answer for too long is cut off."""
+        if not self.alive:
+            return
+        loop, limit = self._cluster.loop, self._cluster.spec.request_timeout.us
+        if any(loop.now_us - since >= limit for _, since in self._asked.values()):
+            self.end("request timeout")
+        else:
+            loop.schedule(loop.now_us + limit, self._look, None)
+
+    def end(self, reason: str) -> None:
+        """The process ends; the coordinator hears of it if it watches, and the client as TCP does."""
+        if not self.alive:
+            return
+        self.stop()
+        self._cluster.connection_ended(self, reason)
+        self.client.cut()
+
+    def stop(self) -> None:
+        """The process is gone, and nobody is told."""
+        self.alive = False
+        self.reading = False
+        self._inbox.clear()
+        self.node.connections.pop(self.id, None)
+        self._cluster.tell("on_connection", self.id, self.client.owner, False)

@@ -1,0 +1,158 @@
+"""The coordinator's groups after each step, and all of it at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencepost.coordinator.protocol.sac import (
+    SIMPLE,
+    ConsumerStatus,
+    NotifyConsumer,
+    Tick,
+)
+from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
+from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
+from fencepost.simulation.sac.chronicle import status_changes
+from fencepost.simulation.sac.exclusive import ACTIVE_LIKE, Exclusive
+from fencepost.simulation.sac.figures import Figures
+from fencepost.simulation.sac.reports import SacChecker
+
+_S = ConsumerStatus
+_SETTLED = (_S.CONNECTED_ACTIVE, _S.CONNECTED_WAITING)
+_TOLD_NOTHING = ("demoted", "early", "abandoned")
+"""Windows that close only when something else happens: nobody is told to step down."""
+_REPLAY_EVERY = 40
+"""Steps that wrote records between two comparisons with a replay."""
+
+
+class SacCoordination(SacChecker):
+    """Checks what the coordinator does; `exclusive` knows who is active in its own eyes."""
+
+    def __init__(self, figures: Figures, exclusive: Exclusive) -> None:
+        super().__init__()
+        self._figures = figures
+        self._exclusive = exclusive
+        self._two: set[SacGroupKey] = set()
+        """Groups with two active consumers since one was lost a second time before it had reported."""
+        self._lost: dict[str, NotifyConsumer] = {}
+        """By connection: the last message to it, if that was lost."""
+        self._steps = 0
+
+    def on_step(
+        self,
+        node: str,
+        event: SacInput,
+        outcome: SacOutcome,
+        before: Mapping[SacGroupKey, SacGroupValue],
+        now_us: int,
+    ) -> None:
+        """One active consumer at most; nodes that left are gone."""
+        runtime = self.world.cluster.runtime
+        assert runtime is not None
+        coordinator = runtime.coordinator
+        self._figures.counts["commands"] += outcome.reply is not None
+        for effect in outcome.effects:
+            if isinstance(effect, NotifyConsumer):
+                self._figures.counts["activations" if effect.active else "step downs"] += 1
+                self._lost.pop(effect.connection, None)
+        if isinstance(event, Tick) and event.nodes:
+            for stale in set(coordinator.state.nodes) - set(event.nodes):
+                self.report("sac-stale-node", f"{stale} left the cluster, and its consumers are still there")
+        if not outcome.records:
+            return
+        groups = coordinator.state.groups
+        for key, _, old, new in status_changes(before, groups):
+            if old is _S.FORGOTTEN_ACTIVE and new is _S.DISCONNECTED_ACTIVE:
+                self._two.add(key)
+        for key, group in groups.items():
+            if group is not before.get(key):
+                self._one_active(key, group)
+        self._steps += 1
+        if self._steps % _REPLAY_EVERY == 0:
+            self._replay(coordinator)
+
+    def _one_active(self, key: SacGroupKey, group: SacGroupValue) -> None:
+        active = [one.connection for one in group.consumers if one.status in ACTIVE_LIKE]
+        if len(active) <= 1:
+            self._two.discard(key)
+        elif key not in self._two:
+            self.report("sac-one-active", f"{key.stream}: {' and '.join(active)} are active")
+
+    def _replay(self, coordinator: SacCoordinator) -> None:
+        loaded = SacCoordinator()
+        loaded.replay(self.world.cluster.journal, self.world.loop.now_us // 1_000)
+        if loaded.hard_state() != coordinator.hard_state():
+            self.report("journal-replay", "a replay of the journal gives other groups than there are")
+
+    def on_lost_message(self, message: NotifyConsumer, now_us: int) -> None:
+        """What was told last was never heard: no later event mends that, as in RabbitMQ."""
+        self._lost[message.connection] = message
+        self._figures.counts["messages lost"] += 1
+
+    # -- at the end -----------------------------------------------------------------------------------------
+
+    def on_end(self, now_us: int) -> None:
+        """Each group has one active consumer, the right one, and it knows."""
+        runtime = self.world.cluster.runtime
+        if runtime is None:
+            self.report("sac-settled", "no node leads the coordinator")
+            return
+        self._replay(runtime.coordinator)
+        groups = runtime.coordinator.state.groups
+        expected = {
+            subscriber.connection.owner: subscriber
+            for client in self.world.clients.values()
+            for subscriber in client.subscribers
+            if subscriber.connection is not None
+        }
+        for key in self.world.group_keys:
+            wanted = {owner for owner, each in expected.items() if each.subscription.stream == key.stream}
+            self._settled(key, groups.get(key), wanted)
+
+    def _settled(self, key: SacGroupKey, group: SacGroupValue | None, wanted: set[str]) -> None:
+        members = () if group is None else group.consumers
+        if wanted != {one.owner for one in members}:
+            self.report(
+                "sac-settled",
+                f"{key.stream}: clients {', '.join(sorted(wanted))} are there, the group has "
+                f"{', '.join(one.owner for one in members)}",
+            )
+            return
+        if group is None:
+            return
+        lost = any(one.connection in self._lost for one in members)
+        active = [one for one in members if one.status is _S.CONNECTED_ACTIVE]
+        for one in members:
+            if one.status is _S.FORGOTTEN_WAITING:
+                self._figures.counts["left forgotten"] += 1
+            elif one.status not in _SETTLED and not lost:
+                self.report("sac-settled", f"{key.stream}: {one.connection} is still {one.status}")
+        if lost:
+            self._figures.counts["groups with a lost message"] += 1
+            return
+        if key in self._two:
+            self._figures.counts["groups with two active"] += 1
+        elif len(active) != 1:
+            self.report("sac-settled", f"{key.stream} has {len(active)} active consumers")
+        else:
+            self._the_right_one(key, group, active[0].connection, active[0].owner)
+
+    def _the_right_one(self, key: SacGroupKey, group: SacGroupValue, connection: str, owner: str) -> None:
+        eligible = [one.connection for one in group.consumers if one.status in _SETTLED]
+        if group.partition_index != SIMPLE:
+            target = eligible[group.partition_index % len(eligible)]
+            if target != connection:
+                self.report(
+                    "sac-settled",
+                    f"{key.stream}: {connection} is active, and {target} is at partition index modulo "
+                    f"{len(eligible)} consumers",
+                )
+        holders = self._exclusive.holders.get(key.stream, {})
+        if owner not in holders:
+            self.report("sac-settled", f"{key.stream}: {connection} is active, and does not know")
+        for other in holders:
+            if other != owner:
+                if self._exclusive.causes.get(other) in _TOLD_NOTHING:
+                    self._figures.counts["clients that were told nothing"] += 1
+                else:
+                    self.report("sac-settled", f"{key.stream}: {other} takes itself for active")

@@ -1,0 +1,161 @@
+"""Who is active in its own eyes: never two of a group, but in windows that the real protocol has.
+
+A client is active from its answer to the activation until it has let go, or is gone with its connection.
+Why another one may be active beside it is known from what the coordinator did: a step that took the active
+one for something else, without its answer, opens a window. Two without a window are a violation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencepost.coordinator.protocol.sac import (
+    ActivateConsumer,
+    ConnectionDown,
+    ConnectionId,
+    ConnectionReconnected,
+    ConsumerStatus,
+    DownReason,
+    PurgeNodes,
+    Tick,
+)
+from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
+from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
+from fencepost.member.sac.states import SacMemberEvent, SacMemberState
+from fencepost.simulation.sac.chronicle import ABSENT, status_changes
+from fencepost.simulation.sac.clients import Subscriber
+from fencepost.simulation.sac.figures import Figures
+from fencepost.simulation.sac.reports import SacChecker
+
+_S = ConsumerStatus
+ACTIVE_LIKE = (_S.CONNECTED_ACTIVE, _S.CONNECTED_DEACTIVATING, _S.DISCONNECTED_ACTIVE)
+_HOLDS = (SacMemberState.ACTIVE, SacMemberState.STEPPING_DOWN)
+
+
+class Exclusive(SacChecker):
+    """Watches clients, and the coordinator for what it does to them."""
+
+    def __init__(self, figures: Figures) -> None:
+        super().__init__()
+        self._figures = figures
+        self.holders: dict[str, dict[str, None]] = {}
+        """By stream: the connections (as clients name them) that are active in their own eyes."""
+        self.causes: dict[str, str] = {}
+        """By connection: what took it for something else than it may be."""
+        self._overlaps: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._idle: dict[str, int] = {}
+        """Since when a stream has nobody who is active."""
+
+    # -- the coordinator ------------------------------------------------------------------------------------
+
+    def on_step(
+        self,
+        node: str,
+        event: SacInput,
+        outcome: SacOutcome,
+        before: Mapping[SacGroupKey, SacGroupValue],
+        now_us: int,
+    ) -> None:
+        """Windows open where an active consumer is taken for something else."""
+        if not outcome.records:
+            return
+        runtime = self.world.cluster.runtime
+        assert runtime is not None
+        for _, one, old, new in status_changes(before, runtime.coordinator.state.groups):
+            if new is _S.DISCONNECTED_ACTIVE and old is _S.FORGOTTEN_ACTIVE:
+                self.causes[one.owner] = "twice lost"
+            elif new is _S.CONNECTED_ACTIVE and old is not _S.DISCONNECTED_ACTIVE:
+                self.causes.pop(one.owner, None)
+            elif old in ACTIVE_LIKE and new not in ACTIVE_LIKE:
+                cause = _cause(event, old, new)
+                if cause:
+                    self.causes[one.owner] = cause
+
+    # -- clients --------------------------------------------------------------------------------------------
+
+    def on_client_state(
+        self,
+        subscriber: Subscriber,
+        event: SacMemberEvent,
+        source: SacMemberState,
+        target: SacMemberState,
+        now_us: int,
+    ) -> None:
+        """A client begins to be active, or stops."""
+        assert subscriber.connection is not None or target is SacMemberState.CONNECTING
+        if target in _HOLDS and source not in _HOLDS:
+            assert subscriber.connection is not None
+            self._begin(subscriber.subscription.stream, subscriber.connection.owner, now_us)
+        elif source in _HOLDS and target not in _HOLDS:
+            assert subscriber.connection is not None
+            self._end(subscriber.connection.owner, now_us)
+
+    def on_connection(self, connection: ConnectionId, owner: str, opened: bool, now_us: int) -> None:
+        """A connection that is gone ends the client's part, whether or not the client has noticed."""
+        if not opened:
+            self._end(owner, now_us)
+            self.causes.pop(owner, None)
+
+    def on_let_go(self, connection: ConnectionId, owner: str, now_us: int) -> None:
+        """The connection says that its client has let go, and the group moves on."""
+        for stream, holders in self.holders.items():
+            if owner in holders:
+                self.report(
+                    "sac-exclusive", f"{stream}: {owner} on {connection} is said to have let go, and has not"
+                )
+
+    def on_host(self, client: str, what: str, now_us: int) -> None:
+        """A process that ended is not active."""
+        if what in ("crash", "stopped"):
+            for holders in list(self.holders.values()):
+                for owner in [each for each in holders if each.startswith(f"{client}/")]:
+                    self._end(owner, now_us)
+
+    def _begin(self, stream: str, owner: str, now_us: int) -> None:
+        holders = self.holders.setdefault(stream, {})
+        if not self._is_alive(owner):
+            return
+        for other in holders:
+            cause = self.causes.get(other) or self.causes.get(owner)
+            if cause is None:
+                self.report("sac-exclusive", f"{stream}: {owner} is active, and {other} has not let go")
+            self._overlaps[stream, other, owner] = (cause or "unexplained", now_us)
+        if not holders and (since := self._idle.pop(stream, None)) is not None:
+            self._figures.add("without active", now_us - since)
+        holders[owner] = None
+
+    def _is_alive(self, owner: str) -> bool:
+        nodes = self.world.cluster.nodes.values()
+        return any(each.client.owner == owner for node in nodes for each in node.connections.values())
+
+    def _end(self, owner: str, now_us: int) -> None:
+        for stream, holders in self.holders.items():
+            if owner in holders:
+                del holders[owner]
+                if not holders:
+                    self._idle[stream] = now_us
+                for pair in [each for each in self._overlaps if each[0] == stream and owner in each]:
+                    cause, since = self._overlaps.pop(pair)
+                    self._figures.add(f"two active {cause}", now_us - since)
+
+    def on_end(self, now_us: int) -> None:
+        """What is still open counts until now."""
+        for cause, since in self._overlaps.values():
+            self._figures.add(f"two active {cause}", now_us - since)
+        for since in self._idle.values():
+            self._figures.add("without active", now_us - since)
+
+
+def _cause(event: SacInput, old: ConsumerStatus, new: ConsumerStatus) -> str | None:
+    """Why an active consumer is not taken for active any more, if not by its own answer."""
+    if new is _S.FORGOTTEN_ACTIVE:
+        return "forgotten"
+    if new is ABSENT:
+        return "removed" if isinstance(event, PurgeNodes | Tick) else None
+    if isinstance(event, ActivateConsumer):
+        return "demoted" if old is _S.CONNECTED_ACTIVE else "early"
+    if isinstance(event, ConnectionReconnected):
+        return "returned"
+    if isinstance(event, ConnectionDown) and event.reason == DownReason.NOCONNECTION:
+        return "abandoned"
+    return None

@@ -1,0 +1,166 @@
+"""Carries a plan out in a world of single active consumers, and ends all of it before the quiet phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.sac.clients import ClientHost
+from fencepost.simulation.sac.nodes import Node
+from fencepost.simulation.sac.world import SacWorld
+
+
+class SacNemesis:
+    """The one who disturbs it."""
+
+    def __init__(self, world: SacWorld, plan: Plan) -> None:
+        self._world = world
+        self._plan = plan
+        self._rng = world.streams.random("nemesis")
+        self._ongoing: dict[int, tuple[str, Callable[[], None]]] = {}
+        self._number = 0
+        self._actions: dict[Kind, Callable[[Entry], None]] = {
+            Kind.RESTART: self._restart,
+            Kind.START: self._start,
+            Kind.STOP: self._stop,
+            Kind.MEMBER_CRASH: self._member_crash,
+            Kind.MEMBER_FREEZE: self._member_freeze,
+            Kind.SLOW_CALLBACK: self._slow_callback,
+            Kind.CONNECTION_LOSS: self._connection_loss,
+            Kind.COORDINATOR_MOVE: self._coordinator_move,
+            Kind.NODE_CRASH: self._node_crash,
+            Kind.NODE_LEAVE: self._node_leave,
+            Kind.NODE_SPLIT: self._node_split,
+        }
+
+    def begin(self) -> None:
+        """Put the whole plan on the loop."""
+        loop = self._world.loop
+        for entry in self._plan.entries:
+            loop.schedule(entry.at_us, self._act, entry)
+        loop.schedule(self._plan.faults_end_us, self._heal, None)
+
+    def _act(self, entry: Entry) -> None:
+        self._actions[entry.kind](entry)
+
+    # -- bookkeeping ----------------------------------------------------------------------------------------
+
+    def _tell(self, fault: str, phase: str, detail: str) -> None:
+        self._world.tell("on_fault", fault, phase, detail)
+
+    def _lasting(self, entry: Entry, detail: str, end: Callable[[], None]) -> None:
+        self._tell(entry.kind, "begin", detail)
+        self._number += 1
+        self._ongoing[self._number] = (entry.kind, end)
+        loop = self._world.loop
+        loop.schedule(loop.now_us + entry.lasts_us, self._over, self._number)
+
+    def _over(self, number: int) -> None:
+        if (ongoing := self._ongoing.pop(number, None)) is not None:
+            kind, end = ongoing
+            end()
+            self._tell(kind, "end", "")
+
+    def _heal(self, _: object) -> None:
+        for number in list(self._ongoing):
+            self._over(number)
+        self._world.calm()
+
+    def _running(self, entry: Entry) -> ClientHost | None:
+        running = [each for each in self._world.clients.values() if each.running and not each.frozen]
+        return running[entry.member % len(running)] if running else None
+
+    # -- what people do -------------------------------------------------------------------------------------
+
+    def _client(self, entry: Entry) -> ClientHost:
+        return list(self._world.clients.values())[entry.member]
+
+    def _restart(self, entry: Entry) -> None:
+        client = self._client(entry)
+        if client.running and not client.frozen:
+            self._tell(entry.kind, "begin", client.name)
+            if entry.graceful:
+                client.stop()
+            else:
+                client.crash()
+            self._world.restart_later(client)
+
+    def _start(self, entry: Entry) -> None:
+        client = self._client(entry)
+        client.wanted = True
+        client.start()
+
+    def _stop(self, entry: Entry) -> None:
+        client = self._client(entry)
+        client.wanted = False
+        client.stop()
+
+    # -- what befalls clients -------------------------------------------------------------------------------
+
+    def _member_crash(self, entry: Entry) -> None:
+        client = self._running(entry)
+        if client is None:
+            return
+
+        def back() -> None:
+            if entry.returns and client.wanted:
+                client.start()
+
+        client.crash()
+        client.wanted = client.wanted and entry.returns
+        self._lasting(entry, client.name, back)
+
+    def _member_freeze(self, entry: Entry) -> None:
+        client = self._running(entry)
+        if client is not None:
+            client.freeze_process()
+            self._lasting(entry, client.name, client.thaw_process)
+
+    def _slow_callback(self, entry: Entry) -> None:
+        client = self._running(entry)
+        if client is not None:
+            self._tell(entry.kind, "begin", client.name)
+            client.slow_us = max(1, min(entry.lasts_us, self._plan.faults_end_us - entry.at_us))
+
+    def _connection_loss(self, entry: Entry) -> None:
+        nodes = self._world.cluster.nodes.values()
+        connections = [each for node in nodes for each in node.connections.values()]
+        if connections:
+            chosen = connections[entry.member % len(connections)]
+            self._tell(entry.kind, "begin", chosen.id)
+            chosen.end("connection lost")
+
+    # -- what befalls nodes ---------------------------------------------------------------------------------
+
+    def _coordinator_move(self, entry: Entry) -> None:
+        self._tell(entry.kind, "begin", "")
+        self._world.cluster.move()
+
+    def _up(self, entry: Entry) -> Node | None:
+        """A node that may go: most members of the cluster have to stay."""
+        cluster = self._world.cluster
+        members = [node for node in cluster.nodes.values() if node.member]
+        up = [node for node in members if node.up]
+        return up[entry.member % len(up)] if 2 * (len(up) - 1) > len(members) else None
+
+    def _node_crash(self, entry: Entry) -> None:
+        node = self._up(entry)
+        if node is not None:
+            self._world.cluster.crash(node)
+            self._lasting(entry, node.name, lambda: self._world.cluster.restart(node))
+
+    def _node_leave(self, entry: Entry) -> None:
+        node = self._up(entry)
+        if node is not None:
+            self._tell(entry.kind, "begin", node.name)
+            self._world.cluster.leave(node)
+
+    def _node_split(self, entry: Entry) -> None:
+        cluster = self._world.cluster
+        names = [node.name for node in cluster.nodes.values() if node.member]
+        if len(names) < 2:
+            return
+        count = min(max(1, round(entry.share * len(names))), len(names) - 1)
+        minority = frozenset(self._rng.sample(names, count))
+        cluster.split(minority)
+        self._lasting(entry, ", ".join(sorted(minority)), lambda: cluster.mend(minority))

@@ -1,0 +1,415 @@
+"""The nodes of a cluster, and the one that leads the coordinator: what it watches, and how it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.journal.memory import SacMemoryJournal
+from fencepost.coordinator.protocol.outcome import DeadlineReached
+from fencepost.coordinator.protocol.sac import (
+    CheckConnection,
+    ConnectionDown,
+    ConnectionId,
+    DemonitorConnection,
+    DownReason,
+    LeaderChanged,
+    MonitorConnection,
+    MonitorNode,
+    NodeUp,
+    NotifyConsumer,
+    SacEffect,
+    SacError,
+    SacReply,
+    Tick,
+    node_of,
+)
+from fencepost.coordinator.runtime import SacRuntime
+from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
+from fencepost.simulation.sac.connection import ServerConnection
+from fencepost.simulation.sac.links import Link, Links
+
+if TYPE_CHECKING:
+    from fencepost.simulation.scenarios.sac import SacScenario
+    from fencepost.simulation.world.loop import VirtualLoop
+    from fencepost.simulation.world.rng import Streams
+
+_TRY_US = 500_000
+"""How soon a connection looks for the leader again."""
+_ATTEMPT_US = 5_000_000
+"""How long it waits for one answer."""
+_COMPACT_BEYOND = 20_000
+
+
+class Node:
+    """One node: its connections, and whether it runs and belongs to the cluster."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.up = True
+        self.member = True
+        self.connections: dict[ConnectionId, ServerConnection] = {}
+
+
+class Cluster:
+    """All nodes. At most one of them leads, and only while it reaches most members of the cluster."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        streams: Streams,
+        scenario: SacScenario,
+        tell: Callable[..., None],
+    ) -> None:
+        self.loop = loop
+        self.spec = spec = scenario.cluster
+        self.tell = tell
+        self.nodes = {f"n{number}": Node(f"n{number}", self) for number in range(1, spec.nodes + 1)}
+        network = scenario.network
+        self.links = Links(loop, streams, network.latency.quantiles, spec.detection.quantiles)
+        self.links.on_change = self._link_changed
+        self.journal = SacMemoryJournal(compact_beyond=_COMPACT_BEYOND)
+        self.leader: Node | None = None
+        self.runtime: SacRuntime | None = None
+        """Of the leader, once it has loaded."""
+        self.offsets: dict[tuple[str, str], int] = {}
+        self._rates: dict[str, float] = {}
+        for stream in scenario.streams:
+            for name in partition_names(stream.name, stream.partitions):
+                self._rates[name] = stream.records_per_second
+        self._splits: list[frozenset[str]] = []
+        self._term = 0
+        self._election = 0
+        self._armed_ms: int | None = None
+        self._watched: dict[ConnectionId, None] = {}
+        self._watched_nodes: dict[str, None] = {}
+        self._replication = streams.samples("cluster/replication", spec.replication.quantiles)
+        self._failover = streams.samples("cluster/failover", spec.failover.quantiles)
+        self._load = streams.samples("cluster/load", spec.load.quantiles)
+
+    # -- streams --------------------------------------------------------------------------------------------
+
+    def log_end(self, stream: str) -> int:
+        """The next offset of a stream, as of now."""
+        return int(self._rates.get(stream, 0.0) * self.loop.now_us / 1_000_000)
+
+    def written_us(self, stream: str, offset: int) -> int | None:
+        """When the message of that offset is written; None if nobody writes."""
+        rate = self._rates.get(stream, 0.0)
+        return int((offset + 1) * 1_000_000 / rate) + 1 if rate else None
+
+    # -- asking the coordinator -----------------------------------------------------------------------------
+
+    def ask(self, node: Node, command: SacInput, answered: Callable[[SacReply], None]) -> None:
+        """Send a command to the leader, again and again until it is answered or time is up."""
+        _Question(self, node, command, answered).attempt(None)
+
+    def process(self, event: SacInput) -> SacReply | None:
+        """One step of the leader's coordinator, with all that it leads to."""
+        assert self.runtime is not None
+        assert self.leader is not None
+        state = self.runtime.coordinator.state
+        before = dict(state.groups)
+        outcome = self.runtime.process(event, self.loop.now_us // 1_000)
+        self.tell("on_step", self.leader.name, event, outcome, before)
+        for effect in outcome.effects:
+            self._carry_out(effect)
+        self._arm()
+        return outcome.reply
+
+    def commit(self, event: SacInput, answered: Callable[[SacReply], None]) -> None:
+        """A command has reached the leader: it is carried out when most nodes have it."""
+        self.loop.schedule(
+            self.loop.now_us + self._replication.draw(), self._committed, (self._term, event, answered)
+        )
+
+    def _committed(self, due: tuple[int, SacInput, Callable[[SacReply], None]]) -> None:
+        term, event, answered = due
+        if term == self._term and self.runtime is not None and self._has_majority(self.leader):
+            reply = self.process(event)
+            assert reply is not None
+            answered(reply)
+
+    def later(self, event: SacInput) -> None:
+        """What the leader notices by itself is an entry of its log as any other."""
+        self.commit(event, lambda _: None)
+
+    # -- effects --------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: SacEffect) -> None:
+        match effect:
+            case NotifyConsumer():
+                self._send(effect.connection, ServerConnection.notified, effect)
+            case CheckConnection():
+                self._send(effect.connection, ServerConnection.checked, effect)
+            case MonitorConnection():
+                self._watch(effect.connection)
+            case DemonitorConnection():
+                self._watched.pop(effect.connection, None)
+            case MonitorNode():
+                self._watch_node(effect.node)
+
+    def _send(self, connection: ConnectionId, handler: Callable[..., None], message: SacEffect) -> None:
+        assert self.leader is not None
+
+        def arrive(_: object) -> None:
+            found = self.connection(connection)
+            if found is not None:
+                found.post(lambda argument: handler(found, argument), message)
+
+        def lost() -> None:
+            if isinstance(message, NotifyConsumer):
+                self.tell("on_lost_message", message)
+
+        self.links.send(self.leader.name, node_of(connection), arrive, None, lost)
+
+    def connection(self, connection: ConnectionId) -> ServerConnection | None:
+        """The connection, if its process runs."""
+        return self.nodes[node_of(connection)].connections.get(connection)
+
+    def _watch(self, connection: ConnectionId) -> None:
+        assert self.leader is not None
+        node = node_of(connection)
+        if not self.links.know(self.leader.name, node):
+            self.later(ConnectionDown(connection, DownReason.NOCONNECTION))
+            return
+        self._watched[connection] = None
+        if self.connection(connection) is None:
+            self._say_down(node, connection, DownReason.NOPROC)
+
+    def _watch_node(self, node: str) -> None:
+        assert self.leader is not None
+        if node not in self._watched_nodes:
+            self._watched_nodes[node] = None
+            if self.links.know(self.leader.name, node):
+                self.later(NodeUp(node))
+
+    def connection_ended(self, connection: ServerConnection, reason: str) -> None:
+        """A connection's process has ended: the leader hears of it if it watches, and can be reached."""
+        if connection.id in self._watched:
+            self._say_down(connection.node.name, connection.id, reason)
+
+    def _say_down(self, node: str, connection: ConnectionId, reason: str) -> None:
+        assert self.leader is not None
+        term = self._term
+
+        def arrive(_: object) -> None:
+            if term == self._term and connection in self._watched:
+                del self._watched[connection]
+                self.later(ConnectionDown(connection, reason))
+
+        self.links.send(node, self.leader.name, arrive, None)
+
+    # -- nodes ----------------------------------------------------------------------------------------------
+
+    def crash(self, node: Node) -> None:
+        """A node dies: its connections with it, and the others notice at once."""
+        node.up = False
+        self.tell("on_node", node.name, "crash")
+        for connection in list(node.connections.values()):
+            connection.stop()
+            connection.client.cut()
+        if node is self.leader:
+            self._lose_leader("crash")
+        for other in self.nodes.values():
+            if other is not node:
+                self.links.between(node.name, other.name).cut(at_once=True)
+        self._check_leader()
+
+    def _check_leader(self) -> None:
+        if self.leader is not None and not self._has_majority(self.leader):
+            self._lose_leader("resign")
+
+    def restart(self, node: Node) -> None:
+        """A node comes back, with no connections."""
+        if not node.up and node.member:
+            node.up = True
+            self.tell("on_node", node.name, "restart")
+            self._mend(node.name)
+            self._look_for_leader()
+
+    def _mend(self, one: str) -> None:
+        """Let a node reach all others that run, and that no split keeps from it."""
+        for other in self.nodes.values():
+            if other.name != one and other.up and self.nodes[one].up:
+                apart = any((one in split) != (other.name in split) for split in self._splits)
+                if not apart:
+                    self.links.between(one, other.name).mend()
+
+    def leave(self, node: Node) -> None:
+        """A node dies and is taken out of the cluster."""
+        self.crash(node)
+        node.member = False
+        self.tell("on_node", node.name, "left")
+        self._look_for_leader()
+
+    def split(self, minority: frozenset[str]) -> None:
+        """The named nodes and the others can't reach each other."""
+        self._splits.append(minority)
+        for one in sorted(minority):
+            for other in sorted(self.nodes.keys() - minority):
+                self.links.between(one, other).cut()
+        self._check_leader()
+
+    def mend(self, minority: frozenset[str]) -> None:
+        """They can again, if they run."""
+        self._splits.remove(minority)
+        for one in sorted(minority):
+            self._mend(one)
+        self._look_for_leader()
+
+    def _link_changed(self, one: str, other: str, link: Link) -> None:
+        if self.runtime is None or self.leader is None or self.leader.name not in (one, other):
+            return
+        node = other if self.leader.name == one else one
+        if link.is_lost:
+            for connection in [each for each in self._watched if node_of(each) == node]:
+                del self._watched[connection]
+                self.later(ConnectionDown(connection, DownReason.NOCONNECTION))
+        elif node in self._watched_nodes:
+            self.later(NodeUp(node))
+
+    # -- leadership -----------------------------------------------------------------------------------------
+
+    def _has_majority(self, node: Node | None) -> bool:
+        members = [each for each in self.nodes.values() if each.member]
+        if node is None or not node.up or not node.member:
+            return False
+        reached = sum(each.up and self.links.reach(node.name, each.name) for each in members)
+        return 2 * reached > len(members)
+
+    def elect(self, avoid: Node | None = None) -> None:
+        """Let a node lead that can, another than `avoid` if there is one."""
+        self._election += 1
+        able = [node for node in self.nodes.values() if self._has_majority(node)]
+        chosen = [node for node in able if node is not avoid] or able
+        if chosen:
+            self._term += 1
+            self.leader = chosen[self._election % len(chosen)]
+            self.tell("on_leader", self.leader.name, "load")
+            self.loop.schedule(self.loop.now_us + self._load.draw(), self._loaded, self._term)
+
+    def _loaded(self, term: int) -> None:
+        if term != self._term or self.leader is None:
+            return
+        coordinator = SacCoordinator()
+        coordinator.replay(self.journal, self.loop.now_us // 1_000)
+        self.runtime = SacRuntime(coordinator, self.journal)
+        self.tell("on_leader", self.leader.name, "active")
+        self.process(LeaderChanged())
+        self.loop.schedule(self.loop.now_us, self._tick, self._term)
+
+    def _lose_leader(self, what: str) -> None:
+        assert self.leader is not None
+        old = self.leader
+        self._step_down(what)
+        self._election += 1
+        self.loop.schedule(self.loop.now_us + self._failover.draw(), self._elect_due, (self._election, old))
+
+    def _elect_due(self, due: tuple[int, Node | None]) -> None:
+        if due[0] == self._election:
+            self.elect(due[1])
+
+    def _look_for_leader(self) -> None:
+        if self.leader is None:
+            self._election += 1
+            due = (self._election, None)
+            self.loop.schedule(self.loop.now_us + self._failover.draw(), self._elect_due, due)
+
+    def move(self) -> None:
+        """Another node leads from now on."""
+        if self.leader is not None:
+            old = self.leader
+            self._step_down("resign")
+            self.elect(old)
+
+    def _step_down(self, what: str) -> None:
+        """What a leader watched and timed is forgotten with it."""
+        assert self.leader is not None
+        self.tell("on_leader", self.leader.name, what)
+        self._term += 1
+        self.leader = self.runtime = None
+        self._armed_ms = None
+        self._watched.clear()
+        self._watched_nodes.clear()
+
+    # -- time -----------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        assert self.runtime is not None
+        due = self.runtime.coordinator.next_deadline()
+        if due is not None and (self._armed_ms is None or due < self._armed_ms):
+            self._armed_ms = due
+            self.loop.schedule(max(due * 1_000, self.loop.now_us), self._run_due, (self._term, due))
+
+    def _run_due(self, armed: tuple[int, int]) -> None:
+        if armed != (self._term, self._armed_ms) or self.runtime is None:
+            return
+        self._armed_ms = None
+        now_ms = self.loop.now_us // 1_000
+        while self._due_by(now_ms):
+            self.process(DeadlineReached())
+        self._arm()
+
+    def _due_by(self, now_ms: int) -> bool:
+        due = None if self.runtime is None else self.runtime.coordinator.next_deadline()
+        return due is not None and due <= now_ms
+
+    def _tick(self, term: int) -> None:
+        if term == self._term and self.runtime is not None:
+            members = tuple(node.name for node in self.nodes.values() if node.member)
+            timeout_ms = self.spec.disconnected_timeout.ms
+            self.process(Tick(nodes=members, disconnected_timeout_ms=timeout_ms))
+            self.loop.schedule(self.loop.now_us + self.spec.tick.us, self._tick, term)
+
+
+class _Question:
+    """A command on its way from a connection to whoever leads."""
+
+    def __init__(
+        self, cluster: Cluster, node: Node, command: SacInput, answered: Callable[[SacReply], None]
+    ) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._command = command
+        self._answered: Callable[[SacReply], None] | None = answered
+        self._until_us = cluster.loop.now_us + cluster.spec.command_timeout.us
+        self._attempt = 0
+
+    def attempt(self, number: int | None) -> None:
+        """Try once more, unless it was answered meanwhile."""
+        cluster, loop = self._cluster, self._cluster.loop
+        if self._answered is None or (number is not None and number != self._attempt):
+            return
+        if loop.now_us >= self._until_us:
+            self._answer(SacReply(error=SacError.COORDINATOR_UNAVAILABLE))
+            return
+        self._attempt += 1
+        leader = cluster.leader
+        sent = cluster.runtime is not None and leader is not None
+        if sent and leader is not None and cluster.links.know(self._node.name, leader.name):
+            cluster.links.send(self._node.name, leader.name, self._arrive, leader)
+            loop.schedule(min(loop.now_us + _ATTEMPT_US, self._until_us), self.attempt, self._attempt)
+        else:
+            loop.schedule(min(loop.now_us + _TRY_US, self._until_us), self.attempt, self._attempt)
+
+    def _arrive(self, leader: Node) -> None:
+        cluster, name = self._cluster, leader.name
+        if cluster.leader is not leader or cluster.runtime is None:
+            return
+
+        def committed(reply: SacReply) -> None:
+            cluster.links.send(name, self._node.name, self._answer, reply)
+
+        cluster.commit(self._command, committed)
+
+    def _answer(self, reply: SacReply) -> None:
+        answered, self._answered = self._answered, None
+        if answered is not None:
+            answered(reply)
+
+
+def partition_names(stream: str, partitions: int) -> list[str]:
+    """The streams of a super stream; of a plain one, itself."""
+    return [f"{stream}-{number}" for number in range(partitions)] if partitions else [stream]

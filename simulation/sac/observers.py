@@ -1,0 +1,99 @@
+"""What those who watch a world of single active consumers are told, as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.protocol.sac import ConnectionId, NotifyConsumer
+from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
+from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
+from fencepost.member.sac.actions import SacCallback
+from fencepost.member.sac.states import SacMemberEvent, SacMemberState
+from fencepost.simulation.world.observers import Violation
+
+if TYPE_CHECKING:
+    from fencepost.simulation.sac.clients import Subscriber
+    from fencepost.simulation.sac.world import SacWorld
+
+
+class SacObserver:
+    """Base of everything that watches. Times are virtual microseconds."""
+
+    world: SacWorld
+
+    def attach(self, world: SacWorld) -> None:
+        """Called once, before anything happens."""
+        self.world = world
+
+    def on_step(
+        self,
+        node: str,
+        event: SacInput,
+        outcome: SacOutcome,
+        before: Mapping[SacGroupKey, SacGroupValue],
+        now_us: int,
+    ) -> None:
+        """The coordinator made a step; `before` is how the groups were. Its effects come next."""
+
+    def on_leader(self, node: str, what: str, now_us: int) -> None:
+        """A node begins to `load`, is `active`, has to `resign`, or its leadership ended in a `crash`."""
+
+    def on_node(self, node: str, what: str, now_us: int) -> None:
+        """A node: `crash`, `restart`, or `left` (the cluster)."""
+
+    def on_connection(self, connection: ConnectionId, owner: str, opened: bool, now_us: int) -> None:
+        """A connection's process begins or ends on its node."""
+
+    def on_let_go(self, connection: ConnectionId, owner: str, now_us: int) -> None:
+        """A connection got its client's last answer, to a step-down, and lets the group choose."""
+
+    def on_lost_message(self, message: NotifyConsumer, now_us: int) -> None:
+        """What the coordinator told a connection will never arrive: its node was lost before."""
+
+    def on_client_state(
+        self,
+        subscriber: Subscriber,
+        event: SacMemberEvent,
+        source: SacMemberState,
+        target: SacMemberState,
+        now_us: int,
+    ) -> None:
+        """A consumer moved along an arrow of its table."""
+
+    def on_client_callback(self, subscriber: Subscriber, kind: SacCallback, phase: str, now_us: int) -> None:
+        """A callback reached `begin`, `end` or `raised`."""
+
+    def on_processed(self, subscriber: Subscriber, offset: int, now_us: int) -> None:
+        """An application finished with a message."""
+
+    def on_host(self, client: str, what: str, now_us: int) -> None:
+        """A client's process: `start`, `stop` (begins), `stopped`, `crash`, `freeze`, `thaw`."""
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """A fault `begin`s or `end`s."""
+
+    def on_faults_end(self, now_us: int) -> None:
+        """From here on nothing disturbs the groups."""
+
+    def on_violation(self, violation: Violation) -> None:
+        """A checker reported."""
+
+    def on_end(self, now_us: int) -> None:
+        """The run is over; checkers of progress report now."""
+
+
+HOOKS: tuple[str, ...] = tuple(name for name in vars(SacObserver) if name.startswith("on_"))
+
+
+def hook_lists(observers: Iterable[SacObserver]) -> dict[str, tuple[Callable[..., Any], ...]]:
+    """For each hook the methods of those who override it, in their order."""
+    chosen = tuple(observers)
+    return {
+        hook: tuple(
+            getattr(each, hook)
+            for each in chosen
+            if getattr(type(each), hook) is not getattr(SacObserver, hook)
+        )
+        for hook in HOOKS
+    }

@@ -1,0 +1,167 @@
+"""A whole world of single active consumers: nodes, clients, and those who watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from fencepost.coordinator.protocol.sac import SIMPLE
+from fencepost.coordinator.protocol.sac_records import SacGroupKey
+from fencepost.member.sac.states import SacMemberState
+from fencepost.simulation.sac.clients import ClientConnection, ClientHost, subscription_of
+from fencepost.simulation.sac.connection import ServerConnection
+from fencepost.simulation.sac.nodes import Cluster, Node, partition_names
+from fencepost.simulation.sac.observers import SacObserver, hook_lists
+from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.world.observers import Violation
+from fencepost.simulation.world.rng import Samples, Streams
+
+
+class SacWorld:
+    """Everything of one run."""
+
+    def __init__(
+        self,
+        scenario: SacScenario,
+        seed: int,
+        loop: VirtualLoop,
+        *,
+        members: int,
+        observers: Iterable[SacObserver] = (),
+        sequence: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.scenario = scenario
+        self.loop = loop
+        self.streams = streams = Streams(seed)
+        self.violations: list[Violation] = []
+        self.faults_over = False
+        self._sequence = sequence
+        watching = tuple(observers)
+        for observer in watching:
+            observer.attach(self)
+        self._hooks = hook_lists(watching)
+        self.cluster = Cluster(loop, streams, scenario, self.tell)
+        self.callbacks = streams.samples("callbacks", scenario.application.callback.quantiles)
+        self.processing = streams.samples("processing", scenario.application.processing.quantiles)
+        self.detection = streams.samples("detection", scenario.network.detection.quantiles)
+        self._restarts = streams.samples("restarts", scenario.application.restart.quantiles)
+        self._starts = streams.samples("starts", scenario.group.start.quantiles)
+        self._choices = streams.random("nodes")
+        self._latencies: dict[str, Samples] = {}
+        self._connections = 0
+        self.subscriptions = [
+            subscription_of(
+                scenario.group.id,
+                name,
+                index if stream.partitions else SIMPLE,
+                stream.name if stream.partitions else None,
+            )
+            for stream in scenario.streams
+            for index, name in enumerate(partition_names(stream.name, stream.partitions))
+        ]
+        width = len(str(members))
+        self.clients = {
+            name: ClientHost(name, self)
+            for name in (f"client-{number:0{width}}" for number in range(1, members + 1))
+        }
+
+    # -- what happens ---------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Let a node lead, and the clients start."""
+        self.cluster.elect()
+        for client in list(self.clients.values())[: self.scenario.group.members]:
+            client.wanted = True
+            self.loop.schedule(self.loop.now_us + self._starts.draw(), self._start, client)
+
+    def _start(self, client: ClientHost) -> None:
+        if client.wanted:
+            client.start()
+
+    def restart_later(self, client: ClientHost) -> None:
+        """Start a client's next process after the time that a restart takes."""
+        client.wanted = True
+        self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._start, client)
+
+    def calm(self) -> None:
+        """Nothing disturbs anybody from here on: who is to run runs."""
+        for node in self.cluster.nodes.values():
+            self.cluster.restart(node)
+        for client in self.clients.values():
+            client.thaw_process()
+            if client.wanted:
+                client.start()
+        self.faults_over = True
+        self.tell("on_faults_end")
+
+    def end(self) -> bool:
+        """The run is over. Answers whether each group has one active consumer, which knows it."""
+        self.tell("on_end")
+        settled = self.settled
+        self.vanish()
+        return settled
+
+    def vanish(self) -> None:
+        """All processes go, and tell nobody."""
+        for client in self.clients.values():
+            client.vanish()
+
+    # -- links ----------------------------------------------------------------------------------------------
+
+    def latency(self, client: str) -> int:
+        """How long a message of that client takes, one way."""
+        samples = self._latencies.get(client)
+        if samples is None:
+            samples = self._latencies[client] = self.streams.samples(
+                f"link/{client}", self.scenario.network.latency.quantiles
+            )
+        return samples.draw()
+
+    def choose_node(self) -> Node | None:
+        """A node that a client connects to: one that runs, if there is one."""
+        up = [node for node in self.cluster.nodes.values() if node.up]
+        return self._choices.choice(up) if up else None
+
+    def open_connection(self, node: Node, client: ClientConnection) -> ServerConnection:
+        """A client has connected to a node."""
+        self._connections += 1
+        made = ServerConnection(f"k{self._connections}", node, client)
+        node.connections[made.id] = made
+        self.tell("on_connection", made.id, client.owner, True)
+        return made
+
+    # -- observers ------------------------------------------------------------------------------------------
+
+    def tell(self, hook: str, *arguments: object) -> None:
+        """Tell observers what happened now."""
+        for method in self._hooks[hook]:
+            method(*arguments, self.loop.now_us)
+
+    def report(self, invariant: str, message: str) -> None:
+        """Take a checker's finding down."""
+        violation = Violation(
+            invariant=invariant, seq=self._sequence(), t_us=self.loop.now_us, message=message
+        )
+        self.violations.append(violation)
+        for method in self._hooks["on_violation"]:
+            method(violation)
+
+    @property
+    def group_keys(self) -> list[SacGroupKey]:
+        """The groups of all streams, in their order."""
+        return [SacGroupKey("/", each.stream, each.name) for each in self.subscriptions]
+
+    @property
+    def settled(self) -> bool:
+        """Whether each group that has consumers has one that is active, in its own eyes too."""
+        runtime = self.cluster.runtime
+        if runtime is None:
+            return False
+        active = {
+            subscriber.subscription.stream
+            for client in self.clients.values()
+            for subscriber in client.subscribers
+            if subscriber.consumer.state is SacMemberState.ACTIVE
+        }
+        groups = runtime.coordinator.state.groups
+        return all(key.stream in active for key in self.group_keys if key in groups)

@@ -1,0 +1,162 @@
+"""What a scenario of single active consumers says: nodes, streams, clients, and what befalls them.
+
+It is a file as any other, with `protocol = "sac"` in it. Each client has one consumer for a plain stream and
+one for each partition of a super stream, all with the group's id as their consumer name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta
+
+from fencepost.simulation.scenarios.scenario import (
+    SECOND,
+    ConnectionLoss,
+    CoordinatorMove,
+    Count,
+    MemberCrash,
+    MemberFreeze,
+    Name,
+    RollingRestart,
+    Scale,
+    Share,
+    SlowCallback,
+    _Fault,
+    _Table,
+)
+from fencepost.simulation.scenarios.values import Duration, Span
+
+
+class SacGroup(_Table, frozen=True):
+    """The clients at the start."""
+
+    id: Name = "billing"
+    """The consumer name that all have in common."""
+    members: Count = 4
+    start: Span = Span("uniform", 0, 5 * SECOND)
+    """When clients start, after the beginning of the run."""
+
+
+class SacStream(_Table, frozen=True):
+    """One stream, or one super stream."""
+
+    name: Name
+    partitions: Annotated[int, Meta(ge=0, le=1_000)] = 0
+    """Of a super stream; 0 makes a plain stream."""
+    records_per_second: Annotated[float, Meta(ge=0, le=1_000)] = 0.0
+    """In each partition; 0 leaves the data plane out."""
+
+
+class SacCluster(_Table, frozen=True):
+    """The nodes. One of them leads the coordinator, as long as it reaches most of the others."""
+
+    nodes: Annotated[int, Meta(ge=1, le=99)] = 3
+    replication: Span = Span("uniform", 1_000, 5_000)
+    """From a command's arrival until it is carried out and answered."""
+    failover: Span = Span("uniform", 1 * SECOND, 4 * SECOND)
+    """From the loss of a leader until another node begins to lead."""
+    load: Span = Span("uniform", 10_000, 200_000)
+    """How long a new leader loads."""
+    detection: Span = Span("uniform", 1 * SECOND, 8 * SECOND)
+    """From a split until both sides take each other for lost: what is sent meanwhile is lost then."""
+    tick: Duration = Duration(30 * SECOND)
+    """How often the leader looks for nodes that left."""
+    disconnected_timeout: Duration = Duration(60 * SECOND)
+    request_timeout: Duration = Duration(60 * SECOND)
+    """A client that owes an answer for so long is cut off, when its connection looks next."""
+    command_timeout: Duration = Duration(30 * SECOND)
+    """A connection that finds no coordinator for so long ends."""
+
+
+class SacNetwork(_Table, frozen=True):
+    """Links between clients and nodes, and between nodes."""
+
+    latency: Span = Span("lognormal", 1_000, 15_000)
+    """One way, drawn for each message."""
+    detection: Span = Span("uniform", 1_000, 200_000)
+    """From the loss of a connection until the other side knows."""
+
+
+class SacApplication(_Table, frozen=True):
+    """What clients do."""
+
+    processing: Span = Span("constant", 5_000)
+    """For one message."""
+    callback: Span = Span("uniform", 0, 50_000)
+    """How long a client takes to choose an offset, or to let go."""
+    restart: Span = Span("uniform", 2 * SECOND, 10 * SECOND)
+    """How long a process is down when it is restarted."""
+
+
+class NodeCrash(_Fault, frozen=True, tag="node-crash"):
+    """A node dies with all its connections, and comes back."""
+
+    lasts: Span = Span("uniform", 2 * SECOND, 90 * SECOND)
+
+
+class NodeLeave(_Fault, frozen=True, tag="node-leave"):
+    """A node dies and is taken out of the cluster; one of three at least stays."""
+
+
+class NodeSplit(_Fault, frozen=True, tag="node-split"):
+    """Some nodes can't reach the others; clients reach all of them."""
+
+    lasts: Span = Span("uniform", 2 * SECOND, 90 * SECOND)
+    share: Share = 0.3
+    """Which part of the nodes, at least one and not all."""
+
+
+SacFault: TypeAlias = (
+    MemberCrash
+    | MemberFreeze
+    | SlowCallback
+    | ConnectionLoss
+    | CoordinatorMove
+    | NodeCrash
+    | NodeLeave
+    | NodeSplit
+)
+SacStep: TypeAlias = RollingRestart | Scale
+
+
+class SacScenario(_Table, frozen=True, kw_only=True):
+    """A whole scenario of single active consumers."""
+
+    protocol: Literal["sac"]
+    name: Name = "scenario"
+    summary: str = ""
+    duration: Duration
+    """How long a run takes in virtual time; longer if the quiet phase needs it."""
+    quiet: Duration | None = None
+    """The phase at the end without faults; by default what groups need to settle."""
+    swarm: bool = False
+    """Whether each run leaves out about half of the faults and steps, as the seed draws."""
+    group: SacGroup = SacGroup()
+    streams: Annotated[tuple[SacStream, ...], Meta(min_length=1)]
+    cluster: SacCluster = SacCluster()
+    network: SacNetwork = SacNetwork()
+    application: SacApplication = SacApplication()
+    steps: tuple[SacStep, ...] = ()
+    faults: tuple[SacFault, ...] = ()
+
+    @property
+    def partitions(self) -> int:
+        """How many groups there are: plain streams, and partitions of super streams."""
+        return sum(max(stream.partitions, 1) for stream in self.streams)
+
+    @property
+    def quiet_us(self) -> int:
+        """How long groups may need to settle once nothing disturbs them any more, in microseconds.
+
+        A client that stands still is cut off within two request timeouts, a lost connection is forgotten, a
+        leader is found and ticks; then everybody reports, steps down and is activated.
+        """
+        if self.quiet is not None:
+            return self.quiet.us
+        cluster = self.cluster
+        waits = 2 * cluster.request_timeout.us + cluster.disconnected_timeout.us + cluster.tick.us
+        return waits + cluster.failover.longest_us + self.application.restart.longest_us + 30 * SECOND
+
+
+__all__ = ["NodeCrash", "NodeLeave", "NodeSplit", "SacFault", "SacScenario", "SacStep", "SacStream"]

@@ -1,0 +1,275 @@
+"""Single active consumers in the simulated cluster: runs repeat, nobody is active twice, figures are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.protocol import sac
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.member.sac.states import SacMemberState
+from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.mutants.hunt import hunt
+from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.run import run
+from fencepost.simulation.sac.links import Links
+from fencepost.simulation.sac.run import SacRun, prepare
+from fencepost.simulation.scenarios.load import library, load, load_any
+from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.world.rng import Streams, constant
+
+SECOND = 1_000_000
+NAMES = [entry.name for entry in library() if entry.protocol == "sac"]
+
+
+def scenario(name: str, **changes: object) -> SacScenario:
+    loaded = load_any(name)
+    assert isinstance(loaded, SacScenario)
+    return msgspec.structs.replace(loaded, **changes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scenario_of_the_library_breaks_nothing_and_settles(name: str) -> None:
+    result = run(load_any(name), 3)
+    assert result.violations == []
+    assert result.converged
+    assert result.figures["activations"] == result.rebalances > 0
+    assert result.heartbeats == result.figures["commands"] > 0
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    first, again, other = (run(load_any("sac-node-failures"), seed) for seed in (5, 5, 6))
+    assert (first.digest, first.figures) == (again.digest, again.figures)
+    assert first.digest != other.digest
+
+
+@pytest.mark.parametrize("name", [name for name in MUTANTS if name.startswith("sac-")])
+def test_a_mutant_is_caught(name: str) -> None:
+    result = hunt(MUTANTS[name], range(20))
+    assert result.caught, result
+
+
+class Scene:
+    """A cluster of three nodes with two clients of one super stream, and time in the test's hands."""
+
+    def __init__(self) -> None:
+        chosen = scenario(
+            "sac-churn",
+            steps=(),
+            faults=(),
+            streams=load_any("sac-churn").streams[:1],  # type: ignore[union-attr]
+        )
+        chosen = msgspec.structs.replace(
+            chosen,
+            group=msgspec.structs.replace(chosen.group, members=2),
+            streams=(msgspec.structs.replace(chosen.streams[0], partitions=2),),
+        )
+        self.loop = VirtualLoop()
+        recorder = Recorder(world="simulated", group="billing")
+        plan = Plan(entries=(), faults_end_us=900 * SECOND, end_us=1_000 * SECOND, members=2)
+        self.run: SacRun = prepare(chosen, 1, plan, self.loop, recorder)
+        self.world = self.run.world
+        self.world.begin()
+        self.until(30)
+
+    def until(self, seconds: int) -> None:
+        self.loop.run_until(seconds * SECOND)
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Let it happen inside of the loop, as everything does."""
+        self.loop.schedule(self.loop.now_us, lambda _: action(), None)
+        self.loop.run_until(self.loop.now_us)
+
+    def active(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {each.stream: [] for each in self.world.subscriptions}
+        for client in self.world.clients.values():
+            for subscriber in client.subscribers:
+                if subscriber.consumer.state is SacMemberState.ACTIVE:
+                    found[subscriber.subscription.stream].append(client.name)
+        return found
+
+    def statuses(self) -> list[str]:
+        assert self.world.cluster.runtime is not None
+        groups = self.world.cluster.runtime.coordinator.state.groups.values()
+        return sorted(str(one.status) for group in groups for one in group.consumers)
+
+    def close(self) -> None:
+        self.do(self.world.vanish)
+        self.loop.close()
+
+
+@pytest.fixture
+def scene():
+    made = Scene()
+    yield made
+    made.close()
+    assert made.world.violations == []
+
+
+def test_partitions_of_a_super_stream_are_spread_over_clients(scene: Scene) -> None:
+    assert sorted(name for names in scene.active().values() for name in names) == ["client-1", "client-2"]
+
+
+def test_a_client_that_dies_is_replaced(scene: Scene) -> None:
+    scene.do(scene.world.clients["client-1"].crash)
+    scene.until(60)
+    assert set(map(tuple, scene.active().values())) == {("client-2",)}
+    scene.do(scene.world.clients["client-1"].start)
+    scene.until(120)
+    assert sorted(name for names in scene.active().values() for name in names) == ["client-1", "client-2"]
+
+
+def test_a_node_that_is_lost_blocks_its_groups_until_it_is_forgotten(scene: Scene) -> None:
+    cluster = scene.world.cluster
+    assert cluster.leader is not None
+    nodes = [node for node in cluster.nodes.values() if node.connections and node is not cluster.leader]
+    victim = frozenset({nodes[0].name})
+    scene.do(lambda: cluster.split(victim))
+    scene.until(50)
+    assert any(status.startswith("DISCONNECTED") for status in scene.statuses())
+    scene.until(120)
+    assert any(status.startswith("FORGOTTEN") for status in scene.statuses())
+    scene.do(lambda: cluster.mend(victim))
+    scene.until(200)
+    assert set(scene.statuses()) == {"CONNECTED_ACTIVE", "CONNECTED_WAITING"}
+    assert all(len(names) == 1 for names in scene.active().values())
+
+
+def test_a_node_that_leaves_is_purged_by_the_tick(scene: Scene) -> None:
+    cluster = scene.world.cluster
+    node = next(node for node in cluster.nodes.values() if node.connections)
+    scene.do(lambda: cluster.leave(node))
+    scene.until(130)
+    assert cluster.runtime is not None
+    assert node.name not in cluster.runtime.coordinator.state.nodes
+    assert all(len(names) == 1 for names in scene.active().values())
+
+
+def test_another_leader_goes_on_where_the_one_before_stopped(scene: Scene) -> None:
+    before, leader = scene.statuses(), scene.world.cluster.leader
+    scene.do(scene.world.cluster.move)
+    assert scene.world.cluster.runtime is None
+    scene.until(60)
+    assert scene.world.cluster.leader is not leader
+    assert scene.statuses() == before
+
+
+def test_a_client_that_stands_still_is_cut_off(scene: Scene) -> None:
+    frozen = scene.world.clients["client-1"]
+    scene.do(frozen.freeze_process)
+    scene.do(scene.world.clients["client-2"].crash)
+    scene.do(scene.world.clients["client-2"].start)
+    scene.until(260)
+    runtime = scene.world.cluster.runtime
+    assert runtime is not None
+    owed = scene.world.subscriptions[1].stream
+    members = {key.stream: len(group.consumers) for key, group in runtime.coordinator.state.groups.items()}
+    assert members[owed] == 1
+    scene.do(frozen.thaw_process)
+    scene.until(300)
+    assert all(len(names) == 1 for names in scene.active().values())
+
+
+def test_the_one_that_answers_too_early_is_found() -> None:
+    made = Scene()
+    stream, names = next((stream, names) for stream, names in made.active().items() if names)
+    owner = next(
+        each.connection.owner
+        for each in made.world.clients[names[0]].subscribers
+        if each.subscription.stream == stream and each.connection is not None
+    )
+    made.world.tell("on_let_go", "k1@n1", owner)
+    assert [violation.invariant for violation in made.world.violations] == ["sac-exclusive"]
+    made.close()
+
+
+class TestLinks:
+    def make(self) -> tuple[VirtualLoop, Links, list[str]]:
+        loop = VirtualLoop()
+        links = Links(loop, Streams(1), constant(1_000), constant(5 * SECOND))
+        return loop, links, []
+
+    def test_a_short_cut_only_delays(self) -> None:
+        loop, links, seen = self.make()
+        links.between("a", "b").cut()
+        links.send("a", "b", seen.append, "held", lambda: seen.append("lost"))
+        loop.run_until(SECOND)
+        assert seen == []
+        assert links.know("a", "b")
+        assert not links.reach("a", "b")
+        links.between("a", "b").mend()
+        loop.run_until(2 * SECOND)
+        assert seen == ["held"]
+        loop.close()
+
+    def test_a_long_one_is_noticed_and_loses_what_was_sent(self) -> None:
+        loop, links, seen = self.make()
+        changes: list[tuple[str, str, bool]] = []
+        links.on_change = lambda one, other, link: changes.append((one, other, link.is_lost))
+        links.between("b", "a").cut()
+        links.send("a", "b", seen.append, "held", lambda: seen.append("lost"))
+        loop.run_until(6 * SECOND)
+        links.send("a", "b", seen.append, "late", lambda: seen.append("lost too"))
+        links.between("a", "b").mend()
+        loop.run_until(7 * SECOND)
+        assert seen == ["lost", "lost too"]
+        assert changes == [("a", "b", True), ("a", "b", False)]
+        loop.close()
+
+    def test_messages_keep_their_order(self) -> None:
+        loop, links, seen = self.make()
+        for number in range(5):
+            links.send("a", "b", seen.append, str(number))
+        links.send("a", "a", seen.append, "at once")
+        loop.run_until(SECOND)
+        assert seen == ["at once", "0", "1", "2", "3", "4"]
+        loop.close()
+
+
+def test_scenarios_of_single_active_consumers_are_none_of_consumer_groups() -> None:
+    with pytest.raises(FencepostError, match="single active consumers"):
+        load("sac-churn")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("cluster.tick=0s",), "expected at least 1ms"),
+        (("cluster.brokers=3",), "unknown key"),
+        (("faults.0.kind=append-failure",), "expected one of member-crash"),
+        (("streams.0.partitions=-1",), "a whole number of at least 0"),
+        (("protocol=amqp",), "expected one of sac"),
+        (("protocol=3",), "expected one of sac"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(FencepostError, match=message):
+        load_any("sac-churn", overrides=overrides)
+
+
+def test_partitions_are_shared_among_super_streams() -> None:
+    loaded = load_any("sac-churn", partitions=6, members=2, duration="20m")
+    assert isinstance(loaded, SacScenario)
+    assert [stream.partitions for stream in loaded.streams] == [6]
+    assert loaded.partitions == 6
+    assert loaded.group.members == 2
+    with pytest.raises(FencepostError, match="no super stream"):
+        load_any("sac-churn", partitions=6, overrides=("streams.0.partitions=0",))
+
+
+def test_what_is_refused_is_told(scene: Scene) -> None:
+    """A group keeps its partition index: the coordinator's own answer."""
+    cluster = scene.world.cluster
+    command = sac.RegisterConsumer(
+        stream=scene.world.subscriptions[0].stream,
+        consumer_name="billing",
+        connection="k99@n1",
+        subscription_id=0,
+        partition_index=7,
+    )
+    reply = cluster.process(command)
+    assert reply == sac.SacReply(error=sac.SacError.PARTITION_INDEX_CONFLICT)
