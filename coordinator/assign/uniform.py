@@ -31,11 +31,7 @@ def _uniform_equal(spec: GroupSpec) -> dict[MemberId, Partitions]:
     if not held_topics.issubset(topics):
         subscribed = frozenset(topics)
         target = {member: _within(held, subscribed) for member, held in target.items()}
-    sizes = [
-        # A target is of one topic as a rule, and then counting is one step.
-        partition_count(held) if len(held) > 1 else len(*held.values()) if held else 0
-        for held in target.values()
-    ]
+    sizes = list(map(partition_count, target.values()))
     total = sum(map(spec.partitions.__getitem__, topics))
     # Targets are disjoint, so counting proves that nothing is free without looking at any partition.
     free = _Free(_unassigned(spec, topics, target) if sum(sizes) != total else ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -160,3 +161,13 @@ def test_apis_have_names_and_numbers(name: str | int) -> None:
 @pytest.mark.parametrize("name", ["not_coordinator", "NOT_COORDINATOR", 16, ErrorCode.NOT_COORDINATOR])
 def test_errors_have_names_and_numbers(name: str | int) -> None:
     assert error_of(name) is ErrorCode.NOT_COORDINATOR
+
+
+def test_threads_take_short_turns_while_a_kafka_runs() -> None:
+    before = sys.getswitchinterval()
+    with EmbeddedKafka():
+        with EmbeddedKafka():
+            assert sys.getswitchinterval() == pytest.approx(0.0005)
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    # The fixture's Kafka may run too, if another test of this module has asked for it.
+    assert sys.getswitchinterval() == pytest.approx(before)
