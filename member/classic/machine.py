@@ -161,7 +161,10 @@ class ClassicMember(ClassicExchange):
         rounds = self._rounds
         if token == rounds.in_flight:
             rounds.in_flight = None
+            waits = self.state is S.PREPARING_REBALANCE and failure is Failure.TIMED_OUT
+            connected = self._answered and waits
             self._unanswered(now_ms)
+            self._answered = connected  # a JoinGroup may wait for longer than a transport does
             self._round_refused(now_ms)
         elif token == rounds.beat_in_flight:
             rounds.beat_in_flight = None

@@ -12,7 +12,10 @@ import aiokafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from fencepost.coordinator.protocol.consumer_protocol import read_subscription
 from fencepost.member.assignors.range_ import RangeAssignor
+from fencepost.member.assignors.streams import StreamsAssignor
+from fencepost.member.assignors.subscription_info import read_subscription_info
 from fencepost.member.kafka.classic import ClassicConsumer
 from fencepost.member.kafka.streams import StreamsApp
 from fencepost.member.streams.client_states import StreamClientState
@@ -161,10 +164,11 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 async def test_two_java_instances_share_process_and_end_together(group):
-    one = group.java()
+    # A thread that waits to join again when its client closes can't leave: the other waits for its session.
+    one = group.java("session.timeout.ms=10000")
     await one.reaches("RUNNING")
     await group.produce(*numbers(0, 24))
-    two = group.java("num.stream.threads=2")
+    two = group.java("session.timeout.ms=10000", "num.stream.threads=2")
     await two.reaches("RUNNING")
     deadline = time.monotonic() + SECONDS
     while not (theirs := await two.tasks()) or len(theirs | await one.tasks()) < 12:
@@ -246,3 +250,37 @@ async def test_a_stranger_in_the_group_gets_nothing_and_stops_nobody(group):
     await until(lambda: set(ours.values) >= set(numbers(0, 24)))
     assert ours.app.state is StreamClientState.RUNNING
     await stranger.stop()
+
+
+@pytest.mark.parametrize("we_lead", [True, False])
+async def test_a_java_instance_goes_down_to_our_version_and_up_again(group, served, we_lead):
+    def versions(broker: Any) -> list[int]:
+        members = broker.coordinator.classic.groups[group.name].members.values()
+        said = [read_subscription(member.metadata("stream")).user_data for member in members]
+        return sorted(read_subscription_info(data).version for data in said)
+
+    async def shared(tasks: int, spoken: list[int]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while len(await java.tasks()) != tasks or await asyncio.to_thread(served.look, versions) != spoken:
+            assert time.monotonic() < deadline, served.look(versions)
+            await asyncio.sleep(0.1)
+
+    old = ClassicConsumer(
+        "orders",
+        assignors=(StreamsAssignor(uuid.uuid4(), (("orders",),), latest_version=8),),
+        bootstrap_servers=group.servers,
+        group_id=group.name,
+        heartbeat_interval_ms=100,
+    )
+    java = None if we_lead else group.java()
+    if java is not None:
+        await java.reaches("RUNNING")
+    await asyncio.wait_for(old.start(), SECONDS)
+    polls = asyncio.create_task(old.getone())
+    java = java or group.java()
+    await shared(6, [8, 8])
+    assert len(old.assignment()) == 6
+    polls.cancel()
+    await asyncio.wait((polls,))
+    await old.stop()
+    await shared(12, [11])

@@ -295,6 +295,19 @@ def test_a_join_is_tried_again_after_a_while(new_rig, code: ErrorCode) -> None:
     assert rig.member.is_connected
 
 
+def test_a_join_that_waits_for_others_is_no_lost_connection(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert rig.take(JoinGroupRequest).member_id == "m"
+    rig.do(rig.member.request_failed(rig.token, Failure.TIMED_OUT, rig.now))
+    assert rig.member.is_connected
+    rig.pass_time(150)
+    assert rig.take(JoinGroupRequest).member_id == "m"
+    rig.do(rig.member.request_failed(rig.token, Failure.DISCONNECTED, rig.now))
+    assert not rig.member.is_connected
+
+
 def test_a_round_that_begins_anew_is_joined_at_once(new_rig) -> None:
     rig = new_rig()
     rig.subscribe()
