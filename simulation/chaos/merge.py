@@ -1,10 +1,11 @@
 """One order of what members tell and what the coordinator's journal shows, by time and by cause.
 
 Members stamp their events with the microsecond, a broker its records with the millisecond, and both arrive
-late. Everything is held back for a while and then let go by time, with two rules above it: what one source
-tells keeps its order, and an event that can only have followed from a record waits for that record. A
-record's time is the end of its millisecond, so that what a member did before its request comes before the
-record that the request led to. The journal is behind while no broker answers; then everything waits for it.
+late. Everything is held back for a while and then let go by time, with rules above it: what one source
+tells keeps its order, an event that can only have followed from a record waits for that record, and the
+record of a commit waits for the member that told of it. A record's time is the end of its millisecond, so
+that what a member did before its request comes before the record that the request led to. The journal is
+behind while no broker answers; then everything waits for it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, Partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Response
 
 T = TypeVar("T")
@@ -193,7 +195,7 @@ class Merge(Generic[T]):
                 heappush(self._next, (queue[0].t_us, source != LOG, queue[0].number, source, False))
 
 
-# -- marks: what a record shows, and what an answer can only follow ------------------------------------------
+# -- marks: what records and requests show, and what can only follow them ---------------------------------
 
 
 def _standing(member_id: MemberId, epoch: int, assigned: Partitions | None) -> Hashable:
@@ -211,6 +213,21 @@ def marks_of(records: Iterable[r.Record]) -> Iterator[Hashable]:
             yield _standing(key.member_id, value.member_epoch, value.assigned)
         else:
             yield _standing(key.member_id, LEAVE_EPOCH, None)
+
+
+def marks_of_commit(request: OffsetCommitRequest) -> Iterator[Hashable]:
+    """What a member shows that is about to commit."""
+    for partition, value in request.offsets.items():
+        yield partition.topic, partition.partition, value.offset
+
+
+def commit_before(records: Iterable[r.Record]) -> Hashable | None:
+    """The mark that these records wait for: that of their first commit. None if there is none among them."""
+    for record in records:
+        key, value = record.key, record.value
+        if isinstance(key, r.OffsetCommitKey) and isinstance(value, r.OffsetCommitValue):
+            return key.topic, key.partition, value.offset
+    return None
 
 
 def mark_before(member_id: MemberId, response: Response | Exception) -> Hashable | None:

@@ -34,7 +34,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.chaos.journal import GroupJournal, LogBatch, LoggedRecord
-from fencepost.simulation.chaos.merge import LOG, Merge, RunClock, marks_of
+from fencepost.simulation.chaos.merge import LOG, Merge, RunClock, commit_before, marks_of
 from fencepost.simulation.chaos.outcomes import outcomes
 from fencepost.simulation.world.observers import RecordsObserved, hook_lists
 
@@ -71,6 +71,11 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     def marks(self) -> tuple[Hashable, ...]:
         """What members' answers may wait for."""
         return tuple(marks_of(self.records))
+
+    @property
+    def after(self) -> Hashable | None:
+        """What they wait for themselves, if members tell of their commits."""
+        return None if self.loaded else commit_before(self.records)
 
 
 class _Topics:

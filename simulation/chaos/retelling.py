@@ -29,7 +29,7 @@ from fencepost.simulation.chaos.happenings import (
     Told,
     TopicsChanged,
 )
-from fencepost.simulation.chaos.merge import LOG, Merge, mark_before
+from fencepost.simulation.chaos.merge import LOG, Merge, mark_before, marks_of_commit
 from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.nodes.world import SLACK_US
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -197,10 +197,14 @@ class Retelling:
         for t_us, host, happening in happenings.in_order():
             if t_us <= end_us:
                 after = None if self._observed is None else self._after(host, happening)
-                merge.push(host or _WORLD, t_us, partial(self._happened, host, happening), after=after)
+                marks = _marks(happening)
+                item = partial(self._happened, host, happening)
+                merge.push(host or _WORLD, t_us, item, after=after, marks=marks)
+        tells = self._client == "fencepost"
         for arrival in arrivals:
             if arrival.t_us <= end_us:
-                merge.push(LOG, arrival.t_us, partial(self._play, arrival), marks=arrival.marks)
+                after = arrival.after if tells else None
+                merge.push(LOG, arrival.t_us, partial(self._play, arrival), after=after, marks=arrival.marks)
         for merged in merge.drain():
             merged.item(merged.t_us)
 
@@ -318,3 +322,10 @@ class Retelling:
 def _error(name: str) -> Exception:
     kind = _ERRORS.get(name)
     return TransportError(name) if kind is None else kind(name)
+
+
+def _marks(happening: Happening) -> tuple[Hashable, ...]:
+    """What of the log can only follow an event."""
+    if isinstance(happening, m.Sent) and happening.commit is not None:
+        return tuple(marks_of_commit(happening.commit))
+    return ()

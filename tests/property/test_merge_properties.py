@@ -79,6 +79,18 @@ def push(merge: Merge[Item], heard: Heard) -> None:
     )
 
 
+def push_told(merge: Merge[Item], heard: Heard) -> None:
+    """As `push`, where members tell what they ask for, as they do of commits."""
+    item = heard.item
+    merge.push(
+        item.source,
+        heard.t_us,
+        item,
+        after={"answer": item.exchange, "record": ("asked", item.exchange)}.get(item.kind),
+        marks={"record": (item.exchange,), "request": (("asked", item.exchange),)}.get(item.kind, ()),
+    )
+
+
 def check(merge: Merge[Item], merged: list[tuple[int, Item]], heard: list[Heard]) -> None:
     items = [item for _, item in merged]
     assert sorted(items) == sorted(each.item for each in heard)
@@ -99,6 +111,16 @@ def test_what_is_drained_is_in_causal_order(heard: list[Heard]) -> None:
     merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
     for each in heard:
         push(merge, each)
+    check(merge, [(each.t_us, each.item) for each in merge.drain()], heard)
+
+
+@settings(deadline=None)
+@given(hearings(log_delay_us=50_000), st.integers(-20_000, 20_000))
+def test_clocks_that_differ_do_not_bring_causes_out_of_order(heard: list[Heard], skew_us: int) -> None:
+    merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
+    for each in heard:
+        skewed = max(each.t_us + skew_us, 0) if each.item.source == LOG else each.t_us
+        push_told(merge, each._replace(t_us=skewed))
     check(merge, [(each.t_us, each.item) for each in merge.drain()], heard)
 
 
