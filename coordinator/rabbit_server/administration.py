@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,7 +12,6 @@ from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
 
 _NO_LEADER: Final = 0xFFFF
-_THIS_NODE: Final = 0
 
 
 def _create(session: Session, frame: frames.Create) -> Frame | None:
@@ -22,7 +22,7 @@ def _create(session: Session, frame: frames.Create) -> Frame | None:
 def _delete(session: Session, frame: frames.Delete) -> None:
     stream = session.catalogue.delete(frame.stream)
     session.send(frames.DeleteResponse(frame.correlation_id))
-    session.node.forget(session.virtual_host, stream)
+    session.cluster.forget(session.virtual_host, stream)
 
 
 def _create_super_stream(session: Session, frame: frames.CreateSuperStream) -> Frame | None:
@@ -34,18 +34,27 @@ def _delete_super_stream(session: Session, frame: frames.DeleteSuperStream) -> N
     streams = session.catalogue.delete_super(frame.name)
     session.send(frames.DeleteSuperStreamResponse(frame.correlation_id))
     for stream in streams:
-        session.node.forget(session.virtual_host, stream)
+        session.cluster.forget(session.virtual_host, stream)
 
 
 def _metadata(session: Session, frame: frames.Metadata) -> Frame:
-    here = BrokerAddress(_THIS_NODE, session.socket.local_host, session.socket.local_port)
-    places = [
-        StreamPlace(name, ResponseCode.OK, _THIS_NODE)
-        if name in session.catalogue.streams
-        else StreamPlace(name, ResponseCode.STREAM_DOES_NOT_EXIST, _NO_LEADER)
-        for name in frame.streams
+    """All nodes have all streams; who leads which goes by the stream's name."""
+    host, ports = session.socket.local_host, session.cluster.ports
+    known = [
+        BrokerAddress(number, host, port)
+        for number, (node, port) in enumerate(ports.items())
+        if not session.cluster.groups.is_cut(node)
     ]
-    return frames.MetadataResponse(frame.correlation_id, (here,), places)
+    there = [each.reference for each in known]
+    places = []
+    for name in frame.streams:
+        if name not in session.catalogue.streams:
+            places.append(StreamPlace(name, ResponseCode.STREAM_DOES_NOT_EXIST, _NO_LEADER))
+            continue
+        leader = zlib.crc32(name.encode()) % len(ports)
+        replicas = tuple(each for each in there if each != leader)
+        places.append(StreamPlace(name, ResponseCode.OK, leader if leader in there else _NO_LEADER, replicas))
+    return frames.MetadataResponse(frame.correlation_id, known, places)
 
 
 def _route(session: Session, frame: frames.Route) -> Frame | None:

@@ -1,23 +1,23 @@
-"""A node on a port of the running loop."""
+"""Nodes on ports of the running loop."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Final, TypeVar
 
+from fencepost.coordinator.rabbit_server.cluster import Cluster, Limits
 from fencepost.coordinator.rabbit_server.connection import Connection
 from fencepost.coordinator.rabbit_server.groups import Groups
-from fencepost.coordinator.rabbit_server.node import Limits, Node
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.listener import Listener
 
 DEFAULT_PORT: Final = 5552
-NODE_NAME: Final = "rabbit@fencepost"
 
 Self = TypeVar("Self", bound="StreamBroker")
 
@@ -25,15 +25,16 @@ Self = TypeVar("Self", bound="StreamBroker")
 class StreamBroker:
     """Serves the RabbitMQ stream protocol; streams, offsets and groups are in memory.
 
-    `port` 0 takes a free one. `users` are passwords by name, guest's among them unless others are given;
-    guest may connect from this machine only. With `tls` clients have to speak TLS.
+    `ports` has one for each node, 0 takes a free one. All nodes have all streams. `users` are passwords by
+    name, guest's among them unless others are given; guest may connect from this machine only. With `tls`
+    clients have to speak TLS.
     """
 
     def __init__(
         self,
         *,
         host: str = "127.0.0.1",
-        port: int = DEFAULT_PORT,
+        ports: Sequence[int] = (DEFAULT_PORT,),
         users: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         virtual_hosts: Iterable[str] = ("/",),
@@ -42,46 +43,78 @@ class StreamBroker:
         self._users = users
         self._virtual_hosts = tuple(virtual_hosts)
         self._limits = limits or Limits()
-        self._listener: Listener[Connection] = Listener(
-            host, port, max_connections=self._limits.max_connections, tls=tls
-        )
-        self._node: Node | None = None
+        self._listeners: dict[str, Listener[Connection]] = {
+            node_name(number): Listener(host, port, max_connections=self._limits.max_connections, tls=tls)
+            for number, port in enumerate(ports, 1)
+        }
+        self._cluster: Cluster | None = None
+        self._clock: LoopClock | None = None
+        self._timer: tuple[int, asyncio.TimerHandle] | None = None
 
     @property
-    def node(self) -> Node:
+    def cluster(self) -> Cluster:
         """What connections share, once started."""
-        assert self._node is not None
-        return self._node
+        assert self._cluster is not None
+        return self._cluster
 
     async def start(self) -> None:
         """Listen.
 
         :raises FencepostError: for a user that can't be one.
-        :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.
+        :raises EnvironmentLacks: if a port is taken or not allowed, or the host is none of this machine.
         """
         loop = asyncio.get_running_loop()
-        clock = LoopClock(loop)
+        self._clock = clock = LoopClock(loop)
         later: Callable[[Callable[[], None]], object] = loop.call_soon
-        self._node = Node(
-            Groups(clock.now_ms, later, node=NODE_NAME),
+        self._cluster = Cluster(
+            Groups(clock.now_ms, later),
             now_ms=clock.now_ms,
             secret=secrets.token_bytes(32),
             users=self._users,
             virtual_hosts=self._virtual_hosts,
             limits=self._limits,
         )
+        self._cluster.groups.on_deadline = self._arm
         numbers = count(1)
 
         def connect(
-            *, on_made: Callable[[Connection], str | None], on_lost: Callable[[Connection], None]
+            node: str,
+            *,
+            on_made: Callable[[Connection], str | None],
+            on_lost: Callable[[Connection], None],
         ) -> Connection:
-            return Connection(self.node, next(numbers), on_made=on_made, on_lost=on_lost)
+            return Connection(self.cluster, next(numbers), node, on_made=on_made, on_lost=on_lost)
 
-        await self._listener.open(connect)
+        try:
+            for node, listener in self._listeners.items():
+                await listener.open(partial(connect, node))
+                self._cluster.ports[node] = listener.port
+        except BaseException:
+            await self.close()
+            raise
+
+    def _arm(self, deadline_ms: int) -> None:
+        """One timer, for the earliest that is due; one that is early looks again."""
+        if self._timer is not None:
+            if self._timer[0] <= deadline_ms:
+                return
+            self._timer[1].cancel()
+        assert self._clock is not None
+        self._timer = deadline_ms, self._clock.call_at(deadline_ms, self._run_due)
+
+    def _run_due(self) -> None:
+        self._timer = None
+        groups = self.cluster.groups
+        groups.run_due()
+        if (deadline_ms := groups.coordinator.next_deadline()) is not None:
+            self._arm(deadline_ms)
 
     async def close(self) -> None:
-        """Stop listening and close all connections. Clients are told nothing, as when a node dies."""
-        await self._listener.close()
+        """Stop listening and close all connections. Clients are told nothing, as when nodes die."""
+        for listener in self._listeners.values():
+            await listener.close()
+        if self._timer is not None:
+            self._timer[1].cancel()
 
     async def __aenter__(self: Self) -> Self:
         await self.start()
@@ -95,19 +128,24 @@ class StreamBroker:
     @property
     def host(self) -> str:
         """The host that is listened on."""
-        return self._listener.host
+        return next(iter(self._listeners.values())).host
 
     @property
-    def address(self) -> str:
-        """Host and port."""
-        return self._listener.address
+    def ports(self) -> tuple[int, ...]:
+        """The ports that are listened on, once started."""
+        return tuple(listener.port for listener in self._listeners.values())
 
     @property
-    def port(self) -> int:
-        """The port that is listened on, once started."""
-        return self._listener.port
+    def addresses(self) -> tuple[str, ...]:
+        """Host and port of each node."""
+        return tuple(listener.address for listener in self._listeners.values())
 
     @property
     def connections(self) -> tuple[Connection, ...]:
         """All that are open."""
-        return tuple(self._listener.connections)
+        return tuple(each for listener in self._listeners.values() for each in listener.connections)
+
+
+def node_name(number: int) -> str:
+    """The name of a node by its number, from 1."""
+    return f"node-{number}"

@@ -15,8 +15,8 @@ import structlog
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.rabbit_codec.codec import encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.frames import Heartbeat
+from fencepost.coordinator.rabbit_server.cluster import Cluster
 from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
-from fencepost.coordinator.rabbit_server.node import Node
 from fencepost.coordinator.rabbit_server.session import Session, Step
 
 log = structlog.get_logger(__name__)
@@ -37,19 +37,21 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        node: Node,
+        cluster: Cluster,
         number: int,
+        node: str,
         *,
         on_made: Callable[[Connection], str | None],
         on_lost: Callable[[Connection], None],
     ) -> None:
-        self._node = node
+        self._cluster = cluster
+        self.node = node
         self._on_made = on_made
         self._on_lost = on_lost
         self._frames = frame_buffer()
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._loop = asyncio.get_running_loop()
-        self.session = Session(number, node, self, HANDLERS)
+        self.session = Session(number, cluster, self, HANDLERS)
         self.is_writable = True
         self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -63,7 +65,7 @@ class Connection(asyncio.Protocol):
         self.peer_host, self.peer_port = (*(transport.get_extra_info("peername") or ()), "unknown", 0)[:2]
         self.local_host, self.local_port = (*(transport.get_extra_info("sockname") or ()), "unknown", 0)[:2]
         self._read_at = self._written_at = self._made_at = self._loop.time()
-        self._node.sessions[self.session] = None
+        self._cluster.sessions[self.session] = None
         refusal = self._on_made(self)
         if refusal is not None:
             self.session.end(refusal)
@@ -74,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
-        self._node.sessions.pop(self.session, None)
+        self._cluster.sessions.pop(self.session, None)
         try:
             self.session.lost()
         finally:
@@ -175,14 +177,14 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if self._is_closing:
             return
-        limits = self._node.limits
+        limits = self._cluster.limits
         interval = limits.request_timeout_ms / 2000
         if session.step < Step.OPEN:
             interval = limits.handshake_timeout_ms / 1000
             if now - self._made_at >= interval:
                 session.end(f"not open after {interval:g} s")
                 return
-        elif session.overdue(self._node.now_ms()):
+        elif session.overdue(self._cluster.now_ms()):
             session.end("a ConsumerUpdate was not answered")
             return
         if session.heartbeat_s and session.step is Step.OPEN:

@@ -96,7 +96,7 @@ class Consumer:
         if not active:
             self.close_log()
         correlation_id = self.session.next_correlation_id()
-        self._asked[correlation_id] = (active, self.session.node.now_ms())
+        self._asked[correlation_id] = (active, self.session.cluster.now_ms())
         self.session.send(frames.ConsumerUpdate(correlation_id, self.subscription_id, int(active)))
 
     def answered(self, frame: frames.ConsumerUpdateResponse) -> bool:
@@ -112,9 +112,9 @@ class Consumer:
         if self.is_active and activated:
             given = frame.offset
             self.open_log(self.offset if given.type is OffsetType.NONE else given)
-            self.session.node.groups.on_change()
+            self.session.cluster.groups.on_change()
         elif not self.is_active and not activated:
-            self.session.node.groups.stepped_down(self.session, self)
+            self.session.cluster.groups.stepped_down(self.session, self)
         return True
 
     def owes_since(self, now_ms: int) -> int:
@@ -126,7 +126,7 @@ class Consumer:
         self.close_log()
         del self.session.consumers[self.subscription_id]
         if self.is_single_active:
-            groups = self.session.node.groups
+            groups = self.session.cluster.groups
             for activated, _ in self._asked.values():
                 if not activated:
                     groups.stepped_down(self.session, self)
@@ -143,7 +143,7 @@ def _subscribe(session: Session, frame: frames.Subscribe) -> None:
     if consumer.is_single_active:
         if not consumer.name:
             raise Refused(ResponseCode.PRECONDITION_FAILED, "a single active consumer must have a name")
-        consumer.is_active = session.node.groups.register(session, consumer)
+        consumer.is_active = session.cluster.groups.register(session, consumer)
     session.consumers[frame.subscription_id] = consumer
     session.send(frames.SubscribeResponse(frame.correlation_id))
     if not consumer.is_single_active:

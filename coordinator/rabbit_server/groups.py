@@ -1,4 +1,4 @@
-"""Runs the coordinator of single active consumers for the connections of one node."""
+"""Runs the coordinator of single active consumers for the connections of all nodes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from fencepost.coordinator.protocol.sac import (
     ConnectionDown,
     ConnectionId,
     ConnectionReconnected,
+    DownReason,
+    NodeUp,
     NotifyConsumer,
     RegisterConsumer,
+    SacCommand,
     SacReply,
     UnregisterConsumer,
+    node_of,
 )
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.coordinator.rabbit_server.refusal import CoordinatorUnavailable, Refused
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
 
 if TYPE_CHECKING:
@@ -31,24 +35,25 @@ class Groups:
     """The coordinator, and the way between it and connections.
 
     What it tells a connection comes later than the answer to the command that led to it: `later` runs a
-    callable when what runs now is done.
+    callable when what runs now is done. A node can be cut off: what is on it goes on, but neither hears of
+    the other.
     """
 
-    def __init__(
-        self, now_ms: Callable[[], int], later: Callable[[Callable[[], None]], object], *, node: str
-    ) -> None:
+    def __init__(self, now_ms: Callable[[], int], later: Callable[[Callable[[], None]], object]) -> None:
         self.coordinator = SacCoordinator()
         self.on_change: Callable[[], None] = lambda: None
         """Called when a group has changed, or what is known of one of its consumers."""
         self._now_ms = now_ms
         self._later = later
-        self._node = node
+        self.on_deadline: Callable[[int], None] = lambda deadline_ms: None
+        """Called with the time at which `run_due` is to be called."""
+        self._cut: dict[str, None] = {}
         self._sessions: dict[ConnectionId, Session] = {}
         self._messages: deque[NotifyConsumer | CheckConnection] = deque()
 
     def connection_id(self, session: Session) -> ConnectionId:
         """The name by which the coordinator knows a connection."""
-        return f"{session.number}@{self._node}"
+        return f"{session.number}@{session.socket.node}"
 
     def session_of(self, connection: ConnectionId) -> Session | None:
         """The connection behind a name, if it is open."""
@@ -67,6 +72,8 @@ class Groups:
             self._later(self._tell)
         if outcome.records:
             self.on_change()
+        if (deadline_ms := self.coordinator.next_deadline()) is not None:
+            self.on_deadline(deadline_ms)
         return outcome.reply
 
     def run_due(self) -> None:
@@ -78,13 +85,17 @@ class Groups:
         """Hand connections what they are to be told, in order; what that leads to is told behind it."""
         while self._messages:
             message = self._messages.popleft()
-            session = self._sessions.get(message.connection)
-            if session is None:
+            connection = message.connection
+            if node_of(connection) in self._cut:
                 continue
-            if isinstance(message, CheckConnection):
-                self.process(ConnectionReconnected(message.connection))
+            session = self._sessions.get(connection)
+            if isinstance(message, NotifyConsumer):
+                if session is not None:
+                    self._notify(session, message)
+            elif session is not None:
+                self.process(ConnectionReconnected(connection))
             else:
-                self._notify(session, message)
+                self.process(ConnectionDown(connection, DownReason.NOPROC))
         self.on_change()
 
     def _notify(self, session: Session, message: NotifyConsumer) -> None:
@@ -93,7 +104,33 @@ class Groups:
             consumer.update(active=message.active)
         elif message.stepping_down:
             # Nobody is left to step down: without this the group would wait for ever.
-            self._activate(session.virtual_host, message.stream, message.consumer_name)
+            self._activate(session, message.stream, message.consumer_name)
+
+    # -- nodes that come and go -------------------------------------------------------------------------
+
+    def is_cut(self, node: str) -> bool:
+        """Whether nobody reaches a node."""
+        return node in self._cut
+
+    def cut(self, node: str) -> None:
+        """Nobody reaches a node any more. Its clients go on with what they are doing."""
+        if node not in self._cut:
+            self._cut[node] = None
+            for connection in [each for each in self._sessions if node_of(each) == node]:
+                self.process(ConnectionDown(connection, DownReason.NOCONNECTION))
+
+    def heal(self, node: str) -> None:
+        """A node can be reached again; its connections are asked whether they are there."""
+        if node in self._cut:
+            del self._cut[node]
+            self.process(NodeUp(node))
+
+    def _ask(self, session: Session, command: SacCommand) -> SacReply:
+        if session.socket.node in self._cut:
+            raise CoordinatorUnavailable(f"node {session.socket.node} is cut off")
+        reply = self.process(command)
+        assert reply is not None
+        return reply
 
     # -- what connections ask ---------------------------------------------------------------------------
 
@@ -101,10 +138,12 @@ class Groups:
         """A consumer joins its group; whether it is the active one.
 
         :raises Refused: if the group is there with another partition index.
+        :raises CoordinatorUnavailable: if the connection's node is cut off, as all that follow.
         """
         connection = self.connection_id(session)
         self._sessions[connection] = session
-        reply = self.process(
+        reply = self._ask(
+            session,
             RegisterConsumer(
                 vhost=session.virtual_host,
                 stream=consumer.stream.name,
@@ -113,34 +152,35 @@ class Groups:
                 connection=connection,
                 subscription_id=consumer.subscription_id,
                 owner=session.name,
-            )
+            ),
         )
-        assert reply is not None
         if reply.error is not None:
             raise Refused(ResponseCode.PRECONDITION_FAILED, f"{consumer.name!r}: {reply.error}")
         return bool(reply.is_active)
 
     def unregister(self, session: Session, consumer: Consumer) -> None:
         """A consumer leaves its group."""
-        self.process(
+        self._ask(
+            session,
             UnregisterConsumer(
                 vhost=session.virtual_host,
                 stream=consumer.stream.name,
                 consumer_name=consumer.name,
                 connection=self.connection_id(session),
                 subscription_id=consumer.subscription_id,
-            )
+            ),
         )
 
     def stepped_down(self, session: Session, consumer: Consumer) -> None:
         """A consumer has let go: its group can choose."""
-        self._activate(session.virtual_host, consumer.stream.name, consumer.name)
+        self._activate(session, consumer.stream.name, consumer.name)
 
-    def _activate(self, virtual_host: str, stream: str, name: str) -> None:
-        self.process(ActivateConsumer(vhost=virtual_host, stream=stream, consumer_name=name))
+    def _activate(self, session: Session, stream: str, name: str) -> None:
+        command = ActivateConsumer(vhost=session.virtual_host, stream=stream, consumer_name=name)
+        self._ask(session, command)
 
     def connection_down(self, session: Session) -> None:
-        """A connection is no more, and its consumers with it."""
+        """A connection is no more, nor are its consumers; that of a cut node is missed when that is back."""
         connection = self.connection_id(session)
-        if self._sessions.pop(connection, None) is not None:
+        if self._sessions.pop(connection, None) is not None and session.socket.node not in self._cut:
             self.process(ConnectionDown(connection))

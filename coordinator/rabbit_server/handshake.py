@@ -10,7 +10,7 @@ from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import CommandVersion, Frame
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
-from fencepost.coordinator.rabbit_server.node import LOOPBACK_USERS
+from fencepost.coordinator.rabbit_server.cluster import LOOPBACK_USERS
 from fencepost.coordinator.rabbit_server.session import Handler, Session, Step, response_to
 
 PLAIN: Final = "PLAIN"
@@ -74,7 +74,7 @@ def _sasl_authenticate(session: Session, frame: frames.SaslAuthenticate) -> Fram
     if code is ResponseCode.OK:
         session.user = user
         session.step = Step.TUNING
-        limits = session.node.limits
+        limits = session.cluster.limits
         return frames.Tune(limits.frame_max, limits.heartbeat_s)
     session.end(f"authentication failed: {code.name}", was_told=True)
     return None
@@ -89,7 +89,7 @@ def _authenticated(session: Session, frame: frames.SaslAuthenticate) -> tuple[Re
         return ResponseCode.SASL_ERROR, ""
     if identity:
         return ResponseCode.SASL_ERROR, ""
-    if not session.node.is_user(user, password):
+    if not session.cluster.is_user(user, password):
         return ResponseCode.AUTHENTICATION_FAILURE, user
     if user in LOOPBACK_USERS and not _is_loopback(session.socket.peer_host):
         return ResponseCode.AUTHENTICATION_FAILURE_LOOPBACK, user
@@ -107,7 +107,7 @@ def _is_loopback(host: str) -> bool:
 
 def _tune(session: Session, frame: frames.Tune) -> None:
     _expect(session, Step.TUNING)
-    ours = session.node.limits.frame_max
+    ours = session.cluster.limits.frame_max
     session.frame_max = min(frame.frame_max, ours) if frame.frame_max and ours else frame.frame_max or ours
     session.heartbeat_s = frame.heartbeat
     session.step = Step.TUNED
@@ -115,7 +115,7 @@ def _tune(session: Session, frame: frames.Tune) -> None:
 
 def _open(session: Session, frame: frames.Open) -> Frame | None:
     _expect(session, Step.TUNED)
-    if frame.virtual_host not in session.node.virtual_hosts:
+    if frame.virtual_host not in session.cluster.virtual_hosts:
         code = ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
         session.send(frames.OpenResponse(frame.correlation_id, code))
         session.end(f"there is no virtual host {frame.virtual_host!r}", was_told=True)

@@ -65,7 +65,7 @@ def _publish(session: Session, frame: frames.Publish) -> Frame | None:
         session.send(frames.PublishError(frame.publisher_id, refused))
     if not good:
         return None
-    publisher.stream.append(entries[:good], publisher.reference, session.node.now_ms())
+    publisher.stream.append(entries[:good], publisher.reference, session.cluster.now_ms())
     return frames.PublishConfirm(frame.publisher_id, [each.publishing_id for each in entries[:good]])
 
 

@@ -1,4 +1,4 @@
-"""The one exception that carries a response code."""
+"""What ends the handling of a frame early: a refusal, or that nobody is there to ask."""
 
 from __future__ import annotations
 
@@ -11,3 +11,7 @@ class Refused(Exception):
     def __init__(self, code: ResponseCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class CoordinatorUnavailable(Exception):
+    """The coordinator of groups can't be reached from this node: the connection ends, as in RabbitMQ."""

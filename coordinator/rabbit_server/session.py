@@ -16,11 +16,11 @@ from fencepost.coordinator.rabbit_codec.base import Frame, Request
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
-from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.coordinator.rabbit_server.refusal import CoordinatorUnavailable, Refused
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.rabbit_server.cluster import Cluster
     from fencepost.coordinator.rabbit_server.consuming import Consumer
-    from fencepost.coordinator.rabbit_server.node import Node
     from fencepost.coordinator.rabbit_server.publishing import Publisher
 
 
@@ -39,6 +39,8 @@ class Step(enum.IntEnum):
 class Socket(Protocol):
     """What a session has of its connection."""
 
+    node: str
+    """The name of the node that the client is connected to."""
     peer_host: str
     peer_port: int
     local_host: str
@@ -63,10 +65,12 @@ Handler: TypeAlias = Callable[["Session", Any], Frame | None]
 class Session:
     """The state of one connection. `handle` takes frames one by one, and never raises."""
 
-    def __init__(self, number: int, node: Node, socket: Socket, handlers: Mapping[type, Handler]) -> None:
+    def __init__(
+        self, number: int, cluster: Cluster, socket: Socket, handlers: Mapping[type, Handler]
+    ) -> None:
         self.number = number
-        """Never used again in this node."""
-        self.node = node
+        """Never used again."""
+        self.cluster = cluster
         self.socket = socket
         self._handlers = handlers
         self.step = Step.CONNECTED
@@ -96,7 +100,7 @@ class Session:
     @property
     def catalogue(self) -> Catalogue:
         """What exists in the connection's virtual host."""
-        return self.node.virtual_hosts[self.virtual_host]
+        return self.cluster.virtual_hosts[self.virtual_host]
 
     def send(self, frame: Frame) -> None:
         """Send a frame."""
@@ -122,6 +126,9 @@ class Session:
             answer = handler(self, frame)
         except Refused as refused:
             answer = response_to(frame, refused.code)
+        except CoordinatorUnavailable as error:
+            self.end(str(error))
+            return
         if answer is not None:
             self.send(answer)
 
@@ -148,7 +155,7 @@ class Session:
             consumer.close_log()
         self.consumers.clear()
         self.publishers.clear()
-        self.node.groups.connection_down(self)
+        self.cluster.groups.connection_down(self)
 
     def pump(self) -> None:
         """The client reads again: go on sending."""
@@ -159,8 +166,12 @@ class Session:
         """Forget the publishers and consumers of a stream, and tell the client if it had some."""
         consumers = [each for each in self.consumers.values() if each.stream.name == stream]
         publishers = [number for number, each in self.publishers.items() if each.stream.name == stream]
-        for consumer in consumers:
-            consumer.remove()
+        try:
+            for consumer in consumers:
+                consumer.remove()
+        except CoordinatorUnavailable as error:
+            self.end(str(error))
+            return
         for number in publishers:
             del self.publishers[number]
         if consumers or publishers:
@@ -168,7 +179,7 @@ class Session:
 
     def overdue(self, now_ms: int) -> bool:
         """Whether the client owes an answer for too long."""
-        limit = self.node.limits.request_timeout_ms
+        limit = self.cluster.limits.request_timeout_ms
         return any(consumer.owes_since(now_ms) > limit for consumer in self.consumers.values())
 
 

@@ -105,7 +105,7 @@ def serve(
     storage = _storage(journal, settings, journal_records, journal_repair)
 
     def tell(broker: Broker, rabbit: StreamBroker | None) -> None:
-        address = None if rabbit is None else rabbit.address
+        address = None if rabbit is None else rabbit.addresses[0]
         if json:
             ready = broker.bootstrap_servers
             print_json(Ready(ready=ready, host=host, port=broker.port, topics=counts, rabbit_stream=address))
@@ -118,7 +118,7 @@ def serve(
         async with contextlib.AsyncExitStack() as stack:
             rabbit = None
             if rabbit_stream is not None:
-                rabbit = StreamBroker(host=host, port=rabbit_stream, users=users or None, tls=tls)
+                rabbit = StreamBroker(host=host, ports=(rabbit_stream,), users=users or None, tls=tls)
                 await stack.enter_async_context(rabbit)
             told = partial(tell, rabbit=rabbit)
             await run_server(host, port, counts, settings, told, storage=storage, users=users, tls=tls)

@@ -15,7 +15,7 @@ from fencepost.simulation.embedded.rabbit_groups import (
     StreamGroup,
     StreamGroupControls,
 )
-from fencepost.simulation.embedded.settings import Tls, duration, tls_of, users_of, whole
+from fencepost.simulation.embedded.settings import MAX_BROKERS, Tls, duration, tls_of, users_of, whole
 from fencepost.simulation.embedded.thread import LoopThread, on_loop
 
 if TYPE_CHECKING:
@@ -58,8 +58,13 @@ class RabbitStreamControls(Generic[G]):
 
     @property
     def port(self) -> int:
-        """The port that clients connect to."""
-        return self.endpoint.broker.port
+        """The port that clients connect to: that of the first node."""
+        return self.ports[0]
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports of all nodes."""
+        return self.endpoint.broker.ports
 
     # -- streams ----------------------------------------------------------------------------------------
 
@@ -145,6 +150,30 @@ class RabbitStreamControls(Generic[G]):
         """
         self.endpoint.disconnect(who)
 
+    # -- nodes ------------------------------------------------------------------------------------------
+
+    @on_loop
+    def cut(self, node: int) -> None:
+        """Cut a node off from the others, by its number from 1. What it was told before it goes on doing.
+
+        Its consumers count as disconnected: an active one blocks its group, since it may still be working,
+        until the disconnected timeout is over; then the group goes on without it.
+
+        :raises FencepostError: if there is no such node.
+        """
+        self.endpoint.cut(node)
+
+    @on_loop
+    def heal(self, node: int) -> None:
+        """Let a node be reached again. Its consumers are asked whether they are there.
+
+        A consumer that was active when it was cut off, and forgotten since, has to step down, and so has the
+        one that is active now: then the group chooses.
+
+        :raises FencepostError: if there is no such node.
+        """
+        self.endpoint.heal(node)
+
 
 class EmbeddedRabbitStream(RabbitStreamControls[StreamGroup]):
     """A RabbitMQ in this process, for clients of its stream protocol, driven by the test.
@@ -155,9 +184,11 @@ class EmbeddedRabbitStream(RabbitStreamControls[StreamGroup]):
             rabbit.group("orders", "billing").wait_settled(consumers=2)
 
     Entered with `async with`, waiting is awaited. Either way the node has a thread and an event loop of its
-    own. Everything is in memory. `port` 0 takes a free one. `users` are passwords by name instead of guest's;
+    own. Everything is in memory. `nodes` share streams and groups, each on a port of its own; `port` 0 takes
+    a free one, and another one is for a single node. `users` are passwords by name instead of guest's;
     with `tls`, an `ssl.SSLContext` or the PEM files (certificate, key), clients have to speak TLS. A client
-    that does not answer a ConsumerUpdate for `request_timeout` seconds is cut off.
+    that does not answer a ConsumerUpdate for `request_timeout` seconds is disconnected, and a node that is
+    cut off for `disconnected_timeout` seconds is given up.
 
     :raises FencepostError: for settings that make no sense, and on entering if the port can't be listened on.
     """
@@ -166,19 +197,24 @@ class EmbeddedRabbitStream(RabbitStreamControls[StreamGroup]):
         self,
         *,
         host: str = "127.0.0.1",
+        nodes: int = 1,
         port: int = 0,
         users: Mapping[str, str] | None = None,
         tls: Tls = None,
         request_timeout: float = 60.0,
+        disconnected_timeout: float = 60.0,
     ) -> None:
         super().__init__(LoopThread("fencepost-embedded-rabbit", "this RabbitMQ"), StreamGroup)
         self._settings: dict[str, Any] = {
             "host": host,
-            "port": whole("port", port, 0, 65_535),
+            "ports": (whole("port", port, 0, 65_535),) * whole("nodes", nodes, 1, MAX_BROKERS),
             "users": users_of(users) or None,
             "tls": tls_of(tls),
             "request_timeout_s": duration("request_timeout", request_timeout),
+            "disconnected_timeout_s": duration("disconnected_timeout", disconnected_timeout),
         }
+        if port and nodes > 1:
+            raise FencepostError(f"port={port}: expected with one node, not with {nodes}")
 
     @property
     def awaited(self) -> AsyncEmbeddedRabbitStream:

@@ -7,14 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.coordinator.protocol.sac import DEFAULT_VHOST
+from fencepost.coordinator.protocol.sac import (
+    DEFAULT_DISCONNECTED_TIMEOUT_MS,
+    DEFAULT_VHOST,
+    DISCONNECTED_TIMEOUT,
+    UpdateConfiguration,
+)
 from fencepost.coordinator.rabbit_codec.base import Entry
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
 from fencepost.coordinator.rabbit_codec.entries import message, messages_of
-from fencepost.coordinator.rabbit_server.broker import StreamBroker
+from fencepost.coordinator.rabbit_server.broker import StreamBroker, node_name
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
+from fencepost.coordinator.rabbit_server.cluster import Limits
 from fencepost.coordinator.rabbit_server.groups import Groups
-from fencepost.coordinator.rabbit_server.node import Limits
 from fencepost.coordinator.rabbit_server.refusal import Refused
 from fencepost.simulation.embedded.rabbit_groups import StreamConsumer
 from fencepost.simulation.embedded.waiting import Waiting
@@ -38,29 +43,33 @@ class RabbitEndpoint:
         self,
         *,
         host: str,
-        port: int,
+        ports: Sequence[int],
         users: Mapping[str, str] | None,
         tls: ssl.SSLContext | None,
         request_timeout_s: float,
+        disconnected_timeout_s: float,
     ) -> None:
         limits = Limits(request_timeout_ms=max(1, round(request_timeout_s * 1000)))
-        self.broker = StreamBroker(host=host, port=port, users=users, tls=tls, limits=limits)
+        self.broker = StreamBroker(host=host, ports=ports, users=users, tls=tls, limits=limits)
         self.waiting = Waiting()
+        self._disconnected_timeout_ms = round(disconnected_timeout_s * 1000)
 
     async def start(self) -> None:
         """Listen."""
         await self.broker.start()
         self.groups.on_change = self.waiting.wake
+        if self._disconnected_timeout_ms != DEFAULT_DISCONNECTED_TIMEOUT_MS:
+            self.groups.process(UpdateConfiguration({DISCONNECTED_TIMEOUT: self._disconnected_timeout_ms}))
 
     @property
     def groups(self) -> Groups:
         """The groups of single active consumers."""
-        return self.broker.node.groups
+        return self.broker.cluster.groups
 
     @property
     def catalogue(self) -> Catalogue:
         """The streams."""
-        return self.broker.node.virtual_hosts[DEFAULT_VHOST]
+        return self.broker.cluster.virtual_hosts[DEFAULT_VHOST]
 
     def create_stream(self, name: str, arguments: Mapping[str, object]) -> None:
         """A new stream."""
@@ -81,7 +90,7 @@ class RabbitEndpoint:
         else:
             gone = [_mended(lambda: self.catalogue.delete(name))]
         for stream in gone:
-            self.broker.node.forget(DEFAULT_VHOST, stream)
+            self.broker.cluster.forget(DEFAULT_VHOST, stream)
 
     def publish(self, name: str, values: Sequence[bytes | str]) -> list[int]:
         """Append messages as one chunk; their offsets."""
@@ -90,7 +99,7 @@ class RabbitEndpoint:
         entries = [
             Entry(0, message(each.encode() if isinstance(each, str) else bytes(each))) for each in values
         ]
-        stream.append(entries, "", self.broker.node.now_ms())
+        stream.append(entries, "", self.broker.cluster.now_ms())
         return list(range(first, stream.next_offset))
 
     def messages(self, name: str) -> list[StreamMessage]:
@@ -107,6 +116,20 @@ class RabbitEndpoint:
     def offsets(self, name: str) -> dict[str, int]:
         """The offsets that are stored in a stream, by name."""
         return dict(_mended(lambda: self.catalogue.stream(name)).offsets)
+
+    def cut(self, number: int) -> None:
+        """Nobody reaches a node any more."""
+        self.groups.cut(self._node(number))
+
+    def heal(self, number: int) -> None:
+        """A node can be reached again."""
+        self.groups.heal(self._node(number))
+
+    def _node(self, number: int) -> str:
+        name = node_name(number)
+        if isinstance(number, bool) or name not in self.broker.cluster.ports:
+            raise FencepostError(f"there is no node {number!r}; there are 1 to {len(self.broker.ports)}")
+        return name
 
     def disconnect(self, who: StreamConsumer | str) -> None:
         """Break the connections of a consumer, or those of that name."""

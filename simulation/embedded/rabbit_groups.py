@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fencepost.coordinator.protocol.sac import ActivateConsumer
+from fencepost.coordinator.protocol.sac import ActivateConsumer, node_of
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey
 from fencepost.coordinator.sac.listing import described
 from fencepost.simulation.embedded.settings import duration, whole
@@ -28,8 +28,10 @@ class StreamConsumer(msgspec.Struct, frozen=True, kw_only=True):
     client_name: str
     """The name that the client gave the connection; the connection's own if it gave none."""
     subscription_id: int
+    node: int
+    """The number of the node that it is connected to, from 1."""
     state: str
-    """As RabbitMQ lists it: `active (connected)`, `waiting (connected)`, `deactivating (connected)`."""
+    """As RabbitMQ lists it: `active (connected)`, `waiting (disconnected)`, `deactivating (connected)`."""
     is_active: bool
     """Whether it is the active one, has answered that it knows, and is sent messages."""
 
@@ -85,6 +87,7 @@ class StreamGroupControls:
             connection=one.owner,
             client_name=one.owner if session is None else session.client_name,
             subscription_id=one.subscription_id,
+            node=1 + list(self._endpoint.broker.cluster.ports).index(node_of(one.connection)),
             state=described(one),
             is_active=there is not None and there.is_reading,
         )

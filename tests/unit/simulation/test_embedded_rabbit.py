@@ -21,8 +21,8 @@ from fencepost.simulation.embedded import EmbeddedRabbitStream
 class Client:
     """A consumer by hand."""
 
-    def __init__(self, rabbit: EmbeddedRabbitStream, name: str) -> None:
-        self.socket = socket.create_connection((rabbit.host, rabbit.port), timeout=20)
+    def __init__(self, rabbit: EmbeddedRabbitStream, name: str, node: int = 1) -> None:
+        self.socket = socket.create_connection((rabbit.host, rabbit.ports[node - 1]), timeout=20)
         try:
             self._open(name)
         except EOFError:
@@ -161,6 +161,28 @@ def test_a_consumer_that_never_answers_is_cut_off() -> None:
         one.socket.close()
 
 
+def test_nodes_are_cut_off_and_come_back() -> None:
+    with EmbeddedRabbitStream(nodes=2, disconnected_timeout=0.2) as rabbit:
+        rabbit.create_stream("s")
+        one, two = Client(rabbit, "one"), Client(rabbit, "two", node=2)
+        one.join("s")
+        one.answer(1)
+        two.join("s")
+        group = rabbit.group("s", "g")
+        assert [each.node for each in group.wait_settled(consumers=2)] == [1, 2]
+        rabbit.cut(1)
+        two.answer(1)
+        found = {each.client_name: each.state for each in group.consumers()}
+        assert found == {"one": "active (presumed down)", "two": "active (connected)"}
+        rabbit.heal(1)
+        one.answer(0)
+        one.answer(1)
+        two.answer(0)
+        group.wait_settled(consumers=2)
+        for each in (one, two):
+            each.socket.close()
+
+
 def test_other_users_than_guest(rabbit: EmbeddedRabbitStream) -> None:
     with EmbeddedRabbitStream(users={"anna": "secret"}) as other, pytest.raises(EOFError):
         Client(other, "guest is nobody here")
@@ -184,6 +206,10 @@ def test_other_users_than_guest(rabbit: EmbeddedRabbitStream) -> None:
         (lambda rabbit: rabbit.disconnect("nobody"), "no connection 'nobody' is open"),
         (lambda rabbit: rabbit.start(), "is running already"),
         (lambda rabbit: rabbit.group("there", "g").wait_settled(consumers=-1), "consumers=-1"),
+        (lambda rabbit: rabbit.cut(2), "there is no node 2; there are 1 to 1"),
+        (lambda rabbit: rabbit.heal("one"), "there is no node 'one'"),
+        (lambda rabbit: EmbeddedRabbitStream(nodes=0), "nodes=0: expected a whole number"),
+        (lambda rabbit: EmbeddedRabbitStream(nodes=2, port=5552), "port=5552: expected with one node"),
         (lambda rabbit: EmbeddedRabbitStream(port=70_000), "port=70000"),
         (lambda rabbit: EmbeddedRabbitStream(request_timeout=-1), "request_timeout=-1: expected seconds"),
         (lambda rabbit: EmbeddedRabbitStream().publish("s"), "this RabbitMQ is not running"),

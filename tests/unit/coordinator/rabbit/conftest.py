@@ -15,9 +15,9 @@ from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, messages_of, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST, NONE, OffsetSpecification
+from fencepost.coordinator.rabbit_server.cluster import Cluster, Limits
 from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
 from fencepost.coordinator.rabbit_server.groups import Groups
-from fencepost.coordinator.rabbit_server.node import Limits, Node
 from fencepost.coordinator.rabbit_server.session import Session
 
 F = TypeVar("F", bound=Frame)
@@ -26,19 +26,20 @@ F = TypeVar("F", bound=Frame)
 class Client:
     """One connection. What the node sends is kept in `got` until it is taken."""
 
-    peer_host = local_host = "127.0.0.1"
+    local_host = "127.0.0.1"
     local_port = 5552
 
-    def __init__(self, rig: Rig, number: int, peer_host: str = "127.0.0.1") -> None:
+    def __init__(self, rig: Rig, number: int, peer_host: str = "127.0.0.1", node: str = "n1") -> None:
         self.rig = rig
+        self.node = node
         self.peer_host = peer_host
         self.peer_port = 40_000 + number
         self.is_writable = True
         self.got: list[Frame] = []
         self.hung_up: str | None = None
         """Why, once the node has ended the connection."""
-        self.session = Session(number, rig.node, self, HANDLERS)
-        rig.node.sessions[self.session] = None
+        self.session = Session(number, rig.cluster, self, HANDLERS)
+        rig.cluster.sessions[self.session] = None
         self._correlation_id = 100
 
     # the session's side
@@ -95,7 +96,7 @@ class Client:
 
     def lose(self) -> None:
         """The connection breaks."""
-        del self.rig.node.sessions[self.session]
+        del self.rig.cluster.sessions[self.session]
         self.session.lost()
         self.rig.settle()
 
@@ -153,30 +154,31 @@ class Rig:
     def __init__(self, **limits: int) -> None:
         self.now_ms = 1_000_000
         self._later: list[Callable[[], None]] = []
-        groups = Groups(lambda: self.now_ms, self._later.append, node="n1")
-        self.node = Node(groups, now_ms=lambda: self.now_ms, secret=b"secret", limits=Limits(**limits))
+        groups = Groups(lambda: self.now_ms, self._later.append)
+        self.cluster = Cluster(groups, now_ms=lambda: self.now_ms, secret=b"secret", limits=Limits(**limits))
+        self.cluster.ports["n1"] = 5552
         self._count = 0
 
     def settle(self) -> None:
         while self._later:
             self._later.pop(0)()
 
-    def connect(self, peer_host: str = "127.0.0.1") -> Client:
+    def connect(self, peer_host: str = "127.0.0.1", node: str = "n1") -> Client:
         """A connection that has not said anything."""
         self._count += 1
-        return Client(self, self._count, peer_host)
+        return Client(self, self._count, peer_host, node)
 
-    def client(self, name: str = "") -> Client:
+    def client(self, name: str = "", node: str = "n1") -> Client:
         """A connection that is open."""
-        return self.connect().open(name=name)
+        return self.connect(node=node).open(name=name)
 
     def streams(self, *names: str) -> None:
         for name in names:
-            self.node.virtual_hosts["/"].create(name, {})
+            self.cluster.virtual_hosts["/"].create(name, {})
 
     def super_stream(self, name: str, partitions: int) -> Sequence[str]:
         names = [f"{name}-{n}" for n in range(partitions)]
-        self.node.virtual_hosts["/"].create_super(name, names, [str(n) for n in range(partitions)], {})
+        self.cluster.virtual_hosts["/"].create_super(name, names, [str(n) for n in range(partitions)], {})
         return names
 
 

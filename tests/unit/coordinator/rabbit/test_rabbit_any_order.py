@@ -90,7 +90,7 @@ class Party:
         """One reader at most in each group, and groups of those that are there."""
         readers: dict[tuple[str, str], int] = {}
         there = set()
-        for session in self.rig.node.sessions:
+        for session in self.rig.cluster.sessions:
             for consumer in session.consumers.values():
                 key = (consumer.stream.name, consumer.name)
                 there.add((*key, session.number, consumer.subscription_id))
@@ -99,7 +99,7 @@ class Party:
         assert max(readers.values(), default=0) <= 1, readers
         known = {
             (key.stream, key.consumer_name, int(one.connection.partition("@")[0]), one.subscription_id)
-            for key, group in self.rig.node.groups.coordinator.state.groups.items()
+            for key, group in self.rig.cluster.groups.coordinator.state.groups.items()
             for one in group.consumers
         }
         assert known == there
@@ -119,15 +119,15 @@ def test_groups_have_one_reader_whatever_happens(rig: Any, seed: int) -> None:
     for _ in range(150):
         party.step()
     party.settle()
-    groups = rig.node.groups.coordinator.state.groups
+    groups = rig.cluster.groups.coordinator.state.groups
     for key, group in groups.items():
         reading = [
             one
             for one in group.consumers
-            if rig.node.groups.session_of(one.connection).consumers[one.subscription_id].is_reading
+            if rig.cluster.groups.session_of(one.connection).consumers[one.subscription_id].is_reading
         ]
         assert len(reading) == 1, key
     for client in party.clients:
         client.lose()
     assert groups == {}
-    assert not any(stream.readers for stream in rig.node.virtual_hosts["/"].streams.values())
+    assert not any(stream.readers for stream in rig.cluster.virtual_hosts["/"].streams.values())

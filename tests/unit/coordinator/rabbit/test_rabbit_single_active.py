@@ -18,7 +18,7 @@ def at(offset: int) -> OffsetSpecification:
 
 def states(rig, stream: str = "s", name: str = "app") -> dict[int, str]:
     """The status of each consumer of a group, by the number of its connection."""
-    groups = rig.node.groups.coordinator.state.groups
+    groups = rig.cluster.groups.coordinator.state.groups
     for key, group in groups.items():
         if (key.stream, key.consumer_name) == (stream, name):
             return {int(one.connection.partition("@")[0]): str(one.status) for one in group.consumers}
@@ -140,7 +140,7 @@ def test_a_late_answer_to_a_step_down_opens_no_log(rig):
     two.join("x-1", super_stream="x")
     two.lose()
     assert one.updates() == [STEP_DOWN]
-    rig.node.groups.stepped_down(one.session, one.session.consumers[0])
+    rig.cluster.groups.stepped_down(one.session, one.session.consumers[0])
     rig.settle()
     assert one.updates() == [ACTIVATE]
     one.answer()

@@ -18,7 +18,7 @@ from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST
 from fencepost.coordinator.rabbit_server.broker import StreamBroker
-from fencepost.coordinator.rabbit_server.node import Limits
+from fencepost.coordinator.rabbit_server.cluster import Limits
 
 pytestmark = pytest.mark.real
 
@@ -34,7 +34,7 @@ class Peer:
 
     @staticmethod
     async def connected(broker: StreamBroker) -> Peer:
-        return Peer(*await asyncio.open_connection("127.0.0.1", broker.port))
+        return Peer(*await asyncio.open_connection("127.0.0.1", broker.ports[0]))
 
     @staticmethod
     async def opened(broker: StreamBroker, heartbeat_s: int = 0) -> Peer:
@@ -95,7 +95,7 @@ def body(rng: random.Random) -> bytes:
 
 async def test_thousands_of_wrong_frames_disturb_nobody():
     rng = random.Random(5_552)
-    async with StreamBroker(port=0) as broker:
+    async with StreamBroker(ports=(0,)) as broker:
         witness = await Peer.opened(broker)
         witness.send(frames.Create(1, "s"), frames.DeclarePublisher(2, 0, "", "s"))
         witness.send(frames.Subscribe(3, 0, "s", FIRST, 10_000))
@@ -115,13 +115,13 @@ async def test_thousands_of_wrong_frames_disturb_nobody():
                 kinds = {type(await witness.receive()), type(await witness.receive())}
                 assert kinds == {frames.Deliver, frames.PublishConfirm}, f"round {round_}"
         assert {line["event"] for line in logs} <= {"connection_closed"}, logs[:3]
-        assert [each.session for each in broker.connections] == list(broker.node.sessions)
+        assert [each.session for each in broker.connections] == list(broker.cluster.sessions)
         assert len(broker.connections) == 1
         await witness.close()
 
 
 async def test_frames_that_come_byte_by_byte_are_answered():
-    async with StreamBroker(port=0) as broker:
+    async with StreamBroker(ports=(0,)) as broker:
         peer = await Peer.connected(broker)
         for byte in encode(frames.PeerProperties(7)):
             peer.writer.write(bytes([byte]))
@@ -132,7 +132,7 @@ async def test_frames_that_come_byte_by_byte_are_answered():
 
 
 async def test_a_frame_that_is_too_large_is_answered_once_the_connection_is_open():
-    async with StreamBroker(port=0) as broker:
+    async with StreamBroker(ports=(0,)) as broker:
         early = await Peer.connected(broker)
         early.writer.write((8193).to_bytes(4, "big"))
         assert await early.rest() == b""
@@ -146,7 +146,7 @@ async def test_a_frame_that_is_too_large_is_answered_once_the_connection_is_open
 
 
 async def test_one_connection_too_many_is_refused():
-    async with StreamBroker(port=0, limits=Limits(max_connections=1)) as broker:
+    async with StreamBroker(ports=(0,), limits=Limits(max_connections=1)) as broker:
         first = await Peer.opened(broker)
         second = await Peer.connected(broker)
         assert await second.rest() == b""
@@ -157,14 +157,14 @@ async def test_one_connection_too_many_is_refused():
 
 
 async def test_who_does_not_say_who_he_is_is_sent_away():
-    async with StreamBroker(port=0, limits=Limits(handshake_timeout_ms=50)) as broker:
+    async with StreamBroker(ports=(0,), limits=Limits(handshake_timeout_ms=50)) as broker:
         peer = await Peer.connected(broker)
         assert await peer.rest() == b""
         await peer.close()
 
 
 async def test_heartbeats_come_and_are_missed():
-    async with StreamBroker(port=0) as broker:
+    async with StreamBroker(ports=(0,)) as broker:
         peer = await Peer.opened(broker, heartbeat_s=1)
         assert isinstance(await peer.receive(), frames.Heartbeat)
         beats = await peer.rest()
@@ -173,7 +173,7 @@ async def test_heartbeats_come_and_are_missed():
 
 
 async def test_who_does_not_answer_a_consumer_update_is_sent_away():
-    async with StreamBroker(port=0, limits=Limits(request_timeout_ms=100)) as broker:
+    async with StreamBroker(ports=(0,), limits=Limits(request_timeout_ms=100)) as broker:
         one, two = await Peer.opened(broker), await Peer.opened(broker)
         one.send(frames.Create(1, "s"))
         await one.receive()
@@ -189,7 +189,7 @@ async def test_who_does_not_answer_a_consumer_update_is_sent_away():
 
 
 async def test_a_client_that_reads_nothing_is_sent_no_more_than_buffers_hold():
-    async with StreamBroker(port=0) as broker:
+    async with StreamBroker(ports=(0,)) as broker:
         slow, quick = await Peer.opened(broker), await Peer.opened(broker)
         quick.send(frames.Create(1, "s"), frames.DeclarePublisher(2, 0, "", "s"))
         await quick.receive()
@@ -209,7 +209,7 @@ async def test_a_client_that_reads_nothing_is_sent_no_more_than_buffers_hold():
 
 
 async def test_a_node_that_closes_hangs_up_also_on_those_who_read_nothing():
-    async with StreamBroker(port=0) as broker:
+    async with StreamBroker(ports=(0,)) as broker:
         peer = await Peer.opened(broker)
         peer.send(frames.Create(1, "s"), frames.DeclarePublisher(2, 0, "", "s"))
         peer.send(frames.Subscribe(3, 0, "s", FIRST, 1000))
@@ -220,6 +220,6 @@ async def test_a_node_that_closes_hangs_up_also_on_those_who_read_nothing():
 
 
 async def test_a_port_that_is_taken_is_told():
-    async with StreamBroker(port=0) as broker:
-        with pytest.raises(EnvironmentLacks, match=f"port {broker.port} on 127.0.0.1 is taken"):
-            await StreamBroker(port=broker.port).start()
+    async with StreamBroker(ports=(0,)) as broker:
+        with pytest.raises(EnvironmentLacks, match=f"port {broker.ports[0]} on 127.0.0.1 is taken"):
+            await StreamBroker(ports=broker.ports).start()

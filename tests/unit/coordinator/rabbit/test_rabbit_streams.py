@@ -78,7 +78,7 @@ def test_a_super_stream_has_partitions_in_their_order_and_routes(rig):
 
 def test_a_partition_keeps_its_index_when_another_is_deleted(rig):
     rig.super_stream("x", 3)
-    catalogue = rig.node.virtual_hosts["/"]
+    catalogue = rig.cluster.virtual_hosts["/"]
     assert rig.client().code(frames.Delete, "x-1") is OK
     assert catalogue.partitions("x") == ["x-0", "x-2"]
     assert [catalogue.partition_index("x", f"x-{n}") for n in range(3)] == [0, -1, 2]
@@ -99,9 +99,9 @@ def test_a_partition_keeps_its_index_when_another_is_deleted(rig):
 def test_a_super_stream_that_can_not_be_leaves_nothing_behind(rig, name, partitions, keys, code):
     rig.streams("taken")
     rig.super_stream("there", 1)
-    before = set(rig.node.virtual_hosts["/"].streams)
+    before = set(rig.cluster.virtual_hosts["/"].streams)
     assert rig.client().code(frames.CreateSuperStream, name, partitions, keys) is code
-    assert set(rig.node.virtual_hosts["/"].streams) == before
+    assert set(rig.cluster.virtual_hosts["/"].streams) == before
 
 
 def test_metadata_tells_where_streams_are(rig):
@@ -183,7 +183,7 @@ def test_a_frame_of_nothing_but_duplicates_is_confirmed_and_makes_no_chunk(rig):
     client.send(publish(0, entries(1)))
     client.send(publish(0, entries(1)))
     assert len(client.got) == 2
-    assert len(rig.node.virtual_hosts["/"].stream("s").chunks) == 1
+    assert len(rig.cluster.virtual_hosts["/"].stream("s").chunks) == 1
 
 
 def test_without_a_reference_nothing_is_a_duplicate(rig):
@@ -336,7 +336,7 @@ def test_a_lost_connection_is_sent_nothing(filled):
     client.lose()
     other.publish("s", b"x")
     assert client.got == []
-    assert not filled.node.virtual_hosts["/"].stream("s").readers
+    assert not filled.cluster.virtual_hosts["/"].stream("s").readers
 
 
 def test_version_2_of_deliver_tells_the_newest_chunk(filled):
@@ -355,7 +355,7 @@ def test_offsets_are_stored_by_name(rig):
     client.send(frames.StoreOffset("app", "none", 7))
     assert client.ask(frames.QueryOffset, "app", "s").offset == 7
     assert client.code(frames.QueryOffset, "app", "none") is ResponseCode.STREAM_DOES_NOT_EXIST
-    assert rig.node.virtual_hosts["/"].stream("s").offsets == {"app": 7}
+    assert rig.cluster.virtual_hosts["/"].stream("s").offsets == {"app": 7}
 
 
 def test_filters_take_the_chunks_that_hold_a_value(rig):
@@ -386,7 +386,7 @@ def test_a_full_stream_forgets_its_oldest_chunks_and_readers_go_on(rig):
     client.subscribe("s", credit=1)
     for _ in range(20):
         client.publish("s", bytes(100))
-    stream = rig.node.virtual_hosts["/"].stream("s")
+    stream = rig.cluster.virtual_hosts["/"].stream("s")
     assert sum(len(chunk.data) for chunk in stream.chunks) <= 1000
     first = stream.chunks[0].first_offset
     assert first == 20 - len(stream.chunks)

@@ -1,4 +1,4 @@
-"""What all connections of a node share: virtual hosts, users, limits, groups."""
+"""What all connections share: virtual hosts, users, limits, groups, and the nodes that there are."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may take from connecting to Open."""
 
 
-class Node:
+class Cluster:
     """One RabbitMQ, as its stream clients see it. `secret` is random: passwords are kept as digests under it.
 
     :raises FencepostError: for a name or a password that can't be one.
@@ -61,6 +61,8 @@ class Node:
         self.virtual_hosts = {name: Catalogue() for name in virtual_hosts}
         self.sessions: dict[Session, None] = {}
         """All that are connected."""
+        self.ports: dict[str, int] = {}
+        """Where each node listens, by its name."""
         self._secret = secret
         self._digests = {name: self._digest(password) for name, password in known.items()}
 
