@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.refusal import Refused
 from fencepost.coordinator.rabbit_server.stream import Stream
@@ -12,8 +13,6 @@ from fencepost.coordinator.rabbit_server.stream import Stream
 MAX_NAME_BYTES: Final = 255
 MAX_PARTITIONS: Final = 10_000
 """Of one super stream."""
-SIMPLE_GROUP: Final = -1
-"""The partition index of a stream that is no partition."""
 
 
 class Binding(NamedTuple):
@@ -127,9 +126,9 @@ class Catalogue:
         return [binding.stream for binding in self._bindings(name) if binding.key == key]
 
     def partition_index(self, super_stream: str | None, stream: str) -> int:
-        """Which partition a stream is; `SIMPLE_GROUP` if it is none of them."""
+        """Which partition a stream is; `SIMPLE` if it is none of them."""
         bindings = self._super_streams.get(super_stream or "", ())
-        return next((each.order for each in bindings if each.stream == stream), SIMPLE_GROUP)
+        return next((each.order for each in bindings if each.stream == stream), SIMPLE)
 
     def _bindings(self, name: str) -> list[Binding]:
         try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.codec import encode
 from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
-from fencepost.coordinator.rabbit_server.catalogue import SIMPLE_GROUP
 from fencepost.coordinator.rabbit_server.publishing import MAX_REFERENCE_BYTES, checked_reference
 from fencepost.coordinator.rabbit_server.refusal import Refused
 from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
@@ -31,7 +31,7 @@ class Consumer:
         self.offset = frame.offset
         self.credit = frame.credit
         self.is_single_active = properties.get("single-active-consumer") == "true"
-        self.partition_index = SIMPLE_GROUP
+        self.partition_index = SIMPLE
         if "super-stream" in properties:
             self.partition_index = session.catalogue.partition_index(properties["super-stream"], stream.name)
         self.is_active = not self.is_single_active

@@ -43,10 +43,10 @@ class Groups:
         self.coordinator = SacCoordinator()
         self.on_change: Callable[[], None] = lambda: None
         """Called when a group has changed, or what is known of one of its consumers."""
-        self._now_ms = now_ms
-        self._later = later
         self.on_deadline: Callable[[int], None] = lambda deadline_ms: None
         """Called with the time at which `run_due` is to be called."""
+        self._now_ms = now_ms
+        self._later = later
         self._cut: dict[str, None] = {}
         self._sessions: dict[ConnectionId, Session] = {}
         self._messages: deque[NotifyConsumer | CheckConnection] = deque()
@@ -83,20 +83,26 @@ class Groups:
 
     def _tell(self) -> None:
         """Hand connections what they are to be told, in order; what that leads to is told behind it."""
-        while self._messages:
-            message = self._messages.popleft()
-            connection = message.connection
-            if node_of(connection) in self._cut:
-                continue
-            session = self._sessions.get(connection)
-            if isinstance(message, NotifyConsumer):
-                if session is not None:
-                    self._notify(session, message)
-            elif session is not None:
-                self.process(ConnectionReconnected(connection))
-            else:
-                self.process(ConnectionDown(connection, DownReason.NOPROC))
-        self.on_change()
+        try:
+            while self._messages:
+                message = self._messages.popleft()
+                if node_of(message.connection) not in self._cut:
+                    self._tell_one(message)
+        finally:
+            if self._messages:  # a message that fails must not hold up the others
+                self._later(self._tell)
+            self.on_change()
+
+    def _tell_one(self, message: NotifyConsumer | CheckConnection) -> None:
+        connection = message.connection
+        session = self._sessions.get(connection)
+        if isinstance(message, NotifyConsumer):
+            if session is not None:
+                self._notify(session, message)
+        elif session is not None:
+            self.process(ConnectionReconnected(connection))
+        else:
+            self.process(ConnectionDown(connection, DownReason.NOPROC))
 
     def _notify(self, session: Session, message: NotifyConsumer) -> None:
         consumer = session.consumers.get(message.subscription_id)
