@@ -109,6 +109,8 @@ def evaluate(
 
     :raises ProtocolError: if its expression or its state can't be read, or the assignor fails.
     """
+    if new is old and _is_settled(group, soft, new, around.now_ms):
+        return Evaluated(new, records, _effects(group, new, group.counts, around))
     if new is not old:
         records += (new.metadata_record(group.group_id),)
     names_changed = old.subscribed_topic_names != new.subscribed_topic_names
@@ -188,6 +190,17 @@ def replacement(
         member.metadata_record(group_id),
         Record(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), target),
         member.assignment_record(group_id),
+    )
+
+
+def _is_settled(group: ConsumerGroup, soft: GroupSoftState, member: ConsumerGroupMember, now_ms: int) -> bool:
+    """Whether a member that says nothing new has reached the newest target, and no other is due."""
+    epoch = group.group_epoch
+    return (
+        group.assignment_epoch == epoch
+        and member.is_reconciled_to(epoch)
+        and not soft.metadata_expired(epoch, now_ms)
+        and replaced_id(group, member) is None
     )
 
 
