@@ -80,8 +80,7 @@ class Call:
 
     # -- the member's side --------------------------------------------------------------------------------
 
-    @property
-    def expected(self) -> bool:
+    def is_expected(self) -> bool:
         """Whether the process that sent it is still there, and still waits."""
         return not self._done and self.generation == self.connection.client.generation
 
@@ -267,7 +266,7 @@ class Network:
         connection = call.connection
         if connection.pipe is OPEN and not connection.client.frozen:
             connection.calls.pop(call, None)
-            if call.expected:
+            if call.is_expected():
                 # Nothing else is ready at this moment: whoever waits would be called next in any case.
                 for callback in call.finish():
                     callback(call)
@@ -277,7 +276,7 @@ class Network:
 
     def _complete(self, call: Call) -> None:
         call.connection.calls.pop(call, None)
-        if call.expected:
+        if call.is_expected():
             self._finish(call)
 
     def _finish(self, call: Call) -> None:
@@ -327,7 +326,7 @@ class Network:
     def _fail_all(self, connection: Connection) -> None:
         calls, connection.calls = connection.calls, {}
         for call in calls:
-            if call.expected:
+            if call.is_expected():
                 self._fail(call, Disconnected(f"the connection to {connection.server.name} was lost"))
 
     def _time_out(self, call: Call) -> None:
@@ -336,6 +335,6 @@ class Network:
     def _give_up(self, call: Call) -> None:
         connection = call.connection
         connection.calls.pop(call, None)
-        if call.expected:
+        if call.is_expected():
             self._fail(call, RequestTimedOut(f"{connection.server.name} did not answer in time"))
             self.close(connection)
