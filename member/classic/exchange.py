@@ -45,6 +45,14 @@ class ClassicExchange(ClassicMembership):
     def _has_failed(self) -> bool:
         return self.state is S.FATAL
 
+    def _freeze(self) -> None:
+        super()._freeze()
+        self._rounds.abandon()
+
+    def _left(self, now_ms: int) -> None:
+        super()._left(now_ms)
+        self._rounds.abandon()
+
     # -- one step ----------------------------------------------------------------------------------------
 
     def _step(self, now_ms: int) -> Actions:
@@ -72,13 +80,11 @@ class ClassicExchange(ClassicMembership):
             self._rejoin_wanted = self.state is S.STABLE
         if self._close_deadline_ms is not None and now_ms >= self._close_deadline_ms:
             self._give_up_closing(now_ms)
-            self._rounds.abandon()
 
     def _progress(self, now_ms: int) -> bool:
         """One move that needs nothing more from outside. Whether there was one."""
         if self._poll_expired(now_ms) and self.state in ACTIVE:
             self._poll_timed_out(now_ms)
-            self._rounds.abandon()
             return True
         if self._callback is not None:
             return False
@@ -99,7 +105,6 @@ class ClassicExchange(ClassicMembership):
                 self._rejoin_wanted = False
                 self._move(E.REJOIN, S.UNJOINED)
             case S.PREPARE_LEAVING if self._close_commit is None:
-                self._rounds.abandon()
                 self._left(now_ms)
             case _:
                 return False
@@ -232,7 +237,6 @@ class ClassicExchange(ClassicMembership):
         if code in _FORGOTTEN:
             self._coordinator.answered()
             self._fenced(forget_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
-            self._rounds.abandon()
         elif code in REDISCOVER or code in LATER or code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._note_coordinator(code, now_ms)
             self._round_refused(now_ms, wait=code is not ErrorCode.REBALANCE_IN_PROGRESS)
@@ -256,7 +260,6 @@ class ClassicExchange(ClassicMembership):
         self._coordinator.answered()
         if code in _FORGOTTEN:
             self._fenced(forget_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
-            self._rounds.abandon()
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._rejoin_wanted = self._rejoin_wanted or self.state is S.STABLE
         elif code and code not in LATER:
