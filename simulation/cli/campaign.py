@@ -87,5 +87,7 @@ def _print(result: CampaignResult) -> None:
         f"{result.runs:,} runs in {result.wall_seconds:.0f} s,",
         Text(f"{result.failed:,} failed, {result.violations:,} violations", "red" if bad else "green"),
     )
+    for failure in result.failures:
+        out.say(f"{failure.invariant} in {failure.run_id}: {failure.test or failure.failure}")
     out.say(f"Runs:   {result.out}")
     out.say(f"Report: {result.report}")

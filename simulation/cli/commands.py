@@ -13,12 +13,14 @@ class Command(NamedTuple):
     function: str
 
 
-def _command(name: str, summary: str) -> Command:
-    return Command(name, summary, f"fencepost.simulation.cli.{name}:{name}")
+def _command(name: str, summary: str, module: str = "") -> Command:
+    return Command(name, summary, f"fencepost.simulation.cli.{module or name}:{name}")
 
 
 COMMANDS: tuple[Command, ...] = (
     _command("simulate", "One run of a scenario in virtual time, checked after every event"),
+    _command("replay", "A failed run again, as it was", "failures"),
+    _command("shrink", "A failed run made small, and a test of it", "failures"),
     _command("scenarios", "The scenarios that ship with fencepost"),
     _command("states", "The state machines, as tables, JSON or Mermaid diagrams"),
     _command("campaign", "Many seeds of scenarios on Spark, then the analyses and a report"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import shlex
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +19,7 @@ from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 
 if TYPE_CHECKING:
+    from fencepost.simulation.faults.plan import Plan
     from fencepost.simulation.run import RunResult
     from fencepost.simulation.scenarios.sac import SacScenario
     from fencepost.simulation.scenarios.scenario import Scenario
@@ -37,6 +40,10 @@ def simulate(
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
     report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
+    failure: Annotated[
+        Path | None, Parameter(help="If an invariant is violated, write what `replay` and `shrink` take.")
+    ] = None,
+    mutant: Annotated[str, Parameter(help="Put a known bug back: a name that `mutants` lists.")] = "",
     json: Json = False,
 ) -> int:
     """One run in virtual time: a group under faults, its invariants checked after every event."""
@@ -46,27 +53,75 @@ def simulate(
     )
     writable_file(trace, "--trace")
     writable_file(report, "--report")
+    writable_file(failure, "--failure")
     configure_logs()
     options = {"members": members, "partitions": partitions, "duration": duration}
     parameters = {name: str(value) for name, value in options.items() if value is not None}
     command = simulate_command(scenario, parameters | key_values(overrides, "--set"), seed)
-    result = _run(loaded, seed, trace=trace, report=report, command=command, progress=progress_for(json=json))
+    if mutant:
+        command += f" --mutant {shlex.quote(mutant)}"
+    with _bug(mutant):
+        result = play(
+            loaded, seed, trace=trace, report=report, command=command, progress=progress_for(json=json)
+        )
+    if failure is not None and result.violations:
+        more = {"group.members": members, "duration": duration}
+        _keep(
+            failure,
+            scenario,
+            result,
+            overrides=[*overrides, *(f"{key}={value}" for key, value in more.items() if value is not None)],
+            partitions=partitions,
+            mutant=mutant,
+        )
     if json:
         print_json(result)
     else:
-        _print(result, loaded, command, trace, report)
+        print_run(result, loaded, command, trace, report, failure=failure if result.violations else None)
     return 1 if result.violations else 0
 
 
-def _run(
+def _bug(mutant: str) -> AbstractContextManager[object]:
+    if not mutant:
+        return nullcontext()
+    from fencepost.simulation.failures.failure import with_mutant
+
+    return with_mutant(mutant)
+
+
+def _keep(
+    file: Path,
+    source: str,
+    result: RunResult,
+    *,
+    overrides: Sequence[str],
+    partitions: int | None,
+    mutant: str,
+) -> None:
+    from fencepost.simulation.failures.failure import failure_of
+
+    found = failure_of(
+        source,
+        result.seed,
+        result.violations[0].invariant,
+        overrides=overrides,
+        partitions=partitions,
+        mutant=mutant,
+    )
+    file.write_text(found.to_json() + "\n")
+
+
+def play(
     scenario: Scenario | SacScenario,
     seed: int,
     *,
+    plan: Plan | None = None,
     trace: Path | None,
     report: Path | None,
     command: str,
     progress: Progress,
 ) -> RunResult:
+    """One run with a bar, its trace and its page. `plan` replaces what the seed would draw."""
     from fencepost.simulation.run import run
 
     with ExitStack() as files:
@@ -77,7 +132,7 @@ def _run(
             writer = files.enter_context(ParquetTrace(trace, f"{scenario.name}-{seed}"))
         rows = Rows(writer)
         advance = whole_percents(files.enter_context(progress.step("simulating", 100)))
-        result = run(scenario, seed, trace=writer if report is None else rows, progress=advance)
+        result = run(scenario, seed, plan=plan, trace=writer if report is None else rows, progress=advance)
     if report is not None:
         from fencepost.simulation.report.render import render_run_report
 
@@ -85,9 +140,16 @@ def _run(
     return result
 
 
-def _print(
-    result: RunResult, scenario: Scenario | SacScenario, command: str, trace: Path | None, report: Path | None
+def print_run(
+    result: RunResult,
+    scenario: Scenario | SacScenario,
+    command: str,
+    trace: Path | None,
+    report: Path | None,
+    *,
+    failure: Path | None = None,
 ) -> None:
+    """What came of a run, for people."""
     from rich.text import Text
 
     from fencepost.simulation.cli.terminal import Terminal
@@ -120,3 +182,5 @@ def _print(
         out.say(f"Trace:  {trace}")
     if report is not None:
         out.say(f"Report: {report}")
+    if failure is not None:
+        out.say(f"Failure: {failure}; make it small: {shlex.join(['fencepost', 'shrink', str(failure)])}")

@@ -11,6 +11,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
+from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.output import CampaignDirectory
 from fencepost.simulation.pipeline.plan import cells_of, dealt, parse_grid, tasks_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
@@ -45,6 +46,8 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float
     out: str
     report: str
+    failures: list[KeptFailure] = []
+    """Runs that failed, made small: the first of each kind."""
     tables: dict[str, list[dict[str, Any]]] = {}
     """The analyses, by table."""
 
@@ -104,6 +107,7 @@ def campaign(
             fan_out(spark, orders, hands, shown)
         files = directory.files()
         analysis = analyze_files(spark, files, shown)
+    kept = keep_failures(directory, cells, shown)
     _write_report(directory, analysis, target, wall_clock() - began)
     totals = {
         name: sum(row[name] for row in analysis.tables["runs"]) for name in ("runs", "failed", "violations")
@@ -113,6 +117,7 @@ def campaign(
         wall_seconds=wall_clock() - began,
         out=str(out_dir),
         report=str(target if report is None else report),
+        failures=kept,
         tables=analysis.tables,
     )
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -148,6 +148,19 @@ class CampaignDirectory:
                 raise FencepostError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
             finished.update(table.column("run_id").to_pylist())
         return frozenset(finished)
+
+    def failed_runs(self) -> list[dict[str, Any]]:
+        """Summaries of the runs that violated an invariant or raised: run_id, seed, invariant and error."""
+        from pyarrow import parquet
+
+        columns = ["run_id", "seed", "violations", "invariant", "error"]
+        rows = [
+            row
+            for path in sorted((self.root / RUNS).glob("*.parquet"))
+            for row in parquet.read_table(path, columns=columns).to_pylist()
+            if row["violations"] or row["error"] is not None
+        ]
+        return sorted(rows, key=lambda row: str(row["run_id"]))
 
     def generation(self) -> int:
         """A number that no part here has in its name yet: each start of a campaign has its own."""

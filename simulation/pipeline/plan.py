@@ -45,6 +45,19 @@ class Cell(msgspec.Struct, frozen=True):
         """The name of one run, such as rolling-deploy-000017."""
         return f"{self.prefix}-{seed:06d}"
 
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Its parameters but the number of partitions, as `--set` takes them."""
+        keys = {"members": "group.members"}
+        return tuple(
+            f"{keys.get(key, key)}={value}" for key, value in self.parameters.items() if key != "partitions"
+        )
+
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions its parameters ask for in all, if they do."""
+        return int(self.parameters["partitions"]) if "partitions" in self.parameters else None
+
     def command(self, seed: int) -> str:
         """The command that repeats one run."""
         return simulate_command(self.source, self.parameters, seed)

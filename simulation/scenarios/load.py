@@ -157,15 +157,30 @@ def loads(
     overrides: Iterable[str] = (),
     partitions: int | None = None,
 ) -> Scenario:
-    """The scenario in a TOML text; `source` is what mistakes call it.
+    """The scenario of a consumer group in a TOML text; `source` is what mistakes call it.
+
+    :raises FencepostError: if something in it is wrong.
+    """
+    made = loads_any(text, source=source, name=name, overrides=overrides, partitions=partitions)
+    if not isinstance(made, Scenario):
+        raise FencepostError(f"{source}: this one is not about a consumer group")
+    return made
+
+
+def loads_any(
+    text: str,
+    *,
+    source: str = "<text>",
+    name: str = "scenario",
+    overrides: Iterable[str] = (),
+    partitions: int | None = None,
+) -> Scenario | SacScenario:
+    """As `loads`, of any kind.
 
     :raises FencepostError: if something in it is wrong.
     """
     total = None if partitions is None else (partitions, f"--partitions {partitions}")
-    made = _scenario(text, source, name, [_Override.parse(each, "--set") for each in overrides], total)
-    if isinstance(made, SacScenario):
-        raise FencepostError(f"{source}: this one is about single active consumers")
-    return made
+    return _scenario(text, source, name, [_Override.parse(each, "--set") for each in overrides], total)
 
 
 def _scenario(

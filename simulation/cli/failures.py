@@ -1,0 +1,152 @@
+"""`fencepost replay` and `fencepost shrink`: a failure again, and a failure made small."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fencepost.simulation.cli.arguments import Count, Json, writable_file
+from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.runs import length
+from fencepost.simulation.cli.simulate import play, print_run
+from fencepost.simulation.failures.case import pytest_case, test_name
+from fencepost.simulation.failures.failure import read_failure, with_mutant
+from fencepost.simulation.failures.shrink import TRIES
+from fencepost.simulation.pipeline.progress import progress_for
+
+if TYPE_CHECKING:
+    from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.failures.failure import Failure
+    from fencepost.simulation.failures.shrink import Shrunk
+
+
+def replay(
+    failure: Annotated[Path, Parameter(help="A file that simulate --failure, shrink or a campaign wrote.")],
+    /,
+    *,
+    trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
+    json: Json = False,
+) -> int:
+    """A failed run again, as it was, with the code of today. Exit code 1: it still fails."""
+    found = read_failure(failure)
+    writable_file(trace, "--trace")
+    writable_file(report, "--report")
+    configure_logs()
+    command = shlex.join(["fencepost", "replay", str(failure)])
+    scenario = found.loaded()
+    with with_mutant(found.mutant):
+        result = play(
+            scenario,
+            found.seed,
+            plan=found.plan,
+            trace=trace,
+            report=report,
+            command=command,
+            progress=progress_for(json=json),
+        )
+    if json:
+        print_json(result)
+    else:
+        print_run(result, scenario, command, trace, report)
+    return 1 if result.violations else 0
+
+
+def shrink(
+    failure: Annotated[Path, Parameter(help="A file that simulate --failure or a campaign wrote.")],
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="The small failure; by default NAME-small.json beside the other.")
+    ] = None,
+    test: Annotated[
+        Path | None, Parameter(help="A pytest test of it; by default test_….py beside the other.")
+    ] = None,
+    tries: Annotated[Count, Parameter(help="How many runs to try at most.")] = TRIES,
+    json: Json = False,
+) -> int:
+    """A failed run made small: fewest disturbances, members and partitions that fail in the same way."""
+    from fencepost.simulation.failures.shrink import shrink as make_small
+
+    found = read_failure(failure)
+    out = out or failure.with_name(f"{failure.stem}-small.json")
+    test = test or failure.with_name(f"{test_name(found)}.py")
+    writable_file(out, "--out")
+    writable_file(test, "--test")
+    configure_logs()
+    with progress_for(json=json).step("shrinking", tries) as advance:
+        shrunk = make_small(found, tries=tries, progress=advance)
+    out.write_text(shrunk.after.to_json() + "\n")
+    test.write_text(pytest_case(shrunk.after))
+    if json:
+        print_json(_summary(shrunk, out, test))
+    else:
+        _print(shrunk, out, test)
+    return 0
+
+
+def _size(failure: Failure) -> dict[str, float]:
+    scenario = failure.loaded()
+    return {
+        "disturbances": len(failure.plan.entries),
+        "members": scenario.group.members,
+        "partitions": scenario.partitions,
+        "virtual_seconds": failure.plan.end_us / 1e6,
+    }
+
+
+def _summary(shrunk: Shrunk, out: Path, test: Path) -> dict[str, object]:
+    return {
+        "scenario": shrunk.after.name,
+        "seed": shrunk.after.seed,
+        "invariant": shrunk.after.invariant,
+        "before": _size(shrunk.before),
+        "after": _size(shrunk.after),
+        "tries": shrunk.tries,
+        "whole": shrunk.whole,
+        "violations": [] if shrunk.result is None else shrunk.result.violations,
+        "out": str(out),
+        "test": str(test),
+    }
+
+
+def _print(shrunk: Shrunk, out: Path, test: Path) -> None:
+    from rich.text import Text
+
+    from fencepost.simulation.cli.terminal import Terminal
+
+    terminal: Terminal = Terminal()
+    after = shrunk.after
+    terminal.say(Text(f"{after.invariant} in {after.name}, seed {after.seed}", style="bold"))
+    terminal.say()
+    before, small = _size(shrunk.before), _size(after)
+    rows = [
+        (name, f"{before[name]:,}", f"{small[name]:,}") for name in ("disturbances", "members", "partitions")
+    ]
+    rows.append(("virtual time", length(before["virtual_seconds"]), length(small["virtual_seconds"])))
+    terminal.table(("", "before", "after"), rows)
+    if after.plan.entries:
+        terminal.say()
+        table = [
+            (
+                f"{entry.at_us / 1e6:,.3f} s",
+                entry.kind.value,
+                f"{entry.member}" if entry.member < small["members"] else "one of them",
+                f"{entry.lasts_us / 1e6:,.3f} s" if entry.lasts_us else "",
+            )
+            for entry in after.plan.entries
+        ]
+        terminal.table(("at", "what happens", "to member", "lasts"), table)
+    if shrunk.result is not None:
+        violation = next(v for v in shrunk.result.violations if v.invariant == after.invariant)
+        terminal.say()
+        terminal.say(violation.message)
+    terminal.say()
+    if not shrunk.whole:
+        terminal.say(Text(f"{shrunk.tries:,} runs were not enough: --tries allows more", "yellow"))
+    terminal.say(f"Again:  {shlex.join(['fencepost', 'replay', str(out)])}")
+    terminal.say(f"Test:   {test}")

@@ -1,0 +1,48 @@
+"""A failure as a pytest test that depends on nothing but fencepost."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from fencepost.simulation.failures.failure import Failure
+
+_CASE: Final = '''\
+"""{sentence}
+
+Fails as long as the bug is there. See it: python -m pytest {file}
+"""
+
+from fencepost.simulation.failures.failure import replay
+
+FAILURE = r"""
+{document}
+"""
+
+
+def {name}() -> None:
+    assert replay(FAILURE).violations == []
+'''
+
+
+def test_name(failure: Failure) -> str:
+    """A name for the test, such as test_one_owner_holds_in_swarm_17."""
+    words = re.sub(r"\W+", "_", f"{failure.invariant} holds in {failure.name} {failure.seed}")
+    return f"test_{words.strip('_').lower()}"
+
+
+def pytest_case(failure: Failure) -> str:
+    """The text of a test file."""
+    entries = len(failure.plan.entries)
+    disturbances = f"{entries} disturbance{'' if entries == 1 else 's'}"
+    mutant = f", with the bug {failure.mutant} put back" if failure.mutant else ""
+    members = failure.loaded().group.members
+    sentence = (
+        f"{failure.invariant} in {failure.name}, seed {failure.seed}: {members} "
+        f"member{'' if members == 1 else 's'}, {disturbances}{mutant}."
+    )
+    name = test_name(failure)
+    document = failure.to_json()
+    # A raw text takes everything but its own end; JSON has another way to write a quote.
+    document = document.replace('"""', '""\\u0022')
+    return _CASE.format(sentence=sentence, file=f"{name}.py", document=document, name=name)

@@ -1,0 +1,155 @@
+"""A run that violated an invariant, as a value: all that it takes to see it again, in one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.run import RunResult, plan_of, run
+from fencepost.simulation.scenarios.load import loads_any, read
+from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.trace.recorder import TraceWriter
+
+FORMAT: Final = 1
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A scenario, a seed, and the plan that it was played with. It depends on no other file."""
+
+    fencepost: Annotated[int, Meta(ge=FORMAT, le=FORMAT)] = FORMAT
+    """The version of this format."""
+    name: str
+    scenario: str
+    """The scenario's file, as TOML."""
+    overrides: tuple[str, ...] = ()
+    """As `--set` takes them."""
+    partitions: Annotated[int, Meta(ge=1)] | None = None
+    """In all, shared among the topics; None leaves them as the scenario has them."""
+    seed: int
+    plan: Plan
+    """What happened when, and to whom."""
+    invariant: str
+    """The one that was violated first, or `raised NAME` if the run ended with an exception of that type."""
+    mutant: str = ""
+    """A known bug that the code had, if it was put back for this run."""
+
+    def loaded(self) -> Scenario | SacScenario:
+        """The scenario.
+
+        :raises FencepostError: if something in it is wrong.
+        """
+        return loads_any(
+            self.scenario,
+            source=self.name,
+            name=self.name,
+            overrides=self.overrides,
+            partitions=self.partitions,
+        )
+
+    def to_json(self) -> str:
+        """The document, as `read_failure` and `replay` take it."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+
+
+def failure_of(
+    source: str | Path,
+    seed: int,
+    invariant: str,
+    *,
+    overrides: Iterable[str] = (),
+    partitions: int | None = None,
+    mutant: str = "",
+) -> Failure:
+    """The failure of a seed of a scenario, which `source` names as for `load`.
+
+    :raises FencepostError: if there is no such scenario, or something in it is wrong.
+    """
+    path, text = read(source)
+    found = tuple(overrides)
+    scenario = loads_any(text, source=str(path), name=path.stem, overrides=found, partitions=partitions)
+    return Failure(
+        name=scenario.name,
+        scenario=text,
+        overrides=found,
+        partitions=partitions,
+        seed=seed,
+        plan=plan_of(scenario, seed),
+        invariant=invariant,
+        mutant=mutant,
+    )
+
+
+def decode(text: str | bytes, source: str = "<text>") -> Failure:
+    """A failure from its JSON document; `source` is what mistakes call it.
+
+    :raises FencepostError: if it is none, with the key that is wrong.
+    """
+    try:
+        failure = msgspec.json.decode(text, type=Failure)
+    except msgspec.ValidationError as error:
+        raise FencepostError(f"{source}: not a failure that fencepost wrote: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FencepostError(f"{source}: not JSON: {error}") from None
+    if failure.mutant and failure.mutant not in MUTANTS:
+        raise FencepostError(f"{source}: there is no mutant {failure.mutant}")
+    failure.loaded()
+    return failure
+
+
+def read_failure(path: str | Path) -> Failure:
+    """A failure from a file.
+
+    :raises FencepostError: if it can't be read, or is none.
+    """
+    try:
+        return decode(Path(path).read_bytes(), str(path))
+    except OSError as error:
+        raise FencepostError(f"{path}: can't be read: {(error.strerror or str(error)).lower()}") from None
+
+
+def replay(
+    failure: Failure | str,
+    *,
+    trace: TraceWriter | None = None,
+    progress: Callable[[float], None] | None = None,
+    max_events: int | None = None,
+) -> RunResult:
+    """Run it again, with today's code: a `Failure`, or its JSON document. No violations: it is mended.
+
+    The caller closes the trace.
+
+    :raises FencepostError: if the document is none.
+    :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
+    """
+    if isinstance(failure, str):
+        failure = decode(failure)
+    with with_mutant(failure.mutant):
+        return run(
+            failure.loaded(),
+            failure.seed,
+            plan=failure.plan,
+            trace=trace,
+            progress=progress,
+            max_events=max_events,
+        )
+
+
+def with_mutant(name: str) -> AbstractContextManager[Any]:
+    """What runs inside has that bug; none if the name is empty.
+
+    :raises FencepostError: if there is no such mutant.
+    """
+    if not name:
+        return nullcontext()
+    if name not in MUTANTS:
+        raise FencepostError(f"there is no mutant {name}: `fencepost mutants --help` says what they are")
+    return MUTANTS[name].apply()

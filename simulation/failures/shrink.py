@@ -1,0 +1,254 @@
+"""Makes a failure small: fewest disturbances, members and partitions that still violate the same invariant.
+
+Delta debugging (Zeller and Hildebrandt, 2002) on the plan's entries, between attempts at a shorter run and
+at a smaller world. Each attempt is a whole run; the same seed draws what is not in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.failures.failure import Failure, replay
+from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.run import RunResult
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.world.loop import TooManyEvents
+
+TRIES: Final = 400
+"""How many runs are tried unless somebody says otherwise."""
+_ROUNDS = 4
+_MARGIN_US = 1_000_000
+"""How long a run that was cut goes on after the violation."""
+_NUMBERED = frozenset({Kind.RESTART, Kind.START, Kind.STOP, Kind.SUBSCRIBE})
+"""Entries that mean the member of that number, who must be there."""
+
+
+class Shrunk(NamedTuple):
+    """A failure, and what was left of it."""
+
+    before: Failure
+    after: Failure
+    result: RunResult | None
+    """The small one's run; None if it raises."""
+    tries: int
+    """How many runs it took."""
+    whole: bool
+    """Whether nothing more could be left out, one at a time; False if the tries were used up before."""
+
+
+class _NoMoreTries(Exception):
+    pass
+
+
+def shrink(failure: Failure, *, tries: int = TRIES, progress: Callable[[int], None] | None = None) -> Shrunk:
+    """The smallest failure of the same invariant that so many runs find. `progress` is called after each.
+
+    :raises FencepostError: if the failure does not show any more.
+    """
+    attempts = _Attempts(failure, tries, progress)
+    if not attempts.fails(failure):
+        raise FencepostError(f"{failure.invariant} holds: the failure does not show with this code")
+    whole = True
+    try:
+        _shrink(attempts)
+    except _NoMoreTries:
+        whole = False
+    return Shrunk(failure, attempts.best, attempts.result, attempts.made, whole)
+
+
+class _Attempts:
+    """Runs candidates, and keeps the smallest one that failed."""
+
+    def __init__(self, failure: Failure, tries: int, progress: Callable[[int], None] | None) -> None:
+        self.best = failure
+        self.result: RunResult | None = None
+        self.made = 0
+        self._tries = tries
+        self._progress = progress
+        self._failed: set[str] = set()
+        """Documents of candidates that do not fail."""
+        self._max_events: int | None = None
+
+    def fails(self, candidate: Failure) -> bool:
+        """Whether it violates the invariant; then it is the best one."""
+        document = candidate.to_json()
+        if document in self._failed:
+            return False
+        if self.made >= self._tries:
+            raise _NoMoreTries
+        self.made += 1
+        if self._progress is not None:
+            self._progress(1)
+        result, seen = _outcome(candidate, self._max_events)
+        if candidate.invariant not in seen:
+            self._failed.add(document)
+            return False
+        self.best, self.result = candidate, result
+        if result is not None:
+            self._max_events = 4 * result.events + 100_000
+        return True
+
+
+def _outcome(failure: Failure, max_events: int | None) -> tuple[RunResult | None, frozenset[str]]:
+    """What a run violates, or what it raises."""
+    try:
+        result = replay(failure, max_events=max_events)
+    except TooManyEvents:
+        return None, frozenset()
+    except Exception as error:  # whatever the code under test does
+        return None, frozenset({raised(error)})
+    return result, frozenset(violation.invariant for violation in result.violations)
+
+
+def raised(error: BaseException) -> str:
+    """The `invariant` of a run that ended with an exception."""
+    return f"raised {type(error).__name__}"
+
+
+def _shrink(attempts: _Attempts) -> None:
+    for _ in range(_ROUNDS):
+        before = attempts.best
+        _cut(attempts)
+        _fewer_entries(attempts)
+        _fewer_members(attempts)
+        _fewer_partitions(attempts)
+        _no_records(attempts)
+        _shorter_entries(attempts)
+        _sooner(attempts)
+        if attempts.best is before:
+            return
+
+
+def _with_entries(failure: Failure, entries: Sequence[Entry]) -> Failure:
+    return replace(failure, plan=replace(failure.plan, entries=tuple(entries)))
+
+
+def _cut(attempts: _Attempts) -> None:
+    """End the run after the violation; or, if it is one of the quiet phase, begin that phase earlier."""
+    best, result = attempts.best, attempts.result
+    plan = best.plan
+    if result is not None:
+        (at_us,) = [v.t_us for v in result.violations if v.invariant == best.invariant][:1]
+        end_us = at_us + _MARGIN_US
+        entries = tuple(entry for entry in plan.entries if entry.at_us <= at_us)
+        if end_us < plan.end_us:
+            shorter = replace(
+                plan, entries=entries, end_us=end_us, faults_end_us=min(plan.faults_end_us, end_us)
+            )
+            if attempts.fails(replace(best, plan=shorter)):
+                return
+    calm_us = max((entry.at_us + entry.lasts_us for entry in plan.entries), default=0) + _MARGIN_US
+    if calm_us < plan.faults_end_us:
+        quiet_us = plan.end_us - plan.faults_end_us
+        attempts.fails(replace(best, plan=replace(plan, faults_end_us=calm_us, end_us=calm_us + quiet_us)))
+
+
+def _fewer_entries(attempts: _Attempts) -> None:
+    """Leave out ever smaller parts of the plan, until no single entry can go."""
+    parts = 2
+    while entries := attempts.best.plan.entries:
+        if any(
+            attempts.fails(_with_entries(attempts.best, left)) for left in _without_a_part(entries, parts)
+        ):
+            parts = max(parts - 1, 2)
+        elif parts >= len(entries):
+            return
+        else:
+            parts = min(2 * parts, len(entries))
+
+
+def _without_a_part(entries: tuple[Entry, ...], parts: int) -> Iterator[tuple[Entry, ...]]:
+    parts = min(parts, len(entries))
+    for part in range(parts):
+        begin, end = len(entries) * part // parts, len(entries) * (part + 1) // parts
+        yield entries[:begin] + entries[end:]
+
+
+def _fewer_members(attempts: _Attempts) -> None:
+    now = attempts.best.loaded().group.members
+    for members in _smaller(now):
+        best = attempts.best
+        candidate = replace(
+            best,
+            overrides=_with_override(best.overrides, "group.members", members),
+            plan=_with_members(best.plan, now, members),
+        )
+        if attempts.fails(candidate):
+            return
+
+
+def _with_members(plan: Plan, before: int, after: int) -> Plan:
+    """The plan for a group of so many at the start: later ones move up, and who is not there does nothing."""
+    moved = [
+        replace(entry, member=entry.member - (before - after))
+        if entry.kind in _NUMBERED and entry.member >= before
+        else entry
+        for entry in plan.entries
+        if entry.kind not in _NUMBERED or not after <= entry.member < before
+    ]
+    most = max([after, *(entry.member + 1 for entry in moved if entry.kind in _NUMBERED)])
+    return replace(plan, entries=tuple(moved), members=most)
+
+
+def _fewer_partitions(attempts: _Attempts) -> None:
+    scenario = attempts.best.loaded()
+    for partitions in _smaller(scenario.partitions):
+        if isinstance(scenario, Scenario) and partitions < len(scenario.topics):
+            continue
+        if attempts.fails(replace(attempts.best, partitions=partitions)):
+            return
+
+
+def _no_records(attempts: _Attempts) -> None:
+    best, scenario = attempts.best, attempts.best.loaded()
+    if not isinstance(scenario, Scenario):
+        return
+    overrides = best.overrides
+    for number, topic in enumerate(scenario.topics):
+        if topic.records_per_second:
+            overrides = _with_override(overrides, f"topics[{number}].records_per_second", 0)
+    if overrides != best.overrides:
+        attempts.fails(replace(best, overrides=overrides))
+
+
+def _shorter_entries(attempts: _Attempts) -> None:
+    """Disturbances that last long may do so for a second, too."""
+    for number, entry in enumerate(attempts.best.plan.entries):
+        if entry.lasts_us > _MARGIN_US:
+            entries = list(attempts.best.plan.entries)
+            entries[number] = replace(entry, lasts_us=_MARGIN_US)
+            attempts.fails(_with_entries(attempts.best, entries))
+
+
+def _sooner(attempts: _Attempts) -> None:
+    """What happens late may happen early, too."""
+    while True:
+        plan = attempts.best.plan
+        entries = tuple(replace(entry, at_us=entry.at_us // 2) for entry in plan.entries)
+        saved_us = max((entry.at_us for entry in plan.entries), default=0) // 2
+        if saved_us < _MARGIN_US:
+            return
+        sooner = replace(
+            plan,
+            entries=entries,
+            faults_end_us=plan.faults_end_us - saved_us,
+            end_us=plan.end_us - saved_us,
+        )
+        if not attempts.fails(replace(attempts.best, plan=sooner)):
+            return
+
+
+def _smaller(number: int) -> Iterator[int]:
+    """Numbers below, small ones first: a world of two is best."""
+    candidate = 1
+    while candidate < number:
+        yield candidate
+        candidate += max(1, candidate // 2)
+
+
+def _with_override(overrides: tuple[str, ...], key: str, value: int) -> tuple[str, ...]:
+    return (*(each for each in overrides if not each.startswith(f"{key}=")), f"{key}={value}")

@@ -1,0 +1,92 @@
+"""`fencepost simulate --failure`, `replay` and `shrink`: the way from a red run to a small test."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fencepost.simulation.cli import main
+
+RUN = ("simulate", "scale-up-and-down", "--mutant", "target-told-early", "--seed", "0")
+CRASH = ("simulate", "crash-and-return", "--mutant", "sessions-never-end", "--seed", "0")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("kept") / "failure.json"
+    assert main([*RUN, "--failure", str(file)]) == 1
+    return file
+
+
+@pytest.fixture
+def failure(kept: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(kept, tmp_path))
+
+
+def test_a_failed_run_says_how_to_make_it_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "failure.json"
+    assert main([*RUN, "--failure", str(file)]) == 1
+    said = capsys.readouterr().out
+    assert f"make it small: fencepost shrink {file}" in said
+    assert "--mutant target-told-early" in said
+
+
+def test_from_a_failed_run_to_a_small_test(failure: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(failure), "--json"]) == 1
+    first = json.loads(capsys.readouterr().out)
+    assert main(["shrink", str(failure), "--json"]) == 0
+    small = json.loads(capsys.readouterr().out)
+    assert small["before"]["members"] == first["members"] == 3
+    assert (small["after"]["members"], small["after"]["disturbances"]) == (2, 0)
+    assert small["invariant"] in {violation["invariant"] for violation in small["violations"]}
+    assert small["whole"] is True
+    assert main(["replay", small["out"]]) == 1
+    assert small["invariant"] in capsys.readouterr().out
+    case = Path(small["test"])
+    assert case.parent == failure.parent
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", str(case)],
+        capture_output=True,
+        text=True,
+        cwd=failure.parent,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed" in done.stdout
+
+
+def test_people_see_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failure, small = tmp_path / "failure.json", tmp_path / "s.json"
+    assert main([*CRASH, "--failure", str(failure)]) == 1
+    assert main(["shrink", str(failure), "--out", str(small), "--tries", "9"]) == 0
+    said = capsys.readouterr().out
+    assert "progress in crash-and-return, seed 0" in said
+    assert "member-crash" in said
+    assert f"fencepost replay {small}" in said
+    assert "9 runs were not enough: --tries allows more" in said
+
+
+def test_a_healthy_run_keeps_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "failure.json"
+    assert main(["simulate", "steady", "--duration", "1m", "--set", "quiet=50s", "--failure", str(file)]) == 0
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("command", ["replay", "shrink"])
+def test_what_is_no_failure_gives_exit_2(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.json").write_text("{}")
+    for file, said in ((tmp_path / "f.json", "not a failure"), (tmp_path / "none", "can't be read")):
+        assert main([command, str(file)]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_an_unknown_mutant_gives_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "steady", "--mutant", "nobody"]) == 2
+    assert "there is no mutant nobody" in capsys.readouterr().err

@@ -1,0 +1,155 @@
+"""Failed runs are kept, replayed and made small: with known bugs put back, for there are no others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.failures.case import pytest_case
+from fencepost.simulation.failures.failure import Failure, failure_of, read_failure, replay
+from fencepost.simulation.failures.shrink import Shrunk, shrink
+from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load
+
+
+def failed(mutant: str, invariant: str, *, scenario: str, seed: int = 0) -> Failure:
+    return failure_of(scenario, seed, invariant, overrides=MUTANTS[mutant].overrides, mutant=mutant)
+
+
+def test_a_failure_is_the_run_that_failed() -> None:
+    failure = failed("target-told-early", "reply-equals-state", scenario="scale-up-and-down")
+    with MUTANTS["target-told-early"].apply():
+        first = run(load("scale-up-and-down"), 0)
+    again = replay(failure.to_json())
+    assert again.digest == first.digest
+    assert again.violations == first.violations != []
+
+
+def test_its_document_is_all_of_it(tmp_path: Path) -> None:
+    failure = failed("sessions-never-end", "progress", scenario="crash-and-return")
+    file = tmp_path / "failure.json"
+    file.write_text(failure.to_json())
+    assert read_failure(file) == failure
+    assert failure.loaded() == load("crash-and-return")
+
+
+def test_without_the_bug_it_passes() -> None:
+    failure = failed("sessions-never-end", "progress", scenario="crash-and-return")
+    document = json.loads(failure.to_json()) | {"mutant": ""}
+    assert replay(json.dumps(document)).violations == []
+
+
+@pytest.fixture(scope="module")
+def crash() -> Shrunk:
+    """A crash that the coordinator never notices."""
+    return shrink(failed("sessions-never-end", "progress", scenario="crash-and-return"))
+
+
+@pytest.fixture(scope="module")
+def told_early() -> Shrunk:
+    """A bug that shows as soon as a second member joins."""
+    return shrink(failed("target-told-early", "reply-equals-state", scenario="scale-up-and-down"))
+
+
+@pytest.mark.parametrize(("name", "disturbances", "members"), [("crash", 1, 1), ("told_early", 0, 2)])
+def test_little_is_left_of_a_failure(
+    request: pytest.FixtureRequest, name: str, disturbances: int, members: int
+) -> None:
+    shrunk: Shrunk = request.getfixturevalue(name)
+    before, small = shrunk.before, shrunk.after
+    assert shrunk.whole
+    assert len(small.plan.entries) == disturbances
+    assert small.loaded().group.members == members
+    assert small.loaded().partitions < before.loaded().partitions
+    assert small.plan.end_us < before.plan.end_us
+    again = replay(small)
+    assert shrunk.result is not None
+    assert again.digest == shrunk.result.digest
+    assert before.invariant in {violation.invariant for violation in again.violations}
+
+
+def test_nothing_more_can_go(crash: Shrunk) -> None:
+    """The one crash is what it takes: without it nothing fails."""
+    document = json.loads(crash.after.to_json())
+    assert document["plan"]["entries"][0]["kind"] == "member-crash"
+    document["plan"]["entries"] = []
+    assert replay(json.dumps(document)).violations == []
+
+
+def test_a_run_that_raises_is_made_small_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fencepost.simulation.faults.nemesis import Nemesis
+
+    def broken(self: Nemesis, entry: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Nemesis, "_member_crash", broken)
+    failure = failure_of("crash-and-return", 0, "raised ZeroDivisionError")
+    with pytest.raises(ZeroDivisionError):
+        replay(failure)
+    shrunk = shrink(failure)
+    assert shrunk.result is None
+    assert [entry.kind for entry in shrunk.after.plan.entries] == ["member-crash"]
+    assert shrunk.after.loaded().group.members == 1
+
+
+def test_few_tries_still_give_the_best_so_far() -> None:
+    failure = failed("sessions-never-end", "progress", scenario="crash-and-return")
+    tried: list[int] = []
+    shrunk = shrink(failure, tries=4, progress=tried.append)
+    assert (shrunk.tries, shrunk.whole, len(tried)) == (4, False, 4)
+    assert len(shrunk.after.plan.entries) < len(failure.plan.entries)
+
+
+def test_what_does_not_fail_is_told() -> None:
+    with pytest.raises(FencepostError, match="progress holds: the failure does not show with this code"):
+        shrink(failure_of("steady", 1, "progress"))
+
+
+def test_the_test_of_a_failure_fails_as_long_as_the_bug_is_there(told_early: Shrunk) -> None:
+    text = pytest_case(told_early.after)
+    assert text.startswith(
+        '"""reply-equals-state in scale-up-and-down, seed 0: 2 members, 0 disturbances, with'
+    )
+    space: dict[str, object] = {}
+    exec(compile(text, "case", "exec"), space)
+    case = space["test_reply_equals_state_holds_in_scale_up_and_down_0"]
+    assert callable(case)
+    with pytest.raises(AssertionError):
+        case()
+    mended = text.replace('"mutant": "target-told-early"', '"mutant": ""')
+    exec(compile(mended, "case", "exec"), space)
+    again = space["test_reply_equals_state_holds_in_scale_up_and_down_0"]
+    assert callable(again)
+    again()
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("", "f.json: not JSON"),
+        ("{}", "f.json: not a failure that fencepost wrote: Object missing required field `name`"),
+        ('{"fencepost": 2}', "f.json: not a failure that fencepost wrote: .*<= 1"),
+        (None, "f.json: can't be read: no such file or directory"),
+    ],
+)
+def test_what_is_no_failure_is_refused(tmp_path: Path, document: str | None, said: str) -> None:
+    file = tmp_path / "f.json"
+    if document is not None:
+        file.write_text(document)
+    with pytest.raises(FencepostError, match=said):
+        read_failure(file)
+
+
+def test_a_mutant_or_a_scenario_that_is_wrong_is_refused(tmp_path: Path) -> None:
+    document = json.loads(failed("sessions-never-end", "progress", scenario="crash-and-return").to_json())
+    for change, said in (
+        ({"mutant": "nobody"}, "there is no mutant nobody"),
+        ({"scenario": "duration = 5"}, "duration"),
+    ):
+        (tmp_path / "f.json").write_text(json.dumps(document | change))
+        with pytest.raises(FencepostError, match=said):
+            read_failure(tmp_path / "f.json")
