@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from typing import Any
 
 import pytest
 from aiokafka.conn import ScramAuthenticator
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sasl import SaslAuthenticateRequest
@@ -17,6 +20,7 @@ from fencepost.coordinator.sasl.scram import ScramExchange
 
 SECRET = bytes(32)
 USERS = {"alice": "open, sesame=1", "b,o=b": "pass\N{LATIN SMALL LETTER O WITH DIAERESIS}word"}
+NOBODY = Credentials({}, SECRET)
 SCRAM = [name for name in MECHANISMS if name != "PLAIN"]
 
 
@@ -126,6 +130,18 @@ def test_plain_refuses_all_else(token: bytes, credentials: Credentials) -> None:
     exchange = exchange_of("PLAIN", credentials, "")
     with pytest.raises(AuthenticationFailed):
         exchange.respond(token)
+    assert exchange.user is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(MECHANISMS), st.lists(st.binary(max_size=60) | st.text(alphabet="n,=rpca\0", max_size=30))
+)
+def test_no_bytes_are_a_proof(mechanism: str, tokens: list[bytes | str]) -> None:
+    exchange = exchange_of(mechanism, NOBODY, "x")
+    with contextlib.suppress(AuthenticationFailed):
+        for token in tokens:
+            exchange.respond(token.encode() if isinstance(token, str) else token)
     assert exchange.user is None
 
 
