@@ -244,6 +244,15 @@ def test_of_a_version_that_nobody_knows_yet_the_versions_are_enough() -> None:
     assert given_["future"].partitions["t"][-1] == 3
 
 
+def test_a_request_in_a_version_that_nobody_knows_yet_is_not_seen() -> None:
+    known = thread(2)
+    known.request_shutdown()
+    data = (12).to_bytes(4, "big") * 2 + (known.user_data() or b"")[8:]
+    future = Subscriber("future", None, Subscription(topics=("t",), user_data=data))
+    given_ = Group(a=thread(1)).round({"t": 4}, future)
+    assert read_assignment_info(given_["a"].user_data).error_code == AssignorError.NONE
+
+
 @pytest.mark.parametrize("data", [None, b"", b"\0\1 any assignor's own", b"\0\0\0\6\0\0\0\6" + bytes(40)])
 def test_a_stranger_is_given_nothing_and_the_leader_lives(data: bytes | None) -> None:
     strangers = (
