@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from fencepost.simulation.clusters.artifacts import Installation
 from fencepost.simulation.clusters.settings import KAFKA_VERSION
+from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -49,20 +50,28 @@ def fetch(folder: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def tool(served, class_path, kafka_installation):
-    """Runs a tool on the broker, and answers what it printed."""
+def run(class_path, kafka_installation):
+    """Runs a tool: its exit code, and what it printed."""
 
-    def run(main: str, *words: str, servers: str | None = "--bootstrap-server") -> str:
+    def run(main: str, *words: str) -> tuple[int, str]:
         command = [str(kafka_installation.java), *QUICK, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
-        command += ["-cp", class_path, main]
-        command += [servers, served.bootstrap_servers] if servers else []
-        done = subprocess.run(
-            [*command, *words], capture_output=True, text=True, check=False, timeout=SECONDS
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        command += ["-cp", class_path, main, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+        return done.returncode, done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture
+def tool(served, run):
+    """Runs a tool on the broker, and answers what it printed."""
+
+    def on_broker(main: str, *words: str, servers: str | None = "--bootstrap-server") -> str:
+        code, said = run(main, *([servers, served.bootstrap_servers] if servers else ()), *words)
+        assert code == 0, said
+        return said
+
+    return on_broker
 
 
 def test_topics_are_created_described_altered_and_deleted(tool):
@@ -186,3 +195,20 @@ def test_records_are_deleted(tool, served, tmp_path):
     said = tool(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(file))
     assert "low_watermark: 4" in said
     assert "single:0:4" in tool(f"{TOOLS}.GetOffsetShell", "--topic", "single", "--time", "earliest")
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_java_client_logs_in_with_the_right_password_only(run, tmp_path, mechanism):
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    file = tmp_path / "client.properties"
+    with EmbeddedKafka(topics={"orders": 1}, users={"alice": "open,sesame=1"}) as kafka:
+        for password, code in (("open,sesame=1", 0), ("guess", 1)):
+            file.write_text(
+                f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+                f"sasl.jaas.config=org.apache.kafka.common.security.{module} required "
+                f'username="alice" password="{password}";\n'
+            )
+            where = ("--bootstrap-server", kafka.bootstrap_servers, "--command-config", str(file))
+            found, said = run(f"{TOOLS}.TopicCommand", "--list", *where)
+            assert found == code, said
+            assert ("orders" if code == 0 else "Authentication failed") in said
