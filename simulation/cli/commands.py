@@ -29,6 +29,7 @@ COMMANDS: tuple[Command, ...] = (
     _command("cluster", "A real Kafka on this machine, for tests and comparisons"),
     _command("chaos", "A scenario on real brokers, in real time, with members in processes"),
     _command("compare", "A scenario on real brokers and simulated, side by side"),
+    _command("bridge", "Single active consumers and a KIP-848 group under the same faults, side by side"),
     _command("conform", "The coordinator against a real broker, or against recorded answers"),
     _command("mutants", "Are the checkers awake? Known bugs, put back one at a time"),
 )

@@ -71,18 +71,18 @@ def render_timeline(run: TracedRun, path: str | Path, *, verdict: str, fine: boo
 
     :raises FencepostError: if the file cannot be written.
     """
-    page = string.Template(_part("single.html")).substitute(
+    page = string.Template(part("single.html")).substitute(
         policy=POLICY,
         title=html.escape(run.title),
-        style=_part("style.css"),
+        style=part("style.css"),
         verdict=html.escape(verdict),
         verdict_class="ok" if fine else "bad",
-        run_section=_part("run.html"),
-        version=_version(),
+        run_section=part("run.html"),
+        version=version(),
         data=_packed(_run_json(run)),
         script=_script(),
     )
-    _write(check_writable(Path(path)), page)
+    write_page(check_writable(Path(path)), page)
 
 
 def render_campaign_report(data: ReportInput, path: str | Path) -> None:
@@ -102,7 +102,7 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
         ) from error
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     markup = environment.filters["safe"]
-    page = environment.from_string(_part("report.html.j2")).render(
+    page = environment.from_string(part("report.html.j2")).render(
         policy=markup(POLICY),
         title=data.title,
         subtitle=_subtitle(data),
@@ -118,14 +118,14 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
             {"id": f"run-{number}", "title": run.title, "why": run.why, "data": _packed(_run_json(run))}
             for number, run in enumerate(data.runs)
         ],
-        run_section=markup(_part("run.html")),
+        run_section=markup(part("run.html")),
         tables=tables.detail_grids(data),
-        style=markup(_part("style.css")),
+        style=markup(part("style.css")),
         script=markup(_script()),
         plotly=_packed(get_plotlyjs()) if charts else "",
-        version=_version(),
+        version=version(),
     )
-    _write(check_writable(Path(path)), page)
+    write_page(check_writable(Path(path)), page)
 
 
 def _charts(data: ReportInput) -> list[Chart]:
@@ -243,21 +243,27 @@ def _inert(text: str) -> str:
 
 
 def _script() -> str:
-    return "(() => {\n" + "\n".join(_part(name) for name in _SCRIPTS) + "\n})();"
+    return "(() => {\n" + "\n".join(part(name) for name in _SCRIPTS) + "\n})();"
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """A file of the pages, as text."""
     return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _version() -> str:
+def version() -> str:
+    """Which fencepost makes the page."""
     try:
         return metadata.version("fencepost")
     except metadata.PackageNotFoundError:
         return "from its sources"
 
 
-def _write(path: Path, page: str) -> None:
+def write_page(path: Path, page: str) -> None:
+    """Write a page, whole or not at all.
+
+    :raises FencepostError: if it cannot be written.
+    """
     try:
         number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         with os.fdopen(number, "w", encoding="utf-8") as file:

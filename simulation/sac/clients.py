@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.sac.actions import SacCallback
-from fencepost.member.sac.consumer import SacListener, SingleActiveConsumer
+from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SingleActiveConsumer
 from fencepost.member.sac.offsets import NEXT, OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import ConnectionListener, SacSubscription
@@ -218,7 +219,8 @@ class Subscriber(SacListener):
     async def work(self) -> None:
         """Process messages, one after the other, until the consumer is closed."""
         world = self.client.world
-        await self.consumer.start()
+        with contextlib.suppress(ConsumerClosed):
+            await self.consumer.start()
         async for message in self.consumer:
             await self.client.pause(world.processing.draw())
             world.tell("on_processed", self, message.offset)
