@@ -213,21 +213,22 @@ JAVA_SECONDS = 60
 
 _QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx192m")
 _SILENT = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
-_STREAMS_POM = f"""\
+_POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>fencepost</groupId>
-  <artifactId>streams</artifactId>
+  <artifactId>judge</artifactId>
   <version>1</version>
   <dependencies>
     <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-streams</artifactId>
-      <version>{KAFKA_VERSION}</version>
+      <groupId>{group}</groupId>
+      <artifactId>{artifact}</artifactId>
+      <version>{version}</version>
     </dependency>
   </dependencies>
 </project>
 """
+RABBIT_CLIENT_VERSION = "1.1.0"
 
 
 class JavaProcess:
@@ -323,29 +324,44 @@ def java_process() -> Iterator[Callable[[list[str]], JavaProcess]]:
         one.end()
 
 
-@pytest.fixture(scope="session")
-def streams_jars(kafka_installation: Installation) -> list[pathlib.Path]:
-    """What Kafka Streams takes beyond the broker's jars, fetched once into the cache beside them."""
-    folder = kafka_installation.checkpoint.parent / "streams"
-    folder.mkdir(exist_ok=True)
+def jars_of(cache: pathlib.Path, group: str, artifact: str, version: str, *only: str) -> list[pathlib.Path]:
+    """An artifact with what it needs, or of that what Maven is told to take; fetched once into the cache."""
+    folder = cache / artifact / version
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (jars := sorted(folder.glob("*.jar"))):
             maven = shutil.which("mvn")
             if maven is None:
-                pytest.skip("Kafka Streams is not in the cache, and Maven is not installed")
-            (folder / "pom.xml").write_text(_STREAMS_POM, encoding="utf-8")
+                pytest.skip(f"{artifact} is not in the cache, and Maven is not installed")
+            pom = _POM.format(group=group, artifact=artifact, version=version)
+            (folder / "pom.xml").write_text(pom, encoding="utf-8")
             words = [maven, "--quiet", "--batch-mode", "--file", str(folder / "pom.xml")]
-            words += ["dependency:copy-dependencies", "-DincludeArtifactIds=kafka-streams,rocksdbjni"]
-            words += [f"-DoutputDirectory={folder / 'fetched'}"]
+            words += ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'fetched'}", *only]
             try:
                 subprocess.run(words, check=True, timeout=240, capture_output=True)
             except (subprocess.SubprocessError, OSError) as error:
-                pytest.skip(f"Maven does not fetch Kafka Streams: {error}")
+                pytest.skip(f"Maven does not fetch {artifact}: {error}")
             for jar in sorted((folder / "fetched").glob("*.jar")):
                 jar.rename(folder / jar.name)
             jars = sorted(folder.glob("*.jar"))
     return jars
+
+
+@pytest.fixture(scope="session")
+def streams_jars(kafka_installation: Installation) -> list[pathlib.Path]:
+    """What Kafka Streams takes beyond the broker's jars."""
+    only = "-DincludeArtifactIds=kafka-streams,rocksdbjni"
+    cache = kafka_installation.checkpoint.parent
+    return jars_of(cache, "org.apache.kafka", "kafka-streams", KAFKA_VERSION, only)
+
+
+@pytest.fixture(scope="session")
+def rabbit_jars(kafka_installation: Installation) -> list[pathlib.Path]:
+    """RabbitMQ's client of streams; it logs through the broker's jars."""
+    only = ("-DincludeScope=runtime", "-DexcludeGroupIds=org.slf4j")
+    cache = kafka_installation.checkpoint.parent
+    return jars_of(cache, "com.rabbitmq", "stream-client", RABBIT_CLIENT_VERSION, *only)
 
 
 @pytest.fixture
