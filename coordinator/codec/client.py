@@ -18,6 +18,7 @@ from fencepost.coordinator.codec import client_groups as groups
 from fencepost.coordinator.codec import client_offsets as offsets
 from fencepost.coordinator.codec import client_replicas as replicas
 from fencepost.coordinator.codec import client_streams as streams
+from fencepost.coordinator.codec import client_streams_describe as streams_describe
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.reader import skip_tagged_fields
 from fencepost.coordinator.codec.registry import ApiKey
@@ -69,6 +70,9 @@ CLIENT_APIS: dict[int, ClientApi] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ClientApi(groups.encode_heartbeat, groups.decode_heartbeat),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ClientApi(groups.encode_describe, groups.decode_describe),
     ApiKey.STREAMS_GROUP_HEARTBEAT: ClientApi(streams.encode_heartbeat, streams.decode_heartbeat),
+    ApiKey.STREAMS_GROUP_DESCRIBE: ClientApi(
+        streams_describe.encode_describe, streams_describe.decode_describe
+    ),
 }
 
 

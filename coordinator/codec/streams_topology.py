@@ -44,9 +44,9 @@ def _subtopology(value: Mapping[str, Any]) -> Subtopology:
         subtopology_id=value["subtopology_id"],
         source_topics=tuple(value["source_topics"]),
         source_topic_regex=tuple(value["source_topic_regex"]),
-        state_changelog_topics=tuple(map(_topic, value["state_changelog_topics"])),
+        state_changelog_topics=tuple(map(topic_info, value["state_changelog_topics"])),
         repartition_sink_topics=tuple(value["repartition_sink_topics"]),
-        repartition_source_topics=tuple(map(_topic, value["repartition_source_topics"])),
+        repartition_source_topics=tuple(map(topic_info, value["repartition_source_topics"])),
         copartition_groups=tuple(
             CopartitionGroup(
                 tuple(group["source_topics"]),
@@ -58,7 +58,8 @@ def _subtopology(value: Mapping[str, Any]) -> Subtopology:
     )
 
 
-def _topic(value: Mapping[str, Any]) -> TopicInfo:
+def topic_info(value: Mapping[str, Any]) -> TopicInfo:
+    """An internal topic."""
     return TopicInfo(
         name=value["name"],
         partitions=value["partitions"],

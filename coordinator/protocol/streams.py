@@ -182,8 +182,8 @@ class StreamsGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, g
     heartbeat_interval_ms: int = 0
     acceptable_recovery_lag: int = 0
     task_offset_interval_ms: int = 0
-    status: tuple[Status, ...] | None = None
-    """All that holds now; None only in an error."""
+    status: tuple[Status, ...] | None = ()
+    """All that holds now; None, which Kafka does not send, leaves what held."""
     tasks: Tasks | None = None
     """All that the member may own; None when nothing changed."""
     endpoint_information_epoch: int = 0

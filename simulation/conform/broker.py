@@ -15,6 +15,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import administration, cluster
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
+from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.clusters.probe import examine
 from fencepost.simulation.conform.probe import offsets_partition
 from fencepost.simulation.conform.wire import Connection
@@ -22,7 +23,7 @@ from fencepost.simulation.conform.wire import Connection
 CLIENT_ID = "fencepost-conform"
 _VISIBLE_S = 10.0
 _POLL_S = 0.01
-_CONFIGURED_S = 0.1
+_CONFIGURED_S = 0.3
 """A group coordinator hears of settings a little later than who changed them."""
 
 VERSIONS: Mapping[int, int] = {
@@ -144,6 +145,15 @@ class Judge:
             self._made[name] = None
             await self._until(name, lambda found: len(found.partitions) == partitions)
         return created
+
+    async def adopt_topic(self, name: str, partitions: int) -> TopicId:
+        """The id of a topic that the broker makes by itself, once it is there."""
+        await self._until(name, lambda found: len(found.partitions) == partitions)
+        self._made[name] = None
+        topic_id = (await self._metadata(name)).topic_id
+        if topic_id is None:
+            raise EnvironmentLacks(f"the broker does not tell the id of topic {name}")
+        return topic_id
 
     async def grow_topic(self, name: str, partitions: int) -> administration.CreatedPartitions:
         """CreatePartitions for one topic, once the brokers know it."""

@@ -22,6 +22,9 @@ _NAMED = frozenset(
         "target_assignment",
         "partitions",
         "subscribed_topic_names",
+        "partitions_by_endpoint",
+        "active",
+        "standby",
     }
 )
 """Fields that hold lists without an order; `assignment` of a heartbeat is a mapping and stays one."""
@@ -59,7 +62,9 @@ def _ordered(name: str, value: Any) -> Any:
 
 
 _KEYS: dict[str, Callable[[Any], Any]] = {
-    "members": lambda member: (member.member_id, member.instance_id or "")
+    "members": lambda member: (member.member_id, member.instance_id or ""),
+    # Threads of one process share an endpoint: their topics tell them apart, and have no order either.
+    "partitions_by_endpoint": lambda entry: repr(_plain(entry)),
 }
 
 

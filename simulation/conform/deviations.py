@@ -6,11 +6,17 @@ then on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.simulation.conform.exchange import Exchange
+from fencepost.simulation.conform.schedule import DescribeStreams
+
+_DECLARED = re.compile(
+    r"groups\[0\]\.subtopologies\[\d+\]\.(?:state_changelog|repartition_source)_topics\[\d+\]\.partitions: "
+)
 
 
 class Deviation(NamedTuple):
@@ -54,6 +60,10 @@ def _simple_group_ended(x: Exchange, fields: Sequence[str]) -> bool:
 def _full_for_an_instance(x: Exchange, fields: Sequence[str]) -> bool:
     refused = getattr(x.answer, "error_code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
     return refused and getattr(x.request, "instance_id", None) in x.before.instances
+
+
+def _described_as_declared(x: Exchange, fields: Sequence[str]) -> bool:
+    return isinstance(x.step, DescribeStreams) and all(_DECLARED.match(field) for field in fields)
 
 
 def _never(x: Exchange, fields: Sequence[str]) -> bool:
@@ -115,6 +125,15 @@ DEVIATIONS: tuple[Deviation, ...] = (
         fencepost="It is gone with its last offset.",
         why="What is in no record does not exist: a coordinator must not answer differently after a restart.",
         explains=_simple_group_ended,
+    ),
+    Deviation(
+        name="streams-topology-described",
+        kafka="StreamsGroupDescribe shows the internal topics of a topology with the numbers of partitions "
+        "that the application declared, 0 as a rule, until another record is written to the same partition "
+        "of `__consumer_offsets` after the topics were found; then with those that were decided.",
+        fencepost="The numbers that were decided are shown as soon as they are.",
+        why="An answer about one group must not depend on what other groups do.",
+        explains=_described_as_declared,
     ),
 )
 

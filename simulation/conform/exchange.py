@@ -15,8 +15,32 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import Tasks
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams.group import StreamsGroup
+from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.conform.schedule import Beat, Commit, Step
+
+
+class StreamsView(msgspec.Struct, frozen=True, kw_only=True):
+    """A streams group at one moment."""
+
+    group_epoch: int
+    assignment_epoch: int
+    state: str
+    members: Mapping[MemberId, StreamsGroupMember]
+    targets: Mapping[MemberId, Tasks]
+
+    @classmethod
+    def of(cls, group: StreamsGroup) -> StreamsView:
+        """The group as it is now."""
+        return cls(
+            group_epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+            state=group.state,
+            members=dict(group.members),
+            targets=dict(group.targets),
+        )
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +58,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     regexes: frozenset[str] = frozenset()
     """Those that members subscribe to."""
     has_offsets: bool = False
+    streams: StreamsView | None = None
+    """The group, if it is a streams group."""
     image: TopicsImage = TopicsImage()
 
     @classmethod
@@ -42,7 +68,11 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
         group: ConsumerGroup | None = coordinator.groups.get(group_id)
         has_offsets = group_id in coordinator.offsets
         if group is None:
-            return cls(has_offsets=has_offsets, image=coordinator.image)
+            streams = coordinator.streams.groups.get(group_id)
+            view = None if streams is None else StreamsView.of(streams)
+            return cls(
+                exists=view is not None, has_offsets=has_offsets, streams=view, image=coordinator.image
+            )
         return cls(
             exists=True,
             group_epoch=group.group_epoch,

@@ -208,11 +208,13 @@ class Lockstep:
         self._situation.hear(step, answer)
         if (matches := self._own.resolve()) is not None:
             await self._await_resolution(matches)
+        await self._await_internal_topics()
 
     async def _ask_own(self, step: Step, call: Call, answer: Any, host: str) -> Exchange:
         """Our answer, once with the broker's choice among equals if that is what ours depends on."""
         own = self._own
         own.records.clear()
+        own.internal_topics.clear()
         own.fenced.clear()
         own.coordinator.checked.clear()
         own.advance(self._now_ms())
@@ -290,6 +292,22 @@ class Lockstep:
                 raise _Parted("regex.resolution", [line], None)
             await asyncio.sleep(_POLL_S)
         self._comparison.exercised["regex.resolution"] += 1
+
+    async def _await_internal_topics(self) -> None:
+        """The broker creates behind its answer what a streams group waits for."""
+        wanted = {topic.name: topic for topic in self._own.internal_topics}
+        if not wanted:
+            return
+        known = {}
+        for name, topic in wanted.items():
+            topic_id = await self._judge.adopt_topic(name, topic.partitions)
+            known[name] = (topic_id, topic.partitions)
+            self._situation.topic_ids[name.removeprefix(self._situation.prefix)] = topic_id
+        await self._topics_are_known(known)
+        self._own.advance(self._now_ms())
+        for name, (topic_id, partitions) in known.items():
+            self._own.put_topic(name, topic_id, partitions)
+        self._comparison.exercised["streams.topics.created"] += 1
 
     # Topics and configuration
 

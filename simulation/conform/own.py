@@ -28,6 +28,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import (
+    CreateInternalTopics,
     Event,
     MemberFenced,
     Outcome,
@@ -37,6 +38,7 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.server.cluster import Cluster
@@ -83,6 +85,10 @@ class _Groups:
     def ask(self, request: Request, node_id: int) -> Response | None:
         return self._own.process(request)
 
+    def explained(self, group_id: str, reply: Response) -> Response:
+        """Topics are created where they are compared, and nothing fails."""
+        return reply
+
 
 class _Connection:
     """The broker has the real one."""
@@ -102,6 +108,8 @@ class Own:
         """What was written since the last request, timers included."""
         self.fenced: list[str] = []
         """The timers that removed members since the last request: `session` or `rebalance`."""
+        self.internal_topics: list[TopicInfo] = []
+        """What a streams group waits for since the last request."""
         self.now_ms = 0
         self.generated_member_id: MemberId = ""
         """The id to give to a member that joins without one."""
@@ -163,6 +171,9 @@ class Own:
     def _take(self, outcome: Outcome) -> None:
         self.records += outcome.records
         self._effects += [one for one in outcome.effects if isinstance(one, ResolveRegularExpressions)]
+        for one in outcome.effects:
+            if isinstance(one, CreateInternalTopics):
+                self.internal_topics += one.topics
         self.fenced += [one.reason for one in outcome.effects if isinstance(one, MemberFenced)]
 
     # Topics and configuration, as the broker has them

@@ -12,6 +12,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
+    LEAVE_EPOCH,
     NO_EPOCH,
     NO_PARTITIONS,
     MemberId,
@@ -21,12 +22,15 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.simulation.conform.knowledge import Epochs
 from fencepost.simulation.conform.schedule import (
     Beat,
     Commit,
     DeleteGroup,
     Describe,
     DescribeClassic,
+    DescribeStreams,
     Epoch,
     Fetch,
     Forget,
@@ -34,13 +38,20 @@ from fencepost.simulation.conform.schedule import (
     Owned,
     Remove,
     Step,
+    StreamsBeat,
 )
+from fencepost.simulation.conform.streams_requests import StreamsKnowledge, heartbeat
 
 ADMIN = "admin"
 UNKNOWN_TOPIC_ID: TopicId = "f3wAAAAAAAAAAAAAAAAAAQ"
 
 
-_VERSIONS: Mapping[int, int] = {ApiKey.OFFSET_DELETE: 0, ApiKey.DELETE_GROUPS: 2}
+_VERSIONS: Mapping[int, int] = {
+    ApiKey.OFFSET_DELETE: 0,
+    ApiKey.DELETE_GROUPS: 2,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: 0,
+    ApiKey.STREAMS_GROUP_DESCRIBE: 0,
+}
 """Of APIs whose versions make no difference to what is asked."""
 
 
@@ -61,7 +72,7 @@ class Knowledge:
 
     def __init__(self, member_id: MemberId) -> None:
         self.member_id = member_id
-        self.epochs: list[int] = []
+        self.epochs = Epochs()
         self.assigned: Partitions = NO_PARTITIONS
         self.before: Partitions = NO_PARTITIONS
 
@@ -71,30 +82,10 @@ class Knowledge:
             return
         if answer.member_id:
             self.member_id = answer.member_id
-        if answer.member_epoch <= 0:
-            self.epochs, self.assigned, self.before = [], NO_PARTITIONS, NO_PARTITIONS
-            return
-        if not self.epochs or self.epochs[-1] != answer.member_epoch:
-            self.epochs.append(answer.member_epoch)
-        if answer.assignment is not None and answer.assignment != self.assigned:
+        if not self.epochs.hear(answer.member_epoch):
+            self.assigned = self.before = NO_PARTITIONS
+        elif answer.assignment is not None and answer.assignment != self.assigned:
             self.before, self.assigned = self.assigned, answer.assignment
-
-    def epoch(self, wanted: Epoch | int) -> int:
-        """The epoch that a request carries. A member that was told nothing is new: 0."""
-        if isinstance(wanted, int):
-            return wanted
-        match wanted:
-            case Epoch.PREVIOUS:
-                return self._nth(2)
-            case Epoch.OLDER:
-                return self._nth(3)
-            case Epoch.AHEAD:
-                return self._nth(1) + 1
-            case _:
-                return self._nth(1)
-
-    def _nth(self, back: int) -> int:
-        return self.epochs[-back] if len(self.epochs) >= back else 0
 
 
 class Situation:
@@ -105,6 +96,7 @@ class Situation:
         self.prefix = prefix
         """Before each topic's name in the cluster."""
         self.members: dict[str, Knowledge] = {}
+        self.streams_members: dict[str, StreamsKnowledge] = {}
         self.topic_ids: dict[str, TopicId] = {}
         """Of topics that exist, or did, by their names in the schedule."""
         self._asked: dict[str, None] = {group_id: None}
@@ -141,6 +133,12 @@ class Situation:
         match step:
             case Beat():
                 return ApiKey.CONSUMER_GROUP_HEARTBEAT, self._beat(step, group_id)
+            case StreamsBeat():
+                self.streams_members.setdefault(step.member, StreamsKnowledge(step.member))
+                message = heartbeat(step, group_id, self.streams_members, self.topic)
+                return ApiKey.STREAMS_GROUP_HEARTBEAT, message
+            case DescribeStreams():
+                return ApiKey.STREAMS_GROUP_DESCRIBE, StreamsGroupDescribeRequest(group_ids=(group_id,))
             case Describe():
                 request: Any = consumer.ConsumerGroupDescribeRequest(group_ids=(group_id,))
                 return ApiKey.CONSUMER_GROUP_DESCRIBE, request
@@ -174,7 +172,7 @@ class Situation:
         return consumer.ConsumerGroupHeartbeatRequest(
             group_id=group_id,
             member_id=member.member_id if step.member_id is None else step.member_id,
-            member_epoch=member.epoch(step.epoch),
+            member_epoch=member.epochs.of(step.epoch),
             instance_id=step.instance,
             rack_id=step.rack,
             rebalance_timeout_ms=step.rebalance_timeout_ms,
@@ -240,8 +238,9 @@ class Situation:
         """Who commits or fetches. Nobody has no id, and no epoch unless the step gives a number."""
         if name is None:
             return None, epoch if isinstance(epoch, int) else NO_EPOCH
-        member = self.member(name)
-        return member.member_id, member.epoch(epoch)
+        streams = self.streams_members.get(name)
+        member = self.member(name) if streams is None else streams
+        return member.member_id, member.epochs.of(epoch)
 
     def _topics(self, topics: Mapping[str, Iterable[int]], *, by_id: bool) -> tuple[OfTopic[int], ...]:
         return tuple(
@@ -269,6 +268,11 @@ class Situation:
     def farewell(self, members: tuple[consumer.LeaveGroupRequest, ...]) -> list[Call]:
         """The requests that take these members away, and all groups that were asked about."""
         calls = []
+        for streams in self.streams_members.values():
+            goodbye = StreamsGroupHeartbeatRequest(
+                group_id=self.group_id, member_id=streams.member_id, member_epoch=LEAVE_EPOCH
+            )
+            calls.append(Call(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, goodbye, ADMIN, self.group_id))
         if members:
             leave = group_messages.LeaveGroupCall(members=members)
             calls.append(Call(ApiKey.LEAVE_GROUP, 5, leave, ADMIN, self.group_id))
@@ -281,8 +285,11 @@ class Situation:
 
     def hear(self, step: Step, answer: Any) -> None:
         """What a member learns from the broker's answer."""
-        if isinstance(step, Beat) and not step.lost and step.group is None:
-            self.member(step.member).hear(answer)
+        match step:
+            case Beat() if not step.lost and step.group is None:
+                self.member(step.member).hear(answer)
+            case StreamsBeat() if not step.lost and step.group is None:
+                self.streams_members[step.member].hear(answer)
 
 
 def _pairs(partitions: Partitions) -> list[tuple[TopicId, int]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fencepost.simulation.conform import rules_administration as administration
 from fencepost.simulation.conform import rules_group as group
 from fencepost.simulation.conform import rules_heartbeat as heartbeat
+from fencepost.simulation.conform import rules_streams as streams
 from fencepost.simulation.conform.exchange import Exchange
 from fencepost.simulation.conform.rule import Rule
 from fencepost.simulation.conform.schedule import (
@@ -15,10 +16,12 @@ from fencepost.simulation.conform.schedule import (
     DeleteGroup,
     Describe,
     DescribeClassic,
+    DescribeStreams,
     Fetch,
     Forget,
     List,
     Remove,
+    StreamsBeat,
 )
 
 _BY_STEP: Mapping[type, tuple[Rule, ...]] = {
@@ -33,6 +36,8 @@ _BY_STEP: Mapping[type, tuple[Rule, ...]] = {
         *group.TARGETS,
         *heartbeat.RESPONSES,
     ),
+    StreamsBeat: streams.HEARTBEATS,
+    DescribeStreams: streams.DESCRIPTIONS,
     Commit: administration.COMMITS,
     Fetch: administration.FETCHES,
     Describe: administration.DESCRIPTIONS,
@@ -42,6 +47,9 @@ _BY_STEP: Mapping[type, tuple[Rule, ...]] = {
     DeleteGroup: administration.DELETIONS,
     Forget: administration.FORGETTING,
 }
+
+_OF_STREAMS: Mapping[type, tuple[Rule, ...]] = {Commit: streams.OFFSETS, Fetch: streams.OFFSETS}
+"""The same, where the group is a streams group."""
 
 WITHOUT_REQUEST: Mapping[str, str] = {
     "assignor.range.equal": "both range targets are equal",
@@ -53,11 +61,13 @@ WITHOUT_REQUEST: Mapping[str, str] = {
     "timer.session": "a member that was silent for its session is removed",
     "timer.rebalance": "a member that does not revoke in time is removed",
     "topics.change": "topics are created, grown, deleted, or refused",
+    **streams.CREATED,
 }
 """Rules that no single request exercises."""
 
 NAMES: Mapping[str, str] = {
     **{rule.name: rule.about for rules in _BY_STEP.values() for rule in rules},
+    **{rule.name: rule.about for rules in _OF_STREAMS.values() for rule in rules},
     **WITHOUT_REQUEST,
 }
 """All rules with what they are about."""
@@ -65,4 +75,8 @@ NAMES: Mapping[str, str] = {
 
 def exercised(exchange: Exchange) -> list[str]:
     """The rules that a request puts to the test, the most telling first."""
-    return [rule.name for rule in _BY_STEP[type(exchange.step)] if rule.when(exchange)]
+    kind = type(exchange.step)
+    rules = _BY_STEP[kind]
+    if exchange.before.streams is not None:
+        rules = _OF_STREAMS.get(kind, rules)
+    return [rule.name for rule in rules if rule.when(exchange)]

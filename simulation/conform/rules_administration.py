@@ -19,12 +19,13 @@ def _in_state(state: str) -> Predicate:
     return lambda x: _only(x.ours).group_state == state
 
 
-def _codes(reply: Any) -> set[ErrorCode]:
+def codes(reply: Any) -> set[ErrorCode]:
+    """The codes of all partitions of an answer about offsets."""
     return {one.error_code for topic in getattr(reply, "topics", ()) for one in topic.partitions}
 
 
 def _committed(code: ErrorCode) -> Predicate:
-    return lambda x: code in _codes(x.ours)
+    return lambda x: code in codes(x.ours)
 
 
 def _relation(x: Exchange) -> int | None:
@@ -44,7 +45,7 @@ COMMITS: tuple[Rule, ...] = (
     Rule(
         "commit.simple_group",
         "a commit without an epoch makes a group",
-        lambda x: not x.before.exists and x.request.member_epoch < 0 and ErrorCode.NONE in _codes(x.ours),
+        lambda x: not x.before.exists and x.request.member_epoch < 0 and ErrorCode.NONE in codes(x.ours),
     ),
     Rule("commit.group_missing", "an epoch needs a group", _committed(ErrorCode.GROUP_ID_NOT_FOUND)),
     Rule(
@@ -83,7 +84,7 @@ COMMITS: tuple[Rule, ...] = (
     Rule(
         "commit.stale_held",
         "an older epoch commits what is held since then (KIP-1251)",
-        lambda x: _relation(x) == -1 and x.request.member_epoch >= 0 and ErrorCode.NONE in _codes(x.ours),
+        lambda x: _relation(x) == -1 and x.request.member_epoch >= 0 and ErrorCode.NONE in codes(x.ours),
     ),
     Rule("commit.stale", "an older epoch is stale for all else", lambda x: _relation(x) == -1),
     Rule("commit.ahead", "a newer epoch is stale", lambda x: _relation(x) == 1),

@@ -74,6 +74,39 @@ class Beat(_Step, frozen=True, kw_only=True, tag="beat"):
     """The member does not hear the answer."""
 
 
+class StreamsBeat(_Step, frozen=True, kw_only=True, tag="streams_beat"):
+    """A heartbeat of a member of a streams group. `member` is its id, unless `member_id` says another."""
+
+    member: str
+    epoch: Epoch | int = Epoch.LAST
+    owned: Owned = Owned.NULL
+    """`unknown` is a task of a subtopology that does not exist."""
+    incomplete: bool = False
+    """One of the lists of tasks is missing."""
+    topology: str | None = None
+    """By its name in `streams_requests.TOPOLOGIES`."""
+    topology_epoch: int = 0
+    process: str | None = None
+    endpoint: str | None = None
+    endpoint_epoch: int = 0
+    tags: Mapping[str, str] | None = None
+    instance: str | None = None
+    rack: str | None = None
+    rebalance_timeout_ms: int = -1
+    shutdown: bool = False
+    member_id: str | None = None
+    group: str | None = None
+    """Another group than the schedule's: " " or a name."""
+    lost: bool = False
+    """The member does not hear the answer."""
+
+
+class DescribeStreams(_Step, frozen=True, kw_only=True, tag="describe_streams"):
+    """StreamsGroupDescribe of the schedule's group, or of another one."""
+
+    group: str | None = None
+
+
 class Describe(_Step, frozen=True, kw_only=True, tag="describe"):
     """ConsumerGroupDescribe of the schedule's group, or of another one."""
 
@@ -182,6 +215,8 @@ class Wait(_Step, frozen=True, kw_only=True, tag="wait"):
 
 Step: TypeAlias = (
     Beat
+    | StreamsBeat
+    | DescribeStreams
     | Describe
     | DescribeClassic
     | List
@@ -197,7 +232,8 @@ Step: TypeAlias = (
     | Wait
 )
 
-TOPIC_STEPS = (Create, Grow, Delete)
+TOPIC_STEPS = (Create, Grow, Delete, StreamsBeat)
+"""Steps that change topics, or may: a broker creates the internal topics of Streams applications."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from fencepost.simulation.conform.schedule import (
     Commit,
     Configure,
     Describe,
+    DescribeStreams,
     List,
     Owned,
     Schedule,
@@ -19,6 +20,7 @@ from fencepost.simulation.conform.schedule import (
     Wait,
 )
 from fencepost.simulation.conform.scripts import confirm, join
+from fencepost.simulation.conform.scripts_streams import streams
 
 SHORT_MS = 1_000
 """A session that is worth waiting for."""
@@ -27,6 +29,7 @@ _LONG_MS = 45_000
 """A session that ends in no schedule."""
 _REGEX_SPACING_MS = 10_000
 _FULL_AT_MOST = 20
+_STREAMS = "streams"
 
 
 def scripted(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
@@ -59,6 +62,9 @@ def scripted(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
     for name, steps in found.items():
         ending: list[Step] = [Describe(), List()]
         yield Schedule(name=name, topics=TOPICS, steps=(*steps, *ending))
+    if _STREAMS in config.group_coordinator_rebalance_protocols:
+        for name, steps in streams().items():
+            yield Schedule(name=name, topics=TOPICS, steps=(*steps, DescribeStreams(), List()))
 
 
 def _spacing() -> list[Step]:

@@ -14,10 +14,12 @@ from typing import Any
 
 import msgspec
 
+from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.conform.broker import Judge
 from fencepost.simulation.conform.generate import generate
+from fencepost.simulation.conform.generate_streams import generate_streams
 from fencepost.simulation.conform.lockstep import Comparison, Difference, Lockstep
 from fencepost.simulation.conform.rules import NAMES
 from fencepost.simulation.conform.schedule import Schedule, Step
@@ -25,6 +27,8 @@ from fencepost.simulation.conform.shrink import shrink
 
 SHRUNK = 5
 """So many differences of one run are made small; the others are told as they are."""
+STREAMS_EVERY = 4
+"""One in so many random schedules is about a streams group, where the broker has those."""
 
 
 class RuleVerdict(msgspec.Struct, frozen=True):
@@ -132,10 +136,14 @@ class Suite:
 
     def _random(self, seed: int, requests: int) -> Iterator[Schedule]:
         interval_ms = self._judge.config.group_consumer_assignment_interval_ms
+        speaks_streams = self._judge.speaks(ApiKey.STREAMS_GROUP_HEARTBEAT, 0)
         for number in itertools.count():
             if self._requests >= requests:
                 return
-            yield generate(f"{seed}-{number}", interval_ms)
+            if number % STREAMS_EVERY == STREAMS_EVERY - 1 and speaks_streams:
+                yield generate_streams(f"{seed}-{number}")
+            else:
+                yield generate(f"{seed}-{number}", interval_ms)
 
     async def _work(self, schedules: Iterator[Schedule]) -> None:
         for schedule in schedules:

@@ -32,13 +32,14 @@ async def test_no_answer_differs() -> None:
     assert report.differences == []
     assert report.requests >= REQUESTS
     assert report.unclear < 10
-    # It would need a broker that allows small groups only.
-    assert [rule.rule for rule in report.rules if rule.verdict == "untested"] == ["check.group_full"]
+    # It would need a broker that allows small groups only, and one that puts off targets of streams groups.
+    untested = {rule.rule for rule in report.rules if rule.verdict == "untested"}
+    assert untested == {"check.group_full", "streams.group.full", "streams.assignment.delayed"}
 
 
 @pytest.mark.usefixtures("kafka_installation")
 async def test_no_answer_differs_with_stock_settings() -> None:
     report = await judged("stock", 800)
     assert report.differences == []
-    (batched,) = (rule for rule in report.rules if rule.rule == "target.batched")
-    assert batched.verdict == "pass"
+    verdicts = {rule.rule: rule.verdict for rule in report.rules}
+    assert verdicts["target.batched"] == verdicts["streams.assignment.delayed"] == "pass"

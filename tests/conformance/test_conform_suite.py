@@ -27,6 +27,11 @@ CONFIG = GroupCoordinatorConfig(
     group_consumer_heartbeat_interval_ms=5_000,
     group_consumer_assignment_interval_ms=0,
     group_consumer_max_size=5,
+    group_streams_min_session_timeout_ms=100,
+    group_streams_session_timeout_ms=30_000,
+    group_streams_min_heartbeat_interval_ms=50,
+    group_streams_assignment_interval_ms=0,
+    group_streams_initial_rebalance_delay_ms=0,
 )
 TOPICS = {"x": 4, "y": 3}
 
