@@ -24,12 +24,7 @@ from fencepost.member.streams.handler import StreamThreadExceptionResponse
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 SECONDS = 90
-# By default Java's threads do not leave when their client closes, and others wait for their sessions to end.
-QUICK = (
-    "heartbeat.interval.ms=100",
-    "session.timeout.ms=20000",
-    "main.consumer.internal.leave.group.on.close=true",
-)
+QUICK = ("heartbeat.interval.ms=100", "session.timeout.ms=20000")
 
 
 class Java:
@@ -164,11 +159,11 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 async def test_two_java_instances_share_process_and_end_together(group):
-    # A thread that waits to join again when its client closes can't leave: the other waits for its session.
-    one = group.java("session.timeout.ms=10000")
+    # Java's threads do not leave when their client closes: one that joins again waits for sessions to end.
+    one = group.java("session.timeout.ms=8000")
     await one.reaches("RUNNING")
     await group.produce(*numbers(0, 24))
-    two = group.java("session.timeout.ms=10000", "num.stream.threads=2")
+    two = group.java("session.timeout.ms=8000", "num.stream.threads=2")
     await two.reaches("RUNNING")
     deadline = time.monotonic() + SECONDS
     while not (theirs := await two.tasks()) or len(theirs | await one.tasks()) < 12:
