@@ -16,6 +16,7 @@ import pytest
 from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, encode_record
 from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol import streams as t
 from fencepost.coordinator.protocol import streams_records as sr
 from fencepost.coordinator.protocol.records import Record
 
@@ -32,8 +33,13 @@ KINDS = {
     8: r.ConsumerGroupCurrentMemberAssignmentKey,
     16: r.ConsumerGroupRegularExpressionKey,
     17: sr.StreamsGroupMetadataKey,
+    19: sr.StreamsGroupMemberMetadataKey,
+    20: sr.StreamsGroupTargetAssignmentMetadataKey,
+    21: sr.StreamsGroupTargetAssignmentMemberKey,
+    22: sr.StreamsGroupCurrentMemberAssignmentKey,
+    23: sr.StreamsGroupTopologyKey,
 }
-WRITTEN = {1: {1, 4}, 2: {3}, 3: {0}, 5: {0}, 6: {0}, 7: {0}, 8: {0}, 16: {0}}
+WRITTEN = {1: {1, 4}, 2: {3}, **{kind: {0} for kind in (3, 5, 6, 7, 8, 16, 17, 19, 20, 21, 22, 23)}}
 """The versions that a broker of 4.3.1 writes, by type."""
 
 
@@ -134,12 +140,90 @@ def check_value(value: Any, kafka: Any) -> None:
             assert held(value.partitions) == pairs(kafka["topicPartitions"])
         case r.ConsumerGroupCurrentMemberAssignmentValue():
             check_current(value, kafka)
+        case r.ConsumerGroupRegularExpressionValue():
+            assert list(value.topics) == kafka["topics"]
+            assert (value.image_version, value.timestamp_ms) == (kafka["version"], kafka["timestamp"])
+        case _:
+            check_streams(value, kafka)
+
+
+def named(entries: Any) -> dict[str, str]:
+    return {entry["key"]: entry["value"] for entry in entries or ()}
+
+
+def tasks(entries: Any) -> dict[str, tuple[int, ...]]:
+    return {entry["subtopologyId"]: tuple(entry["partitions"]) for entry in entries}
+
+
+def roles(kafka: Any, suffix: str = "") -> t.Tasks:
+    return t.Tasks(*(tasks(kafka[f"{role}Tasks{suffix}"]) for role in ("active", "standby", "warmup")))
+
+
+def internal(entries: Any) -> tuple[t.TopicInfo, ...]:
+    return tuple(
+        t.TopicInfo(
+            entry["name"],
+            entry["partitions"],
+            entry["replicationFactor"],
+            tuple(named(entry["topicConfigs"]).items()),
+        )
+        for entry in entries
+    )
+
+
+def check_streams(value: Any, kafka: Any) -> None:
+    match value:
         case sr.StreamsGroupMetadataValue():
             assert (value.epoch, value.metadata_hash) == (kafka["epoch"], kafka["metadataHash"])
             assert value.validated_topology_epoch == kafka.get("validatedTopologyEpoch", -1)
+            assert value.last_assignment_configs == named(kafka.get("lastAssignmentConfigs"))
+        case sr.StreamsGroupMemberMetadataValue():
+            assert [value.instance_id, value.rack_id, value.client_id, value.client_host] == [
+                kafka[name] for name in ("instanceId", "rackId", "clientId", "clientHost")
+            ]
+            assert [value.rebalance_timeout_ms, value.topology_epoch, value.process_id] == [
+                kafka[name] for name in ("rebalanceTimeoutMs", "topologyEpoch", "processId")
+            ]
+            at = kafka["userEndpoint"]
+            assert value.user_endpoint == (None if at is None else (at["host"], at["port"]))
+            assert value.client_tags == named(kafka["clientTags"])
+        case sr.StreamsGroupTargetAssignmentMetadataValue():
+            assert value.assignment_epoch == kafka["assignmentEpoch"]
+            assert value.assignment_timestamp_ms == kafka.get("assignmentTimestamp", 0)
+        case sr.StreamsGroupTargetAssignmentMemberValue():
+            assert value.tasks == roles(kafka)
+        case sr.StreamsGroupCurrentMemberAssignmentValue():
+            assert [value.member_epoch, value.previous_member_epoch, value.state] == [
+                kafka[name] for name in ("memberEpoch", "previousMemberEpoch", "state")
+            ]
+            assert (value.assigned, value.pending_revocation) == (
+                roles(kafka),
+                roles(kafka, "PendingRevocation"),
+            )
+            epochs = {
+                (entry["subtopologyId"], number): epoch
+                for entry in kafka["activeTasks"] + kafka["activeTasksPendingRevocation"]
+                for number, epoch in zip(entry["partitions"], entry["assignmentEpochs"], strict=True)
+            }
+            ours = {(one, n): e for one, known in value.assignment_epochs.items() for n, e in known.items()}
+            assert ours == epochs
         case _:
-            assert list(value.topics) == kafka["topics"]
-            assert (value.image_version, value.timestamp_ms) == (kafka["version"], kafka["timestamp"])
+            assert value.epoch == kafka["epoch"]
+            for one, theirs in zip(value.subtopologies, kafka["subtopologies"], strict=True):
+                assert (one.subtopology_id, list(one.source_topics)) == (
+                    theirs["subtopologyId"],
+                    theirs["sourceTopics"],
+                )
+                assert list(one.repartition_sink_topics) == theirs["repartitionSinkTopics"]
+                assert one.state_changelog_topics == internal(theirs["stateChangelogTopics"])
+                assert one.repartition_source_topics == internal(theirs["repartitionSourceTopics"])
+                assert [
+                    (list(group.source_topics), list(group.repartition_source_topics))
+                    for group in one.copartition_groups
+                ] == [
+                    (group["sourceTopics"], group["repartitionSourceTopics"])
+                    for group in theirs["copartitionGroups"]
+                ]
 
 
 @pytest.mark.parametrize("line", LINES)
