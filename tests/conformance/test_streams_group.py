@@ -79,6 +79,9 @@ async def test_two_instances_run_share_and_take_over(served, application):
     group = served.look(lambda broker: broker.coordinator.streams.groups["app"])
     assert group.state == "Stable"
     assert len({member.process_id for member in group.members.values()}) == 2
+    second.tell("describe")
+    seen = second.wait(lambda line: line.startswith("GROUP"))
+    assert seen == "GROUP Stable members 2 subtopologies 2 tasks 24"
     first.process.send_signal(signal.SIGKILL)
     wait_tasks(second, 24)
     assert not any(line.startswith("RECORD") for line in second.said), "what was committed is not read again"

@@ -2,10 +2,14 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.TreeSet;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.StreamsGroupDescription;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
@@ -30,11 +34,11 @@ import org.apache.kafka.streams.state.Stores;
  * memory and its changelog.
  *
  * Lines of input: "throw RESPONSE" lets a stream thread that owns a task fail, and the handler answer RESPONSE;
- * "fail RESPONSE" does so with a java.lang.Error; "tasks" tells the tasks; "add" and "remove" change the number of
- * threads; "close", or the end of input, closes.
+ * "fail RESPONSE" does so with a java.lang.Error; "tasks" tells the tasks; "describe" tells what an admin client sees of
+ * the streams group; "add" and "remove" change the number of threads; "close", or the end of input, closes.
  *
  * Lines of output: STATE NEW OLD; RECORD VALUE; UNCAUGHT CLASS RESPONSE; TASKS ACTIVE STANDBY, each a list of ids
- * between commas or "-"; THREADS COUNT; CLOSED.
+ * between commas or "-"; THREADS COUNT; GROUP STATE members COUNT subtopologies COUNT tasks COUNT; CLOSED.
  */
 public class StreamsApplication {
     private static final AtomicBoolean exception = new AtomicBoolean();
@@ -82,18 +86,19 @@ public class StreamsApplication {
         streams.start();
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
         for (String line = commands.readLine(); line != null && !line.equals("close"); line = commands.readLine()) {
-            obey(streams, line.split(" "));
+            obey(streams, line.split(" "), settings);
         }
         streams.close(Duration.ofSeconds(60));
         say("CLOSED");
     }
 
-    private static void obey(KafkaStreams streams, String[] words) {
+    private static void obey(KafkaStreams streams, String[] words, Properties settings) throws Exception {
         switch (words[0]) {
             case "throw", "fail" -> {
                 response = StreamThreadExceptionResponse.valueOf(words[1]);
                 (words[0].equals("throw") ? exception : error).set(true);
             }
+            case "describe" -> describe(settings);
             case "add" -> streams.addStreamThread();
             case "remove" -> streams.removeStreamThread(Duration.ofSeconds(30));
             case "tasks" -> {
@@ -107,6 +112,20 @@ public class StreamsApplication {
                 say("THREADS " + streams.metadataForLocalThreads().size());
             }
             default -> say("UNKNOWN " + words[0]);
+        }
+    }
+
+    private static void describe(Properties settings) throws Exception {
+        String id = settings.getProperty("application.id");
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", settings.get("bootstrap.servers")))) {
+            StreamsGroupDescription group =
+                admin.describeStreamsGroups(List.of(id)).describedGroups().get(id).get();
+            int tasks = group.members().stream()
+                .flatMap(member -> member.assignment().activeTasks().stream())
+                .mapToInt(some -> some.partitions().size())
+                .sum();
+            say("GROUP " + group.groupState() + " members " + group.members().size() + " subtopologies "
+                + group.subtopologies().size() + " tasks " + tasks);
         }
     }
 
