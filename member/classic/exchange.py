@@ -77,7 +77,7 @@ class ClassicExchange(ClassicMembership):
             self._leave.cancel()
         if self._rejoin_at_ms is not None and now_ms >= self._rejoin_at_ms:
             self._rejoin_at_ms = None
-            self._rejoin_wanted = self.state is S.STABLE
+            self._rejoin_wanted = self._rejoin_wanted or self.state is S.STABLE
         if self._close_deadline_ms is not None and now_ms >= self._close_deadline_ms:
             self._give_up_closing(now_ms)
 
@@ -141,6 +141,7 @@ class ClassicExchange(ClassicMembership):
             assignors = tuple(self._assignors.values())
             owned = self.owned if self._cooperative else ()
             self._rejoin_wanted = False
+            self._rejoin_at_ms = None
             self._put(rounds.join(self.member_id, self.member_epoch, self.subscription, owned, assignors))
             self._move(E.JOIN_SENT, S.PREPARING_REBALANCE)
             return True

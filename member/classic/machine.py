@@ -67,7 +67,7 @@ class ClassicMember(ClassicExchange):
             return self.unsubscribe(now_ms)
         if names != self.subscription:
             self.subscription = names
-            self._rejoin_wanted = self.state is S.STABLE
+            self._rejoin_wanted = self.state in ACTIVE
         return self._step(now_ms)
 
     def rejoin(self, now_ms: int) -> Actions:

@@ -131,6 +131,16 @@ def test_a_new_subscription_is_told_at_once_and_drops_what_is_not_in_it(new_rig)
     assert read_subscription(rig.take(JoinGroupRequest).protocols[0].metadata).topics == ("u",)
 
 
+def test_a_subscription_that_changes_in_a_round_is_told_in_the_next_one(new_rig) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    rig.do(rig.member.subscribe(("t", "u"), None, rig.now))
+    rig.joined()
+    rig.take(SyncGroupRequest)
+    rig.synced(0)
+    assert read_subscription(rig.take(JoinGroupRequest).protocols[0].metadata).topics == ("t", "u")
+
+
 def test_the_assignor_may_want_another_round_later(new_rig) -> None:
     rig = new_rig()
     rig.assignor.again_ms = 5_000
