@@ -33,7 +33,7 @@ from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.conform.deviations import DEVIATIONS
 from fencepost.simulation.conform.rules import NAMES
-from fencepost.simulation.scenarios import scenario
+from fencepost.simulation.scenarios import sac, scenario
 from fencepost.simulation.scenarios.values import Duration, Moment, Span
 from fencepost.simulation.states import markdown
 from fencepost.simulation.trace import schema
@@ -53,6 +53,20 @@ KEYS_WITHOUT_TEXT = {
     "Scenario.application": "A table, below.",
     "Scenario.steps": "Tables `[[steps]]`: what people do.",
     "Scenario.faults": "Tables `[[faults]]`: what goes wrong.",
+    "SacScenario.protocol": "What tells such a file from others.",
+    "SacScenario.name": "What reports call it; the file's name if it is left out.",
+    "SacScenario.summary": "One line for `fencepost scenarios`.",
+    "SacScenario.group": "A table, below.",
+    "SacScenario.streams": "At least one table `[[streams]]`, below.",
+    "SacScenario.cluster": "A table, below.",
+    "SacScenario.network": "A table, below.",
+    "SacScenario.application": "A table, below.",
+    "SacScenario.steps": "Tables `[[steps]]` of the kinds `rolling-restart` and `scale`.",
+    "SacScenario.faults": "Tables `[[faults]]`: what goes wrong.",
+    "SacGroup.members": "How many clients there are at the start.",
+    "SacStream.name": "Its name.",
+    "SacCluster.nodes": "How many nodes there are.",
+    "SacCluster.disconnected_timeout": "How long a lost consumer may block its group, until it is forgotten.",
     "Group.id": "The group's id.",
     "Group.members": "How many members there are at the start.",
     "Group.assignor": "The assignor that members ask for, `uniform` or `range`; else the coordinator's.",
@@ -222,6 +236,21 @@ def scenario_keys() -> Iterator[str]:
         yield from keys(kind)
 
 
+def sac_keys() -> Iterator[str]:
+    """The keys of a scenario file of single active consumers, table by table."""
+    yield from keys(sac.SacScenario)
+    tables = {
+        "[group]": sac.SacGroup,
+        "[[streams]]": sac.SacStream,
+        "[cluster]": sac.SacCluster,
+        "[network]": sac.SacNetwork,
+        "[application]": sac.SacApplication,
+    }
+    for heading, kind in tables.items():
+        yield f"\n### `{heading}`\n\n{inspect.getdoc(kind)}\n"
+        yield from keys(kind)
+
+
 def variants(union: Any, shared: type[msgspec.Struct]) -> Iterator[str]:
     """The kinds of steps or faults: what is common, then each with its own keys."""
     common = frozenset(field.encode_name for field in msgspec.structs.fields(shared))
@@ -371,6 +400,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "drafts": lambda: "\n".join(drafts()) + "\n",
     "machines": markdown,
     "scenario-keys": lambda: "\n".join(scenario_keys()) + "\n",
+    "sac-keys": lambda: "\n".join(sac_keys()) + "\n",
+    "sac-faults": lambda: "\n".join(variants(sac.SacFault, scenario._Fault)) + "\n",
     "steps": lambda: "\n".join(variants(scenario.Step, scenario._Step)) + "\n",
     "faults": lambda: "\n".join(variants(scenario.Fault, scenario._Fault)) + "\n",
     "trace-columns": lambda: "\n".join(columns()) + "\n",

@@ -168,12 +168,33 @@ def forming() -> Story:
     return story
 
 
+def taking_turns() -> Story:
+    """Single active consumers of one stream: a step-down of 1 s, a crash of 3 s, and two at once for 2 s."""
+    story = Story("d", "delta")
+
+    def moves(t: float, host: str, before: str, after: str) -> None:
+        story.add(t, "member.state", f"{host}/orders", (0,), state_from=before, state_to=after)
+
+    moves(1, "c1", "ACTIVATING", "ACTIVE")
+    moves(5, "c1", "ACTIVE", "STEPPING_DOWN")
+    moves(6, "c1", "STEPPING_DOWN", "WAITING")
+    moves(7, "c2", "ACTIVATING", "ACTIVE")
+    story.add(10, "host", "c2", detail="crash")
+    moves(13, "c3", "ACTIVATING", "ACTIVE")
+    moves(20, "c1", "ACTIVATING", "ACTIVE")
+    moves(22, "c3", "ACTIVE", "LOST")
+    story.add(22, "callback.begin", "c3/orders", (0,), detail="lost")
+    story.add(30, "run.end")
+    return story
+
+
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     folder = tmp_path_factory.mktemp("stories")
     healthy().write(folder)
     broken().write(folder)
     forming().write(folder)
+    taking_turns().write(folder)
     return analyze(folder)
 
 
@@ -223,7 +244,13 @@ def test_two_owners_are_counted(tables: Tables) -> None:
     assert [(row["scenario"], row["count"], row["seconds"]) for row in tables["two_owners"]] == [
         ("alpha", 0, 0.0),
         ("beta", 1, 2.0),
+        ("delta", 1, 2.0),
     ]
+
+
+def test_turns_of_single_active_consumers_are_told_as_owners_are(tables: Tables) -> None:
+    found = {row["cause"]: (row["count"], row["max"]) for row in rows(tables, "downtime", "delta")}
+    assert found == {"all": (2, 3.0), "stepped down": (1, 1.0), "crash": (1, 3.0)}
 
 
 def test_residency_adds_up(tables: Tables) -> None:
@@ -247,6 +274,7 @@ def test_runs_without_summaries_are_counted_from_their_traces(tables: Tables) ->
     assert [(row["scenario"], row["runs"], row["violations"], row["traced"]) for row in tables["runs"]] == [
         ("alpha", 1, 0, 1),
         ("beta", 1, 1, 1),
+        ("delta", 1, 0, 1),
         ("gamma", 1, 0, 1),
     ]
 
