@@ -18,8 +18,12 @@ from fencepost.simulation.faults.plan import Plan, draw
 from fencepost.simulation.nodes.world import World, quiet_us
 from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.sac.run import SacRun, prepare
+from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.streams.run import StreamsRun
+from fencepost.simulation.streams.run import prepare as prepare_streams
 from fencepost.simulation.trace.chronicle import Chronicle
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
 from fencepost.simulation.trace.schema import Kind
@@ -99,7 +103,7 @@ class _KafkaRun:
 
 
 def run(
-    scenario: Scenario | SacScenario,
+    scenario: AnyScenario,
     seed: int,
     *,
     plan: Plan | None = None,
@@ -169,25 +173,27 @@ def run(
     )
 
 
-def plan_of(scenario: Scenario | SacScenario, seed: int) -> Plan:
+def plan_of(scenario: AnyScenario, seed: int) -> Plan:
     """What the seed draws for the scenario."""
-    if isinstance(scenario, SacScenario):
+    if isinstance(scenario, SacScenario | StreamsScenario):
         return draw(scenario, Streams(seed), scenario.quiet_us)
     config = GroupCoordinatorConfig.from_properties(scenario.config)
     return draw(scenario, Streams(seed), quiet_us(scenario, config))
 
 
 def _prepared(
-    scenario: Scenario | SacScenario,
+    scenario: AnyScenario,
     seed: int,
     plan: Plan,
     loop: VirtualLoop,
     recorder: Recorder,
     *,
     checkers: Iterable[Any] | None,
-) -> _KafkaRun | SacRun:
+) -> _KafkaRun | SacRun | StreamsRun:
     if isinstance(scenario, SacScenario):
         return prepare(scenario, seed, plan, loop, recorder, observers=checkers or ())
+    if isinstance(scenario, StreamsScenario):
+        return prepare_streams(scenario, seed, plan, loop, recorder)
     return _KafkaRun(scenario, seed, plan, loop, recorder, checkers=checkers)
 
 

@@ -273,6 +273,77 @@ _ALL: Final = (
         "Once faults end each group has one active consumer, the right one, and it knows.",
         "RabbitMQ's stream coordinator, Single Active Consumer",
     ),
+    # Streams applications.
+    Invariant(
+        "streams-transitions",
+        "Threads and clients move along their tables; what they refuse is refused there.",
+        "KIP-457, KIP-696",
+    ),
+    Invariant(
+        "streams-terminal",
+        "ERROR and NOT_RUNNING are left never, and come after their PENDING states.",
+        "KIP-696",
+    ),
+    Invariant(
+        "streams-closed",
+        "At its end a client's threads are dead, its services stopped, nothing is locked.",
+        "KIP-671, KIP-696",
+    ),
+    Invariant(
+        "streams-error-cause",
+        "PENDING_ERROR follows an answer of the handler, or what the group has said.",
+        "KIP-696",
+    ),
+    Invariant(
+        "streams-error-due",
+        "A client whose handler answered SHUTDOWN_CLIENT, or failed, shuts down.",
+        "KIP-671",
+    ),
+    Invariant(
+        "streams-live-threads",
+        "As many threads live as were started, added and replaced, less those removed.",
+        "KIP-671, KIP-663",
+    ),
+    Invariant(
+        "streams-dead-left",
+        "A thread that is dead has closed its member.",
+        "KAFKA-12738",
+    ),
+    Invariant(
+        "streams-derived",
+        "The client's state is what its threads' states make it.",
+        "KIP-457; KAFKA-14717",
+    ),
+    Invariant(
+        "streams-reconnects",
+        "A thread that is connected again goes back to where it was.",
+        "KIP-457",
+    ),
+    Invariant(
+        "streams-listener",
+        "The listener hears every step of the client, in its order.",
+        "KAFKA-16955, KAFKA-6621",
+    ),
+    Invariant(
+        "streams-shutdown-cause",
+        "The group tells nobody to shut down unless a handler asked for it.",
+        "KIP-1071, Status",
+    ),
+    Invariant(
+        "streams-shutdown-reaches",
+        "A shutdown brings every client that can be reached to ERROR in time.",
+        "KIP-671",
+    ),
+    Invariant(
+        "streams-at-least-once",
+        "No record is skipped, and no offset committed before its record is processed.",
+        "KAFKA-15429",
+    ),
+    Invariant(
+        "streams-settles",
+        "Once faults end clients run, and the group has exactly their threads as members.",
+        "KIP-1071, Reconciliation",
+    ),
 )
 
 INVARIANTS: Final[Mapping[str, Invariant]] = {invariant.name: invariant for invariant in _ALL}
@@ -288,6 +359,7 @@ def _yes(note: str) -> RealJudgement:
 
 _REQUEST: Final = _no("Requests to the broker are in no record.")
 _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
+_NO_APPLICATION: Final = _no("The members of a real run are consumers.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _ON_REAL: Final[Mapping[str, RealJudgement]] = {
@@ -311,6 +383,7 @@ _ON_REAL: Final[Mapping[str, RealJudgement]] = {
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
     **dict.fromkeys(("sac-one-active", "sac-exclusive", "sac-stale-node", "sac-settled"), _NO_STREAMS),
+    **{name: _NO_APPLICATION for name in INVARIANTS if name.startswith("streams-")},
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,

@@ -21,8 +21,7 @@ from fencepost.simulation.scenarios.load import DEFAULT, load_any
 if TYPE_CHECKING:
     from fencepost.simulation.faults.plan import Plan
     from fencepost.simulation.run import RunResult
-    from fencepost.simulation.scenarios.sac import SacScenario
-    from fencepost.simulation.scenarios.scenario import Scenario
+    from fencepost.simulation.scenarios.kinds import AnyScenario
     from fencepost.simulation.trace.recorder import TraceWriter
 
 
@@ -112,7 +111,7 @@ def _keep(
 
 
 def play(
-    scenario: Scenario | SacScenario,
+    scenario: AnyScenario,
     seed: int,
     *,
     plan: Plan | None = None,
@@ -142,7 +141,7 @@ def play(
 
 def print_run(
     result: RunResult,
-    scenario: Scenario | SacScenario,
+    scenario: AnyScenario,
     command: str,
     trace: Path | None,
     report: Path | None,

@@ -14,9 +14,8 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.plan import Plan
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import RunResult, plan_of, run
+from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import loads_any, read
-from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.trace.recorder import TraceWriter
 
 FORMAT: Final = 1
@@ -42,7 +41,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mutant: str = ""
     """A known bug that the code had, if it was put back for this run."""
 
-    def loaded(self) -> Scenario | SacScenario:
+    def loaded(self) -> AnyScenario:
         """The scenario.
 
         :raises FencepostError: if something in it is wrong.

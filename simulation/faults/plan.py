@@ -12,10 +12,10 @@ import random
 import msgspec
 
 from fencepost.simulation.scenarios import scenario as s
-from fencepost.simulation.scenarios.sac import NodeSplit, SacFault, SacScenario
+from fencepost.simulation.scenarios.kinds import AnyScenario
+from fencepost.simulation.scenarios.sac import NodeSplit, SacFault
 from fencepost.simulation.scenarios.streams import (
     StreamsFault,
-    StreamsScenario,
     ThreadChange,
     ThreadException,
 )
@@ -92,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How many hosts there are at most."""
 
 
-def draw(scenario: s.Scenario | SacScenario | StreamsScenario, streams: Streams, quiet_us: int) -> Plan:
+def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Plan:
     """The plan of a seed. Each fault and each step of the scenario has a stream of its own."""
     length = scenario.duration.us
     faults_end = max(length - quiet_us, length // 2)
@@ -123,7 +123,7 @@ def draw(scenario: s.Scenario | SacScenario | StreamsScenario, streams: Streams,
     return Plan(entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most)
 
 
-def _scaled(scenario: s.Scenario | SacScenario | StreamsScenario, step: s.Scale) -> int:
+def _scaled(scenario: AnyScenario, step: s.Scale) -> int:
     if step.members is not None:
         return step.members
     assert step.factor is not None

@@ -15,6 +15,7 @@ from fencepost.simulation.run import run
 from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.world.observers import Observer, Violation
 
 Survivors: TypeAlias = dict[tuple[str, tuple[str, ...], int], bool]
@@ -64,14 +65,16 @@ class _SacCollector(SacObserver):
 def violations_of(scenario: str, seed: int, overrides: Iterable[str] = ()) -> list[Violation]:
     """What the checkers report in one run. A run that a bug brings down has reported until then."""
     loaded = load_any(scenario, overrides=overrides)
-    collector: _Collector | _SacCollector
+    collector: _Collector | _SacCollector = _Collector()
     try:
-        if isinstance(loaded, SacScenario):
+        if isinstance(loaded, StreamsScenario):
+            collector.violations = run(loaded, seed).violations
+        elif isinstance(loaded, SacScenario):
             collector = _SacCollector()
             run(loaded, seed, checkers=[collector])
         else:
-            collector = _Collector()
-            run(loaded, seed, checkers=[*all_checkers(), collector])
+            own = collector = _Collector()
+            run(loaded, seed, checkers=[*all_checkers(), own])
     except Exception as error:
         collector.violations.append(
             Violation(invariant="run-broke-off", seq=-1, t_us=-1, message=f"{type(error).__name__}: {error}")

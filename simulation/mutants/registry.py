@@ -11,7 +11,16 @@ from fencepost.simulation.mutants.mutant import Mutant
 from fencepost.simulation.mutants.sac import SAC_MUTANTS
 from fencepost.simulation.mutants.sleepers import SLEEPERS
 from fencepost.simulation.mutants.slips import SLIPS
+from fencepost.simulation.mutants.streams import STREAMS_MUTANTS
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
-    mutant.name: mutant for mutant in (*COORDINATOR_MUTANTS, *MEMBER_MUTANTS, *SLIPS, *SLEEPERS, *SAC_MUTANTS)
+    mutant.name: mutant
+    for mutant in (
+        *COORDINATOR_MUTANTS,
+        *MEMBER_MUTANTS,
+        *SLIPS,
+        *SLEEPERS,
+        *SAC_MUTANTS,
+        *STREAMS_MUTANTS,
+    )
 }

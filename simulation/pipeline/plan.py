@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import load_any
-from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.scenario import Scenario
 
 _OPTIONS = ("members", "partitions", "duration")
 """Parameters that `simulate` has options for; all others are keys of `--set`."""
@@ -26,7 +25,7 @@ class Cell(msgspec.Struct, frozen=True):
     source: str
     """How the user named it: a name of the library, or a file."""
     parameters: dict[str, str]
-    scenario: Scenario | SacScenario
+    scenario: AnyScenario
 
     @property
     def prefix(self) -> str:
@@ -113,7 +112,7 @@ def cells_of(scenarios: Sequence[str], grid: Mapping[str, Sequence[str]]) -> tup
     return tuple(cells)
 
 
-def _load(source: str, parameters: Mapping[str, str]) -> Scenario | SacScenario:
+def _load(source: str, parameters: Mapping[str, str]) -> AnyScenario:
     counts = {key: _count(key, parameters[key]) for key in ("members", "partitions") if key in parameters}
     return load_any(
         source,

@@ -9,8 +9,10 @@ from typing import TypeAlias
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.scenarios import scenario as s
+from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.values import Moment
 
 Mistake: TypeAlias = tuple[Path, str]
@@ -18,11 +20,14 @@ Mistake: TypeAlias = tuple[Path, str]
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def first_mistake(scenario: s.Scenario | SacScenario) -> Mistake | None:
+def first_mistake(scenario: AnyScenario) -> Mistake | None:
     """Where the first mistake is, and what was expected there; None if there is none."""
     if isinstance(scenario, SacScenario):
         found = (_sac_lengths(scenario), _streams(scenario), _steps(scenario), _faults(scenario))
         return next((mistake for mistakes in found for mistake in mistakes), None)
+    if isinstance(scenario, StreamsScenario):
+        checked = (_streams_lengths(scenario), _topics(scenario), _properties(scenario), _faults(scenario))
+        return next((mistake for mistakes in checked for mistake in mistakes), None)
     for checks in (_lengths, _topics, _group, _config, _steps, _topic_steps, _faults):
         for mistake in checks(scenario):
             return mistake
@@ -64,7 +69,20 @@ def _streams(scenario: SacScenario) -> Iterator[Mistake]:
         names.add(stream.name)
 
 
-def _topics(scenario: s.Scenario) -> Iterator[Mistake]:
+def _streams_lengths(scenario: StreamsScenario) -> Iterator[Mistake]:
+    positive = {
+        ("duration",): scenario.duration,
+        ("group", "rebalance_timeout"): scenario.group.rebalance_timeout,
+        ("network", "request_timeout"): scenario.network.request_timeout,
+        ("application", "poll"): scenario.application.poll,
+        ("application", "commit_interval"): scenario.application.commit_interval,
+    }
+    for path, duration in positive.items():
+        if duration.ms < 1:
+            yield path, f"expected at least 1ms, got {duration}"
+
+
+def _topics(scenario: s.Scenario | StreamsScenario) -> Iterator[Mistake]:
     names: set[str] = set()
     for index, topic in enumerate(scenario.topics):
         if not _TOPIC_NAME.fullmatch(topic.name) or topic.name in (".", ".."):
@@ -96,20 +114,27 @@ def _pattern_mistake(pattern: str) -> str | None:
     return None
 
 
-def _config(scenario: s.Scenario) -> Iterator[Mistake]:
+def _properties(scenario: s.Scenario | StreamsScenario) -> Iterator[Mistake]:
     try:
-        config = GroupCoordinatorConfig.from_properties(scenario.config)
+        GroupCoordinatorConfig.from_properties(scenario.config)
     except FencepostError as error:
         named = [key for key in scenario.config if key in str(error)]
         yield ("config", *named[:1]), str(error).removeprefix(f"{''.join(named[:1])}: ")
+
+
+def _config(scenario: s.Scenario) -> Iterator[Mistake]:
+    mistakes = list(_properties(scenario))
+    if mistakes:
+        yield from mistakes
         return
+    config = GroupCoordinatorConfig.from_properties(scenario.config)
     assignor = scenario.group.assignor
     if assignor is not None and assignor not in config.group_consumer_assignors:
         allowed = ", ".join(config.group_consumer_assignors)
         yield ("group", "assignor"), f"expected one of {allowed}, got {assignor!r}"
 
 
-def _steps(scenario: s.Scenario | SacScenario) -> Iterator[Mistake]:
+def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
     for index, step in enumerate(scenario.steps):
         yield from _inside(scenario, ("steps", index, "at"), step.at)
         if isinstance(step, s.RollingRestart | s.Scale | s.Subscribe):
@@ -147,7 +172,7 @@ def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
                 counts[step.name] = max(step.partitions, counts[step.name])
 
 
-def _faults(scenario: s.Scenario | SacScenario) -> Iterator[Mistake]:
+def _faults(scenario: AnyScenario) -> Iterator[Mistake]:
     length = scenario.duration.us
     for index, fault in enumerate(scenario.faults):
         path: Path = ("faults", index)
@@ -163,6 +188,6 @@ def _faults(scenario: s.Scenario | SacScenario) -> Iterator[Mistake]:
             yield (*path, "until"), "the window ends before it begins"
 
 
-def _inside(scenario: s.Scenario | SacScenario, path: Path, moment: Moment) -> Iterator[Mistake]:
+def _inside(scenario: AnyScenario, path: Path, moment: Moment) -> Iterator[Mistake]:
     if moment.within(scenario.duration.us) > scenario.duration.us:
         yield path, f"expected a time within the run's {scenario.duration}"

@@ -12,15 +12,17 @@ import tomllib
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.scenarios import check
+from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path, line_of, lines_of
 from fencepost.simulation.scenarios.sac import SacFault, SacScenario, SacStep
 from fencepost.simulation.scenarios.scenario import Fault, Scenario, Step
+from fencepost.simulation.scenarios.streams import StreamsFault, StreamsScenario
 from fencepost.simulation.scenarios.values import decode_value
 
 DEFAULT = "rolling-deploy"
@@ -46,13 +48,17 @@ _LONGEST_SHOWN = 60
 class _Model(NamedTuple):
     """What a file of one kind may hold."""
 
-    scenario: type[Scenario | SacScenario]
+    scenario: type[AnyScenario]
     faults: Any
     steps: Any
 
 
 _KAFKA = _Model(Scenario, Fault, Step)
-_MODELS: Mapping[object, _Model] = {None: _KAFKA, "sac": _Model(SacScenario, SacFault, SacStep)}
+_MODELS: Mapping[object, _Model] = {
+    None: _KAFKA,
+    "sac": _Model(SacScenario, SacFault, SacStep),
+    "streams": _Model(StreamsScenario, StreamsFault, None),
+}
 """By the file's key `protocol`."""
 
 
@@ -63,7 +69,7 @@ class LibraryEntry(NamedTuple):
     summary: str
     world: str
     protocol: str
-    """`consumer` for groups of KIP-848, `sac` for single active consumers."""
+    """`consumer` for groups of KIP-848, `sac` for single active consumers, `streams` for applications."""
 
 
 def library() -> list[LibraryEntry]:
@@ -71,7 +77,7 @@ def library() -> list[LibraryEntry]:
     entries = []
     for path in sorted(LIBRARY.glob("*.toml")):
         scenario = load_any(path.stem)
-        protocol = scenario.protocol if isinstance(scenario, SacScenario) else "consumer"
+        protocol = "consumer" if isinstance(scenario, Scenario) else scenario.protocol
         entries.append(LibraryEntry(path.stem, scenario.summary, "simulated", protocol))
     return entries
 
@@ -101,10 +107,9 @@ def load(
         duration=duration,
         option=option,
     )
-    if isinstance(found, SacScenario):
-        raise FencepostError(
-            f"{name_or_path} is about single active consumers: `simulate` and `campaign` run it"
-        )
+    if not isinstance(found, Scenario):
+        about = "single active consumers" if isinstance(found, SacScenario) else "Streams applications"
+        raise FencepostError(f"{name_or_path} is about {about}: `simulate` and `campaign` run it")
     return found
 
 
@@ -116,7 +121,7 @@ def load_any(
     partitions: int | None = None,
     duration: str | None = None,
     option: str = "--set",
-) -> Scenario | SacScenario:
+) -> AnyScenario:
     """As `load`, of any kind; `partitions` are shared among the super streams of single active consumers.
 
     :raises FencepostError: if there is no such scenario, or something in it is wrong.
@@ -174,7 +179,7 @@ def loads_any(
     name: str = "scenario",
     overrides: Iterable[str] = (),
     partitions: int | None = None,
-) -> Scenario | SacScenario:
+) -> AnyScenario:
     """As `loads`, of any kind.
 
     :raises FencepostError: if something in it is wrong.
@@ -185,7 +190,7 @@ def loads_any(
 
 def _scenario(
     text: str, source: str, name: str, overrides: Iterable[_Override], partitions: tuple[int, str] | None
-) -> Scenario | SacScenario:
+) -> AnyScenario:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -385,7 +390,10 @@ def _keys_at(raw: Any, path: Path) -> list[str]:
     return [*(["kind"] if kind.__struct_config__.tag else []), *keys]
 
 
-def _with_partitions(scenario: Scenario, total: int, shown: str) -> Scenario:
+T = TypeVar("T", bound=Scenario | StreamsScenario)
+
+
+def _with_partitions(scenario: T, total: int, shown: str) -> T:
     """The scenario with so many partitions in all, shared among the topics in proportion."""
     if total < len(scenario.topics):
         raise FencepostError(f"{shown}: expected at least {len(scenario.topics)}, one for each topic")

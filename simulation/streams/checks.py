@@ -1,6 +1,6 @@
 """What must hold of clients, of their threads, and of an application that is shut down.
 
-The names of invariants are listed in `INVARIANTS`; findings go to the world's violations.
+The invariants are in the catalogue of all checkers; findings go to the world's violations.
 """
 
 from __future__ import annotations
@@ -22,24 +22,6 @@ from fencepost.simulation.streams.failures import Injected, shuts_down
 
 if TYPE_CHECKING:
     from fencepost.simulation.streams.client import ClientHost
-
-INVARIANTS: Final[Mapping[str, str]] = {
-    "streams-transitions": "Threads and clients move along their tables; what they refuse is refused there.",
-    "streams-terminal": "ERROR and NOT_RUNNING are left never, and come after their PENDING states.",
-    "streams-closed": "At its end a client's threads are dead, its services stopped, nothing is locked.",
-    "streams-error-cause": "PENDING_ERROR follows an answer of the handler, or what the group has said.",
-    "streams-error-due": "A client whose handler answered SHUTDOWN_CLIENT, or failed, shuts down.",
-    "streams-live-threads": "As many threads live as were started, added and replaced, less those removed.",
-    "streams-dead-left": "A thread that is dead has closed its member.",
-    "streams-derived": "The client's state is what its threads' states make it.",
-    "streams-reconnects": "A thread that is connected again goes back to where it was.",
-    "streams-listener": "The listener hears every step of the client, in its order.",
-    "streams-shutdown-cause": "The group tells nobody to shut down unless a handler asked for it.",
-    "streams-shutdown-reaches": "A shutdown brings every client that can be reached to ERROR in time.",
-    "streams-at-least-once": "No record is skipped, and no offset committed before its record is processed.",
-    "streams-settles": "In the end clients run, and the group has exactly their threads as members.",
-}
-"""What each of them says."""
 
 _TABLES: Final[Mapping[Level, StateTable[Any, Any]]] = {
     Level.CLIENT: STREAM_CLIENT,

@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.streams import (
 from fencepost.member.streams.actions import Level, Moved, Refused
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
+from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.checks import ClientChecker, Progress
@@ -162,7 +163,11 @@ class StreamsWorld:
     # -- what is told -------------------------------------------------------------------------------------
 
     def report(self, invariant: str, message: str) -> None:
-        """Take a finding down, unless there were enough of its kind."""
+        """Take a finding down, unless there were enough of its kind.
+
+        :raises KeyError: if the catalogue has no such invariant.
+        """
+        INVARIANTS[invariant]
         now = self.loop.now_us
         if sum(each.invariant == invariant for each in self.violations) < REPORTS_PER_INVARIANT:
             self.recorder.add(now, "", Kind.VIOLATION.value, error=invariant, detail=message)

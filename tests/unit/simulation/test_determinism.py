@@ -16,8 +16,8 @@ SEEDS = 8
 _DIGESTS = """
 import sys
 from fencepost.simulation.run import run
-from fencepost.simulation.scenarios.load import load
-scenario = load(sys.argv[1])
+from fencepost.simulation.scenarios.load import load_any
+scenario = load_any(sys.argv[1])
 for seed in range(int(sys.argv[2])):
     print(seed, run(scenario, seed).digest)
 """
