@@ -14,7 +14,6 @@ from fencepost.coordinator.journal.sqlite import JournalFailed, SqliteJournal
 from fencepost.coordinator.protocol.cluster_records import ClusterRecord
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.sac_records import SacRecord
 from fencepost.coordinator.protocol.transaction_records import TransactionRecord
 from fencepost.coordinator.server.gate import Gate
 
@@ -69,10 +68,6 @@ class Storage:
     def transaction_records(self) -> Iterator[TransactionRecord]:
         """The records of transactional ids."""
         return (record for record in self._all() if isinstance(record, TransactionRecord))
-
-    def sac_records(self) -> Iterator[SacRecord]:
-        """The records of single active consumers."""
-        return (record for record in self._all() if isinstance(record, SacRecord))
 
     def batches(self) -> Iterator[tuple[str, int, bytes]]:
         """Topic id, partition and batch, of all logs in the order in which they were appended."""
