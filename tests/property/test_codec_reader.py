@@ -54,6 +54,8 @@ def _one(plain, field, rng):
         return rng.random() < 0.5
     if kind.startswith("timedelta"):
         return datetime.timedelta(milliseconds=rng.randrange(-1, 2**31 - 1))
+    if kind.startswith("uint"):
+        return rng.randrange(2 ** int(kind.removeprefix("uint")))
     bits = int(kind.removeprefix("int")) - 1
     return rng.choice([0, -1, 1, 2**bits - 1, -(2**bits), rng.randrange(2**bits)])
 
