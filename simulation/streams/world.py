@@ -90,6 +90,8 @@ class StreamsWorld:
         self.asked_us: int | None = None
         """When a handler asked for the application to be shut down, first."""
         self._coordinator_changed_us = 0
+        self._emptied_us = 0
+        """When the group had no members: with the last one the coordinator forgets what was asked of it."""
         self._group_epoch = 0
 
     # -- what happens -------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ class StreamsWorld:
         if injected is not None and injected.answer == "SHUTDOWN_APPLICATION":
             if self.asked_us is None:
                 self.asked_us = self.loop.now_us
-            self._expect_error(host)
+            self._expect_error(host, asked=True)
 
     def expect(self, host: ClientHost, threads: int) -> None:
         """So many live threads more, or less, are wanted of a client."""
@@ -279,21 +281,24 @@ class StreamsWorld:
         if group is not None and group.group_epoch != self._group_epoch:
             self._group_epoch = group.group_epoch
             self.rebalances += 1
+        if group is None or not group.members:
+            self._emptied_us = self.loop.now_us
         if event.shutdown_application and reply.error_code is ErrorCode.NONE:
             for host in self.clients.values():
                 self._expect_error(host)
 
-    def _expect_error(self, host: ClientHost) -> None:
-        """From now on this client has the bound's time to come to ERROR."""
+    def _expect_error(self, host: ClientHost, *, asked: bool = False) -> None:
+        """From now on this client, perhaps the one that has asked, has the bound's time to be in ERROR."""
         if not host.ended:
             due = self.loop.now_us + self.scenario.bound_us
-            self.loop.schedule(due, self._error_due, (host, host.generation, self.loop.now_us))
+            self.loop.schedule(due, self._error_due, (host, host.generation, self.loop.now_us, asked))
 
-    def _error_due(self, due: tuple[ClientHost, int, int]) -> None:
-        host, generation, since_us = due
+    def _error_due(self, due: tuple[ClientHost, int, int, bool]) -> None:
+        host, generation, since_us, asked = due
         undisturbed = (
             self.unreachable.get(host.name, -1) < since_us and self._coordinator_changed_us < since_us
         )
+        undisturbed = undisturbed and (asked or self._emptied_us < since_us)
         if host.generation == generation and undisturbed and host.engine is not None:
             state = host.engine.client.state
             self.report(
