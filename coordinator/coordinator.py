@@ -210,6 +210,7 @@ class GroupCoordinator:
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self.consumer.resolution_ended(effect.group_id)
+        self.streams.discard(outcome.records)
         return self.classic.discard(code, self.soft.now_ms)
 
     def unload(self) -> tuple[Effect, ...]:

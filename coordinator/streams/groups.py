@@ -75,6 +75,13 @@ class StreamsGroups:
         """Start all timers with their full length."""
         self.soft.rebuild(self._groups, now_ms)
 
+    def discard(self, records: Iterable[Record]) -> None:
+        """Tell that these records were not written: what was seen for them is to be looked at again."""
+        for group_id in {record.key.group_id: None for record in records}:
+            soft = self.soft.groups.get(group_id)
+            if soft is not None:
+                soft.configured = None
+
     # Configuration
 
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:

@@ -23,7 +23,7 @@ from fencepost.simulation.conform.wire import Connection
 CLIENT_ID = "fencepost-conform"
 _VISIBLE_S = 10.0
 _POLL_S = 0.01
-_CONFIGURED_S = 0.3
+_CONFIGURED_S = 0.1
 """A group coordinator hears of settings a little later than who changed them."""
 
 VERSIONS: Mapping[int, int] = {
@@ -196,12 +196,29 @@ class Judge:
             await asyncio.sleep(_POLL_S)
 
     async def configure_group(self, group_id: str, values: Mapping[str, str]) -> ErrorCode:
-        """IncrementalAlterConfigs for one group."""
+        """IncrementalAlterConfigs for one group, once the brokers know it."""
         call = AlterConfigsCall(resource_type=administration.ResourceType.GROUP, name=group_id, values=values)
         reply = await self._ask(INCREMENTAL_ALTER_CONFIGS, call)
-        await asyncio.sleep(_CONFIGURED_S)
         code: ErrorCode = reply.error_code
+        if code is ErrorCode.NONE:
+            await self._until_configured(group_id, values)
+        await asyncio.sleep(_CONFIGURED_S)
         return code
+
+    async def _until_configured(self, group_id: str, values: Mapping[str, str]) -> None:
+        resource = administration.ConfigResource(
+            resource_type=administration.ResourceType.GROUP, name=group_id, keys=tuple(values)
+        )
+        request = administration.DescribeConfigsRequest(resources=(resource,))
+        deadline = asyncio.get_running_loop().time() + _VISIBLE_S
+        while True:
+            reply: administration.DescribeConfigsResponse = await self._ask(ApiKey.DESCRIBE_CONFIGS, request)
+            told = {entry.name: entry.value for entry in reply.resources[0].entries}
+            if all(told.get(name) == value for name, value in values.items()):
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise EnvironmentLacks(f"the broker does not tell of its change of group {group_id}")
+            await asyncio.sleep(_POLL_S)
 
 
 async def configuration(admin: Asking) -> GroupCoordinatorConfig:

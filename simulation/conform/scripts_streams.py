@@ -150,6 +150,9 @@ def _shutdown() -> list[Step]:
         StreamsBeat(member="B", epoch=-1),
         StreamsBeat(member="C", epoch=-1),
         join("A"),
+        StreamsBeat(member="A", epoch=-1),
+        StreamsBeat(member="stranger", epoch=-1, shutdown=True),
+        join("B"),
     ]
 
 

@@ -323,8 +323,6 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         members = set() if self.group is None else set(self.group.members)
         running = {key.member_id for key in streams.soft.timers if key.kind is not TimerKind.INITIAL}
         assert running <= members
-        if self.group is not None and not members:
-            assert streams.soft.groups[GROUP].shutdown_requested_by is None
 
     @invariant()
     def a_target_of_a_group_that_is_not_ready_is_empty(self) -> None:

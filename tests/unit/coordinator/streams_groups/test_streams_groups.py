@@ -24,6 +24,7 @@ from fencepost.coordinator.protocol.streams import (
     TopicPartitions,
     Topology,
 )
+from fencepost.coordinator.runtime import AppendFailed
 from fencepost.coordinator.streams.states import MemberState, StreamsGroupState
 
 ALL = {"0": (0, 1, 2, 3)}
@@ -379,6 +380,17 @@ class TestShutdown:
         scene.beat("a", 2)
         assert scene.statuses() == ["SHUTDOWN_APPLICATION"]
 
+    def test_even_of_a_group_that_is_empty(self, scene):
+        """It lasts until the next members are gone."""
+        scene.join("a")
+        scene.beat("a", -1)
+        assert scene.beat("a", -1, shutdown_application=True).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+        scene.join("b")
+        assert scene.statuses() == ["SHUTDOWN_APPLICATION"]
+        scene.beat("b", -1)
+        scene.join("c")
+        assert scene.statuses() == []
+
     def test_a_fenced_heartbeat_requests_nothing(self, scene):
         scene.join("a")
         assert scene.error("a", 7, shutdown_application=True) is ErrorCode.FENCED_MEMBER_EPOCH
@@ -396,6 +408,13 @@ class TestShutdown:
         scene.reload()
         scene.beat("a", epoch)
         assert scene.statuses() == []
+
+
+class Full:
+    """A journal that takes nothing."""
+
+    def append(self, records):
+        raise AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, "told to fail")
 
 
 class TestDelays:
@@ -424,6 +443,17 @@ class TestDelays:
         scene.after(1_000)
         assert scene.beat("b", 2).member_epoch == 3
         assert scene.statuses() == []
+
+    def test_topics_that_were_found_for_records_that_were_lost_are_looked_for_again(self, scenes):
+        scene = scenes(group_streams_initial_rebalance_delay_ms=3_000)
+        scene.join("a")
+        scene.topics(**{"in": 4})
+        scene.runtime.journal = Full()
+        assert scene.beat("a", 1).error_code is ErrorCode.NOT_COORDINATOR
+        scene.runtime.journal = scene.journal
+        scene.after(3_000)
+        assert not any(scene.group.targets.values())
+        assert scene.beat("a", 1).tasks == Tasks(ALL)
 
     def test_a_wait_ends_with_a_group_that_is_deleted(self, scenes):
         scene = scenes(group_streams_initial_rebalance_delay_ms=3_000)
