@@ -98,10 +98,10 @@ class StreamsHeartbeats:
 
     def response(self, response: StreamsGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
         """What the member's machine is told; what it has no use for is kept here."""
-        if response.status is not None:
-            self.statuses = response.status
         if not response.error_code:
             self._endpoint_epoch = response.endpoint_information_epoch
+            if response.status is not None:
+                self.statuses = response.status
         return ConsumerGroupHeartbeatResponse(
             error_code=response.error_code,
             error_message=response.error_message,
