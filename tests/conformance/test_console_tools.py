@@ -51,13 +51,12 @@ def fetch(folder: pathlib.Path) -> None:
 
 @pytest.fixture
 def run(class_path, kafka_installation):
-    """Runs a tool: its exit code, and what it printed."""
+    """Runs a tool."""
 
-    def run(main: str, *words: str) -> tuple[int, str]:
+    def run(main: str, *words: str) -> subprocess.CompletedProcess[str]:
         command = [str(kafka_installation.java), *QUICK, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
         command += ["-cp", class_path, main, *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
-        return done.returncode, done.stdout + done.stderr
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
 
     return run
 
@@ -67,9 +66,9 @@ def tool(served, run):
     """Runs a tool on the broker, and answers what it printed."""
 
     def on_broker(main: str, *words: str, servers: str | None = "--bootstrap-server") -> str:
-        code, said = run(main, *([servers, served.bootstrap_servers] if servers else ()), *words)
-        assert code == 0, said
-        return said
+        done = run(main, *([servers, served.bootstrap_servers] if servers else ()), *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     return on_broker
 
@@ -209,6 +208,7 @@ def test_a_java_client_logs_in_with_the_right_password_only(run, tmp_path, mecha
                 f'username="alice" password="{password}";\n'
             )
             where = ("--bootstrap-server", kafka.bootstrap_servers, "--command-config", str(file))
-            found, said = run(f"{TOOLS}.TopicCommand", "--list", *where)
-            assert found == code, said
+            done = run(f"{TOOLS}.TopicCommand", "--list", *where)
+            said = done.stdout + done.stderr
+            assert done.returncode == code, said
             assert ("orders" if code == 0 else "Authentication failed") in said
