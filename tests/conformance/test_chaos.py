@@ -199,7 +199,7 @@ async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installati
     rows = Rows()
     scenario = loads(SCENARIO + TOPICS + NETWORK + BROKER)
     async with Cluster() as cluster:
-        result = await run_real(scenario, 2, cluster, duration_us=25 * SECOND, trace=rows)
+        result = await run_real(scenario, 2, cluster, duration_us=30 * SECOND, trace=rows)
     assert result.violations == []
     assert result.records_lost == 0
     assert result.converged
