@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
@@ -332,10 +332,6 @@ class ClassicMembership(Participant):
         commit = Commit(next(self._tokens), kind, offsets, deadline_ms, {})
         self._commits.add(commit)
         return commit
-
-    def _forget_commits(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        for commit in self._commits.forget(partitions):
-            self._commit_ended(commit, commit.lateness, now_ms)
 
     def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
         """Go on with whoever waited for it. A failed commit stops neither a round nor a close."""

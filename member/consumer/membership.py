@@ -8,7 +8,7 @@ and commits, lookups, the leave on its way.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -383,10 +383,6 @@ class Membership(Participant):
         commit = Commit(next(self._tokens), kind, offsets, deadline_ms, ids)
         self._commits.add(commit)
         return commit
-
-    def _forget_commits(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        for commit in self._commits.forget(partitions):
-            self._commit_ended(commit, commit.lateness, now_ms)
 
     def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
         """Go on with whoever waited for it. A failed commit stops neither a pass nor a close."""

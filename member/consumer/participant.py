@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -102,6 +102,11 @@ class Participant(abc.ABC):
     @abc.abstractmethod
     def _has_failed(self) -> bool:
         """Whether the member has stopped for good."""
+
+    def _forget_commits(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Commits of partitions that are gone have nothing more to wait for."""
+        for commit in self._commits.forget(partitions):
+            self._commit_ended(commit, commit.lateness, now_ms)
 
     # -- what the application does -----------------------------------------------------------------------
 
