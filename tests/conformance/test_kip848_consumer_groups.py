@@ -323,7 +323,7 @@ async def test_who_does_not_poll_is_out_and_comes_back(world):
         async with asyncio.timeout(60):
             values = [int((await consumer.getone()).value) for _ in range(4)]
             await until(lambda: consumer.state == "STALE")
-            assert listener.heard[1:] == [("lost", {0, 1})]
+            await until(lambda: listener.heard[1:] == [("lost", {0, 1})])
             while await world.described():
                 pass
             values += [int((await consumer.getone()).value) for _ in range(10)]
