@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
 from fencepost.simulation.nodes.member import MemberStatus
@@ -23,16 +23,14 @@ from fencepost.simulation.world.rules import (
 )
 
 
-class Nemesis:
+class Nemesis(PlanCarrier):
     """The one who disturbs a world."""
 
     def __init__(self, world: Stage, plan: Plan) -> None:
+        super().__init__(world.loop, plan)
         self._world = world
-        self._plan = plan
         self._rng = world.streams.random("nemesis")
-        self._ongoing: dict[int, tuple[str, Callable[[], None]]] = {}
-        self._number = 0
-        self._actions: dict[Kind, Callable[[Entry], None]] = {
+        self._actions = {
             Kind.RESTART: self._restart,
             Kind.START: self._start,
             Kind.STOP: self._stop,
@@ -59,38 +57,10 @@ class Nemesis:
             Kind.LOST_RESPONSE: self._lost_response,
         }
 
-    def begin(self) -> None:
-        """Put the whole plan on the loop."""
-        loop = self._world.loop
-        for entry in self._plan.entries:
-            loop.schedule(entry.at_us, self._act, entry)
-        loop.schedule(self._plan.faults_end_us, self._heal, None)
-
-    def _act(self, entry: Entry) -> None:
-        self._actions[entry.kind](entry)
-
-    # -- bookkeeping --------------------------------------------------------------------------------------
-
     def _tell(self, fault: str, phase: str, detail: str) -> None:
         self._world.tell("on_fault", fault, phase, detail)
 
-    def _lasting(self, entry: Entry, detail: str, end: Callable[[], None]) -> None:
-        """A fault has begun; `end` undoes it when its time is over, or when the quiet phase begins."""
-        self._tell(entry.kind, "begin", detail)
-        self._number += 1
-        self._ongoing[self._number] = (entry.kind, end)
-        loop = self._world.loop
-        loop.schedule(loop.now_us + entry.lasts_us, self._over, self._number)
-
-    def _over(self, number: int) -> None:
-        if (ongoing := self._ongoing.pop(number, None)) is not None:
-            kind, end = ongoing
-            end()
-            self._tell(kind, "end", "")
-
-    def _heal(self, _: object) -> None:
-        for number in list(self._ongoing):
-            self._over(number)
+    def _calm(self) -> None:
         self._world.network.rules.clear()
         self._world.calm()
 

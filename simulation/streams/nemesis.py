@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
 
+from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.streams.client import ClientHost
 from fencepost.simulation.streams.failures import Injected
@@ -12,14 +12,14 @@ from fencepost.simulation.streams.world import StreamsWorld
 from fencepost.simulation.world.rules import Direction, Fate, Matching
 
 
-class StreamsNemesis:
+class StreamsNemesis(PlanCarrier):
     """Does what the plan says, each at its time."""
 
     def __init__(self, world: StreamsWorld, plan: Plan) -> None:
+        super().__init__(world.loop, plan)
         self._world = world
-        self._plan = plan
         self._rng = world.streams.random("nemesis")
-        self._actions: Mapping[Kind, Callable[[Entry], None]] = {
+        self._actions = {
             Kind.THREAD_EXCEPTION: self._exception,
             Kind.THREAD_CHANGE: self._change,
             Kind.CLIENT_CLOSE: self._close,
@@ -32,17 +32,10 @@ class StreamsNemesis:
             Kind.COORDINATOR_CRASH: self._coordinator_crash,
         }
 
-    def begin(self) -> None:
-        """Put the whole plan on the loop."""
-        loop = self._world.loop
-        for entry in self._plan.entries:
-            loop.schedule(entry.at_us, self._act, entry)
-        loop.schedule(self._plan.faults_end_us, self._heal, None)
+    def _tell(self, fault: str, phase: str, detail: str) -> None:
+        self._world.fault(fault, phase, detail)
 
-    def _act(self, entry: Entry) -> None:
-        self._actions[entry.kind](entry)
-
-    def _heal(self, _: object) -> None:
+    def _calm(self) -> None:
         self._world.network.rules.clear()
         now = self._world.loop.now_us
         self._world.unreachable = {name: min(until, now) for name, until in self._world.unreachable.items()}
@@ -63,7 +56,7 @@ class StreamsNemesis:
         for _ in range(entry.partitions):
             injected = Injected(response, where, rng)
             host.injected.append(injected)
-            self._world.fault(entry.kind, "begin", f"{host.name} {injected.answer} {injected.where}")
+            self._tell(entry.kind, "begin", f"{host.name} {injected.answer} {injected.where}")
         for member in host.members.values():
             member.wake()
 
@@ -72,7 +65,7 @@ class StreamsNemesis:
         if host is None or host.engine is None:
             return
         adds = entry.share < 0.5
-        self._world.fault(entry.kind, "begin", f"{host.name} {'adds' if adds else 'removes'} a thread")
+        self._tell(entry.kind, "begin", f"{host.name} {'adds' if adds else 'removes'} a thread")
         if not adds:
             host.remove_thread()
         elif host.engine.client.is_running:
@@ -82,13 +75,13 @@ class StreamsNemesis:
     def _close(self, entry: Entry) -> None:
         host = self._victim(entry)
         if host is not None:
-            self._world.fault(entry.kind, "begin", host.name)
+            self._tell(entry.kind, "begin", host.name)
             host.close()
 
     def _crash(self, entry: Entry) -> None:
         host = self._victim(entry)
         if host is not None:
-            self._world.fault(entry.kind, "begin", host.name)
+            self._tell(entry.kind, "begin", host.name)
             host.crash()
             self._world.restart_later(host)
 
@@ -97,13 +90,13 @@ class StreamsNemesis:
     def _connection_loss(self, entry: Entry) -> None:
         host = self._victim(entry)
         if host is not None:
-            self._world.fault(entry.kind, "begin", host.name)
+            self._tell(entry.kind, "begin", host.name)
             self._world.network.cut_all(host.name)
 
     def _lost(self, entry: Entry) -> None:
         host = self._victim(entry)
         if host is not None:
-            self._world.fault(entry.kind, "begin", host.name)
+            self._tell(entry.kind, "begin", host.name)
             direction = Direction.REQUEST if entry.kind is Kind.LOST_REQUEST else Direction.RESPONSE
             rule = Matching(lambda _: Fate.CUT, members=(host.name,), direction=direction, limit=1)
             self._world.network.rules.append(rule)
@@ -114,7 +107,7 @@ class StreamsNemesis:
         chosen = self._rng.sample(names, max(1, round(len(names) * entry.share)))
         rule = Matching(lambda _: Fate.DROP, members=chosen)
         world.network.rules.append(rule)
-        world.fault(entry.kind, "begin", ", ".join(chosen))
+        self._tell(entry.kind, "begin", ", ".join(chosen))
         ends = world.loop.now_us + entry.lasts_us
         # Who was cut off is known to be heard again only after a request has timed out and gone out again.
         later = ends + world.scenario.network.request_timeout.us
@@ -125,18 +118,18 @@ class StreamsNemesis:
     def _mend(self, rule: Matching) -> None:
         if rule in self._world.network.rules:
             self._world.network.rules.remove(rule)
-            self._world.fault(Kind.PARTITION, "end", "")
+            self._tell(Kind.PARTITION, "end", "")
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
     def _move(self, entry: Entry) -> None:
-        self._world.fault(entry.kind, "begin", "")
+        self._tell(entry.kind, "begin", "")
         self._world.cluster.move()
 
     def _coordinator_crash(self, entry: Entry) -> None:
         leader = self._world.cluster.leader
         if leader is not None and leader.up:
-            self._world.fault(entry.kind, "begin", leader.name)
+            self._tell(entry.kind, "begin", leader.name)
             leader.kill()
             self._world.loop.schedule(self._world.loop.now_us + entry.lasts_us, self._revive, leader)
 

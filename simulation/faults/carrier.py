@@ -1,0 +1,56 @@
+"""What every nemesis does, whatever it disturbs: entries at their times, and an end to all that lasts."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+
+from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.faults.stage import Schedule
+
+
+class PlanCarrier(abc.ABC):
+    """Carries a plan out. A nemesis says in `_actions` how an entry of each kind is done."""
+
+    _actions: Mapping[Kind, Callable[[Entry], None]]
+
+    def __init__(self, schedule: Schedule, plan: Plan) -> None:
+        self._schedule = schedule
+        self._plan = plan
+        self._ongoing: dict[int, tuple[Kind, Callable[[], None]]] = {}
+        self._number = 0
+
+    @abc.abstractmethod
+    def _tell(self, fault: str, phase: str, detail: str) -> None:
+        """Tell the world's observers of a fault."""
+
+    @abc.abstractmethod
+    def _calm(self) -> None:
+        """The quiet phase begins; all that lasted has ended."""
+
+    def begin(self) -> None:
+        """Put the whole plan on the loop."""
+        for entry in self._plan.entries:
+            self._schedule.schedule(entry.at_us, self._act, entry)
+        self._schedule.schedule(self._plan.faults_end_us, self._heal, None)
+
+    def _act(self, entry: Entry) -> None:
+        self._actions[entry.kind](entry)
+
+    def _lasting(self, entry: Entry, detail: str, end: Callable[[], None]) -> None:
+        """A fault has begun; `end` undoes it when its time is over, or when the quiet phase begins."""
+        self._tell(entry.kind, "begin", detail)
+        self._number += 1
+        self._ongoing[self._number] = (entry.kind, end)
+        self._schedule.schedule(self._schedule.now_us + entry.lasts_us, self._over, self._number)
+
+    def _over(self, number: int) -> None:
+        if (ongoing := self._ongoing.pop(number, None)) is not None:
+            kind, end = ongoing
+            end()
+            self._tell(kind, "end", "")
+
+    def _heal(self, _: object) -> None:
+        for number in list(self._ongoing):
+            self._over(number)
+        self._calm()
