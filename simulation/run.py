@@ -233,17 +233,20 @@ class _Failures:
 
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
-    """Members log what they meet; a simulation has its trace for that."""
-    if not structlog.is_configured():
-        yield
-        return
-    before = structlog.get_config()
-    silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
-    structlog.configure(wrapper_class=silent, cache_logger_on_first_use=False)
+    """Members log what they meet, by structlog or the standard library; a simulation has its trace for that."""
+    standard = logging.getLogger("fencepost")
+    level = standard.level
+    before = structlog.get_config() if structlog.is_configured() else None
+    standard.setLevel(logging.CRITICAL + 1)
+    if before is not None:
+        silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
+        structlog.configure(wrapper_class=silent, cache_logger_on_first_use=False)
     try:
         yield
     finally:
-        structlog.configure(**before)
+        standard.setLevel(level)
+        if before is not None:
+            structlog.configure(**before)
 
 
 @contextlib.contextmanager

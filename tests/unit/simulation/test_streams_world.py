@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import structlog
 
 from fencepost.member.application.worker import Worker
 from fencepost.simulation.run import RunResult, run
@@ -72,3 +74,16 @@ def test_a_thread_that_hangs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     result, _ = played("streams-failures", 0, duration="4m")
     assert not result.converged
     assert {violation.invariant for violation in result.violations} >= {"streams-settles"}
+
+
+def test_what_is_simulated_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a word on where logs go they take the standard library; a run has its trace for that."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.reset_defaults()
+    try:
+        with caplog.at_level(logging.DEBUG):
+            run(load_any("streams-failures"), 1)
+    finally:
+        if before is not None:
+            structlog.configure(**before)
+    assert caplog.records == []
