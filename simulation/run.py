@@ -233,7 +233,7 @@ class _Failures:
 
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
-    """Members log what they meet, by structlog or the standard library; a simulation has its trace for that."""
+    """Members log what they meet, by structlog or otherwise; a simulation has its trace for that."""
     standard = logging.getLogger("fencepost")
     level = standard.level
     before = structlog.get_config() if structlog.is_configured() else None
