@@ -6,10 +6,7 @@ A mistake is a FencepostError: the file, the line, the key's path, and what was 
 from __future__ import annotations
 
 import difflib
-import functools
-import re
 import tomllib
-import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple, TypeVar
@@ -19,46 +16,25 @@ import msgspec
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.scenarios import check
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.positions import Path, line_of, lines_of
-from fencepost.simulation.scenarios.sac import SacFault, SacScenario, SacStep
-from fencepost.simulation.scenarios.scenario import Fault, Scenario, Step
-from fencepost.simulation.scenarios.streams import StreamsFault, StreamsScenario
+from fencepost.simulation.scenarios.positions import Path
+from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.scenarios.typed import (
+    Misplaced,
+    Places,
+    parse_toml,
+    read_text,
+    shown,
+    shown_path,
+    typed,
+)
 from fencepost.simulation.scenarios.values import decode_value
 
 DEFAULT = "rolling-deploy"
 LIBRARY = FilePath(__file__).parent / "library"
 
-_STEP = re.compile(r"\.([\w-]+)|\[(\d+)\]")
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.+)`")
-_MISSING_FIELD = re.compile(r"Object missing required field `(.+)`")
-_INVALID_TAG = re.compile(r"Invalid value '(.*)'")
-_EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=|>|<) ([\d.]+))?(?:, got `.+`)?")
-_TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-    "object": "a table",
-    "array": "a list",
-}
-_BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
-_LONGEST_SHOWN = 60
-
-
-class _Model(NamedTuple):
-    """What a file of one kind may hold."""
-
-    scenario: type[AnyScenario]
-    faults: Any
-    steps: Any
-
-
-_KAFKA = _Model(Scenario, Fault, Step)
-_MODELS: Mapping[object, _Model] = {
-    None: _KAFKA,
-    "sac": _Model(SacScenario, SacFault, SacStep),
-    "streams": _Model(StreamsScenario, StreamsFault, None),
-}
+_KINDS: Mapping[object, type[AnyScenario]] = {None: Scenario, "sac": SacScenario, "streams": StreamsScenario}
 """By the file's key `protocol`."""
 
 
@@ -120,23 +96,25 @@ def load_any(
     members: int | None = None,
     partitions: int | None = None,
     duration: str | None = None,
-    option: str = "--set",
+    option: str | Mapping[str, str] = "--set",
 ) -> AnyScenario:
     """As `load`, of any kind; `partitions` are shared among the super streams of single active consumers.
+
+    `option` may differ by key.
 
     :raises FencepostError: if there is no such scenario, or something in it is wrong.
     """
     path, text = read(name_or_path)
 
-    def shown(name: str, value: object) -> str:
-        return f"--{name} {value}" if option == "--set" else f"{option} {name}={value}"
+    def given(name: str, value: object) -> str:
+        return f"--{name} {value}" if option == "--set" else f"{_option(option, name)} {name}={value}"
 
     loaded = [_Override.parse(override, option) for override in overrides]
     if members is not None:
-        loaded.append(_Override(shown("members", members), "group.members", members))
+        loaded.append(_Override(given("members", members), "group.members", members))
     if duration is not None:
-        loaded.append(_Override(shown("duration", duration), "duration", duration))
-    total = None if partitions is None else (partitions, shown("partitions", partitions))
+        loaded.append(_Override(given("duration", duration), "duration", duration))
+    total = None if partitions is None else (partitions, given("partitions", partitions))
     return _scenario(text, str(path), path.stem, loaded, total)
 
 
@@ -146,12 +124,7 @@ def read(name_or_path: str | FilePath) -> tuple[FilePath, str]:
     :raises FencepostError: if there is none, or it can't be read.
     """
     path = _find(name_or_path)
-    try:
-        return path, path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise FencepostError(f"{path}: can't be read: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError:
-        raise FencepostError(f"{path}: can't be read: expected TOML, which is UTF-8 text") from None
+    return path, read_text(path)
 
 
 def loads(
@@ -191,36 +164,29 @@ def loads_any(
 def _scenario(
     text: str, source: str, name: str, overrides: Iterable[_Override], partitions: tuple[int, str] | None
 ) -> AnyScenario:
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FencepostError(f"{source}: not TOML: {error}") from None
+    raw = parse_toml(text, source)
     raw.setdefault("name", name)
     if isinstance(raw.get("config"), dict):
         raw["config"] = _flat(raw["config"])
-    places = _Places(source, lines_of(text))
+    places = _Places(source, text)
     for override in overrides:
         places.overridden.append((_put(raw, override), override.shown))
     protocol = raw.get("protocol")
-    if not isinstance(protocol, str | None) or protocol not in _MODELS:
-        known = ", ".join(str(each) for each in _MODELS if each)
-        raise places.error(("protocol",), f"expected one of {known}, or no such key, got {_shown(protocol)}")
+    if not isinstance(protocol, str | None) or protocol not in _KINDS:
+        known = ", ".join(str(each) for each in _KINDS if each)
+        raise places.error(("protocol",), f"expected one of {known}, or no such key, got {shown(protocol)}")
     try:
-        scenario = msgspec.convert(raw, _model(raw).scenario, dec_hook=decode_value)
-    except msgspec.ValidationError as error:
-        raise places.error(*_explain(raw, str(error))) from None
+        scenario = typed(raw, _KINDS[protocol], decode_value)
+    except Misplaced as mistake:
+        raise places.error(mistake.path, mistake.message) from None
     if partitions is not None:
         if isinstance(scenario, SacScenario):
             scenario = _with_stream_partitions(scenario, *partitions)
         else:
             scenario = _with_partitions(scenario, *partitions)
-    if mistake := check.first_mistake(scenario):
-        raise places.error(*mistake)
+    if found := check.first_mistake(scenario):
+        raise places.error(*found)
     return scenario
-
-
-def _model(raw: Mapping[str, Any]) -> _Model:
-    return _MODELS.get(raw.get("protocol"), _KAFKA)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -257,8 +223,9 @@ class _Override(NamedTuple):
     value: Any
 
     @classmethod
-    def parse(cls, text: str, option: str) -> _Override:
+    def parse(cls, text: str, option: str | Mapping[str, str]) -> _Override:
         key, equals, words = text.partition("=")
+        option = _option(option, key)
         if not equals or not key.strip():
             raise FencepostError(f"{option} {text}: expected KEY=VALUE, such as group.members=12")
         try:
@@ -268,25 +235,26 @@ class _Override(NamedTuple):
         return cls(f"{option} {text}", key.strip(), value)
 
 
-class _Places:
-    """Where things stand: lines of the file, and overrides from outside of it."""
+def _option(option: str | Mapping[str, str], key: str) -> str:
+    return option if isinstance(option, str) else option[key]
 
-    def __init__(self, source: str, lines: Mapping[Path, int]) -> None:
-        self.source = source
-        self.lines = {_with_config_name(path): line for path, line in lines.items()}
+
+class _Places(Places):
+    """Lines of the file, and overrides from outside of it."""
+
+    def __init__(self, source: str, text: str) -> None:
+        super().__init__(source, text)
+        self.lines = {_with_config_name(path): line for path, line in self.lines.items()}
         self.overridden: list[tuple[Path, str]] = []
 
     def error(self, path: Path, message: str) -> FencepostError:
-        shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
         for key, override in reversed(self.overridden):
             inside = path[: len(key)] == key
             around = key[: len(path)] == path and path not in self.lines
             if path and (inside or around):
-                told = "" if path == key else f" {shown}:"
+                told = "" if path == key else f" {shown_path(path)}:"
                 return FencepostError(f"{override}:{told} {message}")
-        line = line_of(self.lines, path)
-        where = self.source if line is None else f"{self.source}:{line}"
-        return FencepostError(f"{where}: {shown}: {message}" if shown else f"{where}: {message}")
+        return super().error(path, message)
 
 
 def _with_config_name(path: Path) -> Path:
@@ -321,73 +289,6 @@ def _nowhere(override: _Override, path: Path, place: Any) -> FencepostError:
         f"; {shown.rpartition('.')[0]} has 0 to {len(place) - 1}" if isinstance(place, list) and place else ""
     )
     return FencepostError(f"{override.shown}: there is no {shown}{there}")
-
-
-def _explain(raw: Mapping[str, Any], error: str) -> tuple[Path, str]:
-    """The path and the message of what msgspec found."""
-    message, _, where = error.rpartition(" - at `$")
-    if not message:
-        message, where = error, ""
-    path: Path = tuple(int(index) if index else name for name, index in _STEP.findall(where))
-    if unknown := _UNKNOWN_FIELD.match(message):
-        known = _keys_at(raw, path)
-        near = difflib.get_close_matches(unknown[1], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-        return (*path, unknown[1]), f"unknown key; {hint}"
-    if missing := _MISSING_FIELD.match(message):
-        return path, f"the key {missing[1]} is missing"
-    if (tag := _INVALID_TAG.match(message)) and path[-1:] == ("kind",):
-        kinds = _kinds(raw, str(path[0]))
-        return path, f"expected one of {', '.join(kinds)}, got {tag[1]!r}"
-    if path == ("config",) and isinstance(raw["config"], dict):
-        wrong = [key for key, value in raw["config"].items() if not isinstance(value, bool | int | str)]
-        path = ("config", *wrong[:1])
-    if expected := _EXPECTED.fullmatch(message):
-        return path, f"expected {_kind_of_value(*expected.groups())}, got {_shown(_value_at(raw, path))}"
-    return path, message[:1].lower() + message[1:].replace("`", "")
-
-
-def _kind_of_value(types: str, bound: str | None, limit: str | None) -> str:
-    """What msgspec expected, in the words of TOML."""
-    words = " or ".join(_TYPES.get(name, name) for name in types.split(" | ") if name != "null")
-    if bound is None or limit is None:
-        return words
-    characters = " characters" if types.startswith("str") else ""
-    return f"{words} {_BOUNDS[bound]} {limit.removesuffix('.0')}{characters}"
-
-
-def _value_at(raw: Any, path: Path) -> Any:
-    return functools.reduce(lambda place, part: place[part], path, raw)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return "a table"
-    if isinstance(value, list):
-        return "a list" if value else "an empty one"
-    text = f'"{value}"' if isinstance(value, str) else str(value).lower()
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-
-
-def _kinds(raw: Mapping[str, Any], table: str) -> dict[str, type[msgspec.Struct]]:
-    model = _model(raw)
-    union = {"faults": model.faults, "steps": model.steps}.get(table)
-    return {str(kind.__struct_config__.tag): kind for kind in typing.get_args(union)}
-
-
-def _keys_at(raw: Any, path: Path) -> list[str]:
-    """The keys that the table at that path may have."""
-    kind: Any = _model(raw).scenario
-    place: Any = raw
-    for part in path:
-        place = place[part]
-        if isinstance(part, int):
-            kind = _kinds(raw, str(path[0])).get(place.get("kind", "")) or typing.get_args(kind)[0]
-        else:
-            kind = next(f.type for f in msgspec.structs.fields(kind) if f.encode_name == part)
-            kind = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
-    keys = [field.encode_name for field in msgspec.structs.fields(kind)]
-    return [*(["kind"] if kind.__struct_config__.tag else []), *keys]
 
 
 T = TypeVar("T", bound=Scenario | StreamsScenario)

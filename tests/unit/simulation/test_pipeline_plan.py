@@ -192,9 +192,9 @@ def test_the_projects_code_travels_as_one_zip(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(archive).namelist())
     assert {
         "fencepost/coordinator/protocol/ids.py",
-        "fencepost/simulation/pipeline/sql/rebalances.sql",
         "fencepost/simulation/scenarios/library/steady.toml",
     } <= names
+    assert any(name.endswith("/rebalances.sql") for name in names)
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from fencepost.coordinator.protocol import ids; print(ids.__file__)"
