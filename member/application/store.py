@@ -124,6 +124,11 @@ class StateDirectory:
         self._lock: sqlite3.Connection | None = None
         self._open: dict[TopicPartition, TaskStore] = {}
 
+    @property
+    def locked(self) -> bool:
+        """Whether this client has it."""
+        return self._lock is not None
+
     def lock(self) -> None:
         """Make the directory, and take it.
 

@@ -6,10 +6,11 @@ The invariants are in the catalogue of all checkers; findings go to the world's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.member.application.engine import StreamsEngine
 from fencepost.member.streams.actions import Level, Moved, Refused
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.thread_states import (
@@ -18,10 +19,7 @@ from fencepost.member.streams.thread_states import (
     StreamThreadEvent,
     StreamThreadState,
 )
-from fencepost.simulation.streams.failures import Injected, shuts_down
-
-if TYPE_CHECKING:
-    from fencepost.simulation.streams.client import ClientHost
+from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN, Injected, shuts_down
 
 _TABLES: Final[Mapping[Level, StateTable[Any, Any]]] = {
     Level.CLIENT: STREAM_CLIENT,
@@ -34,10 +32,36 @@ _REBALANCING = {StreamThreadState.PARTITIONS_REVOKED, StreamThreadState.PARTITIO
 Report = Callable[[str, str], None]
 
 
-class ClientChecker:
-    """Watches one process of one client."""
+class WatchedMember(Protocol):
+    """The member of one thread."""
 
-    def __init__(self, host: ClientHost, report: Report) -> None:
+    @property
+    def member_id(self) -> str:
+        """The group's name for it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has left the group and disconnected."""
+
+
+class WatchedProcess(Protocol):
+    """One process of one client."""
+
+    name: str
+
+    @property
+    def engine(self) -> StreamsEngine | None:
+        """What runs in it; None once it is gone."""
+
+    @property
+    def members(self) -> Mapping[str, WatchedMember]:
+        """By thread: the newest of each name."""
+
+
+class ClientChecker:
+    """Watches one process of one client, which begins with so many threads."""
+
+    def __init__(self, host: WatchedProcess, threads: int, report: Report) -> None:
         self._host = host
         self._report = report
         self._states: dict[str, str] = {}
@@ -46,7 +70,7 @@ class ClientChecker:
         self._steps: list[tuple[str, str]] = []
         """The client's, as they happened."""
         self._heard = 0
-        self.live = host.world.scenario.group.threads
+        self.live = threads
         """How many live threads there should be."""
         self.may_fail = False
         """Whether there is a cause for PENDING_ERROR."""
@@ -107,7 +131,7 @@ class ClientChecker:
             self._finding("streams-closed", f"in {state} with {', '.join(alive or engine.workers)}")
         if engine.cleaner.running or engine.recorder.running:
             self._finding("streams-closed", f"in {state} with services")
-        if self._host.directory.locked:
+        if engine.directory.locked:
             self._finding("streams-closed", f"in {state} with its directory locked")
 
     def _thread_died(self, name: str) -> None:
@@ -134,7 +158,7 @@ class ClientChecker:
         if shuts_down(injected):
             self.may_fail = True
             self._must_fail = self._must_fail or runs
-        elif injected is not None and injected.answer == "SHUTDOWN_APPLICATION":
+        elif injected is not None and injected.answer == SHUTS_APPLICATION_DOWN:
             self.may_fail = self.asked = True
             if own_end:
                 self.live -= 1

@@ -28,11 +28,16 @@ class NoDirectory(StateDirectory):
 
     def __init__(self) -> None:
         super().__init__(None, "simulated")
-        self.locked = False
+        self._taken = False
+
+    @property
+    def locked(self) -> bool:
+        """Whether it is taken."""
+        return self._taken
 
     def lock(self) -> None:
         """Take it."""
-        self.locked = True
+        self._taken = True
 
     def clean(self, older_than_s: float) -> list[str]:
         """There is nothing to clean."""
@@ -44,7 +49,7 @@ class NoDirectory(StateDirectory):
 
     def close(self) -> None:
         """Let others have it."""
-        self.locked = False
+        self._taken = False
 
 
 class WatchedEngine(StreamsEngine):
@@ -81,6 +86,11 @@ class ClientHost(Host):
     def ended(self) -> bool:
         """Whether no process runs."""
         return self.engine is None
+
+    @property
+    def state(self) -> StreamClientState | None:
+        """What the client is; None while no process runs."""
+        return None if self.engine is None else self.engine.client.state
 
     # -- the process -------------------------------------------------------------------------------------
 
@@ -119,6 +129,15 @@ class ClientHost(Host):
         self.world.on_end(self, state)
         self.release()
 
+    def inject(self, injected: Injected) -> None:
+        """Let a thread fail that gets there."""
+        self.injected.append(injected)
+
+    def wake(self) -> None:
+        """Let all threads look whether anything waits for them."""
+        for member in self.members.values():
+            member.wake()
+
     def close(self) -> None:
         """Close the client in good order."""
         if self.engine is not None:
@@ -127,6 +146,12 @@ class ClientHost(Host):
     @staticmethod
     async def _close(engine: StreamsEngine) -> None:
         await engine.close(None)
+
+    def add_thread(self) -> None:
+        """Start one more thread."""
+        if self.engine is not None and self.engine.client.is_running:
+            self.world.expect(self, +1)
+            self.engine.add_thread()
 
     def remove_thread(self) -> None:
         """Let one thread end."""
@@ -145,6 +170,10 @@ class ClientHost(Host):
         if not self.ended:
             self.world.on_crash(self)
             self.release()
+
+    def restart_later(self) -> None:
+        """Start the next process after a while, unless the application was shut down."""
+        self.world.restart_later(self)
 
     def release(self) -> None:
         """The process is gone: nothing of it runs on."""

@@ -10,6 +10,7 @@ from fencepost.member.streams.handler import StreamThreadExceptionResponse
 
 ANSWERS: Final = ("SHUTDOWN_CLIENT", "raises", "nonsense")
 """What "any" stands for, beside REPLACE_THREAD."""
+SHUTS_APPLICATION_DOWN: Final = StreamThreadExceptionResponse.SHUTDOWN_APPLICATION.name
 PLACES: Final = ("processing", "poll", "callback")
 
 

@@ -6,16 +6,16 @@ import random
 
 from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
-from fencepost.simulation.streams.client import ClientHost
+from fencepost.simulation.faults.stage import DisturbedBroker
 from fencepost.simulation.streams.failures import Injected
-from fencepost.simulation.streams.world import StreamsWorld
+from fencepost.simulation.streams.stage import ApplicationStage, DisturbedClient
 from fencepost.simulation.world.rules import Direction, Fate, Matching
 
 
 class StreamsNemesis(PlanCarrier):
     """Does what the plan says, each at its time."""
 
-    def __init__(self, world: StreamsWorld, plan: Plan) -> None:
+    def __init__(self, world: ApplicationStage, plan: Plan) -> None:
         super().__init__(world.loop, plan)
         self._world = world
         self._rng = world.streams.random("nemesis")
@@ -33,16 +33,13 @@ class StreamsNemesis(PlanCarrier):
         }
 
     def _tell(self, fault: str, phase: str, detail: str) -> None:
-        self._world.fault(fault, phase, detail)
+        self._world.tell("on_fault", fault, phase, detail)
 
     def _calm(self) -> None:
-        self._world.network.rules.clear()
-        now = self._world.loop.now_us
-        self._world.unreachable = {name: min(until, now) for name, until in self._world.unreachable.items()}
         self._world.calm()
 
-    def _victim(self, entry: Entry) -> ClientHost | None:
-        running = [host for host in self._world.clients.values() if host.engine is not None]
+    def _victim(self, entry: Entry) -> DisturbedClient | None:
+        running = [host for host in self._world.clients.values() if not host.ended]
         return running[entry.member % len(running)] if running else None
 
     # -- threads and clients --------------------------------------------------------------------------------
@@ -55,22 +52,20 @@ class StreamsNemesis(PlanCarrier):
         rng = random.Random(self._rng.getrandbits(64))
         for _ in range(entry.partitions):
             injected = Injected(response, where, rng)
-            host.injected.append(injected)
+            host.inject(injected)
             self._tell(entry.kind, "begin", f"{host.name} {injected.answer} {injected.where}")
-        for member in host.members.values():
-            member.wake()
+        host.wake()
 
     def _change(self, entry: Entry) -> None:
         host = self._victim(entry)
-        if host is None or host.engine is None:
+        if host is None:
             return
         adds = entry.share < 0.5
         self._tell(entry.kind, "begin", f"{host.name} {'adds' if adds else 'removes'} a thread")
-        if not adds:
+        if adds:
+            host.add_thread()
+        else:
             host.remove_thread()
-        elif host.engine.client.is_running:
-            self._world.expect(host, +1)
-            host.engine.add_thread()
 
     def _close(self, entry: Entry) -> None:
         host = self._victim(entry)
@@ -83,7 +78,7 @@ class StreamsNemesis(PlanCarrier):
         if host is not None:
             self._tell(entry.kind, "begin", host.name)
             host.crash()
-            self._world.restart_later(host)
+            host.restart_later()
 
     # -- the network ----------------------------------------------------------------------------------------
 
@@ -112,7 +107,7 @@ class StreamsNemesis(PlanCarrier):
         # Who was cut off is known to be heard again only after a request has timed out and gone out again.
         later = ends + world.scenario.network.request_timeout.us
         for name in chosen:
-            world.unreachable[name] = max(later, world.unreachable.get(name, 0))
+            world.tell("cut_off", name, later)
         world.loop.schedule(ends, self._mend, rule)
 
     def _mend(self, rule: Matching) -> None:
@@ -128,12 +123,11 @@ class StreamsNemesis(PlanCarrier):
 
     def _coordinator_crash(self, entry: Entry) -> None:
         leader = self._world.cluster.leader
-        if leader is not None and leader.up:
+        if leader is not None and leader.running:
             self._tell(entry.kind, "begin", leader.name)
             leader.kill()
             self._world.loop.schedule(self._world.loop.now_us + entry.lasts_us, self._revive, leader)
 
-    def _revive(self, broker: object) -> None:
-        host = next(each for each in self._world.cluster.brokers.values() if each is broker)
-        if not host.up:
-            host.revive()
+    def _revive(self, broker: DisturbedBroker) -> None:
+        if not broker.running:
+            broker.revive()

@@ -26,12 +26,7 @@ class StreamsRun(NamedTuple):
     @property
     def counts(self) -> tuple[int, int, dict[str, float]]:
         """Heartbeats that were answered, rebalances, and everything else that was measured."""
-        world = self.world
-        figures: dict[str, float] = {"records": world.progress.records}
-        if world.shutdowns_us:
-            figures["shutdown_s"] = max(world.shutdowns_us) / 1_000_000
-            figures["clients_shut_down"] = len(world.shutdowns_us)
-        return world.heartbeats, world.rebalances, figures
+        return self.world.heartbeats, self.world.rebalances, self.world.application.figures
 
 
 def prepare(

@@ -14,23 +14,20 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from fencepost.member.streams.actions import Level, Moved, Refused
+from fencepost.member.streams.actions import Moved, Refused
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.streams.checks import ClientChecker, Progress
+from fencepost.simulation.streams.application import Application
+from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import ClientHost
 from fencepost.simulation.streams.failures import Injected
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.network import Network
 from fencepost.simulation.world.observers import Observer, Violation, hook_lists
 from fencepost.simulation.world.rng import Streams
-
-REPORTS_PER_INVARIANT = 5
 
 
 class _Coordination(Observer):
@@ -43,7 +40,7 @@ class _Coordination(Observer):
         self._world.answered(event, outcome)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        self._world.coordinator(host, what)
+        self._world.application.on_coordinator(host, what)
 
 
 class StreamsWorld:
@@ -52,16 +49,10 @@ class StreamsWorld:
     def __init__(self, scenario: StreamsScenario, seed: int, loop: VirtualLoop, recorder: Recorder) -> None:
         self.scenario = scenario
         self.loop = loop
-        self.recorder = recorder
         self.streams = Streams(seed)
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
-        self.violations: list[Violation] = []
-        self.faults_over = False
         self.heartbeats = 0
         self.rebalances = 0
-        self.shutdowns_us: list[int] = []
-        """From a handler's answer to ERROR, for each client that was reached."""
-        self.progress = Progress(self.report)
         self.network = Network(
             loop,
             self.streams,
@@ -84,15 +75,14 @@ class StreamsWorld:
         width = len(str(scenario.group.members))
         names = [f"client-{number:0{width}}" for number in range(1, scenario.group.members + 1)]
         self.clients: dict[str, ClientHost] = {name: ClientHost(name, self) for name in names}
+        self.application = Application(self.clients, loop, recorder, scenario.bound_us)
         self._checkers: dict[str, ClientChecker] = {}
-        self.unreachable: dict[str, int] = {}
-        """Until when a client was, or is, cut off; by name."""
-        self.asked_us: int | None = None
-        """When a handler asked for the application to be shut down, first."""
-        self._coordinator_changed_us = 0
-        self._emptied_us = 0
-        """When the group had no members: with the last one the coordinator forgets what was asked of it."""
         self._group_epoch = 0
+
+    @property
+    def violations(self) -> list[Violation]:
+        """What was found."""
+        return self.application.violations
 
     # -- what happens -------------------------------------------------------------------------------------
 
@@ -106,28 +96,29 @@ class StreamsWorld:
 
     def restart_later(self, host: ClientHost) -> None:
         """Start a client again after the time that this takes, unless the application was shut down."""
-        if self.asked_us is None:
+        if self.application.asked_us is None:
             self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._restart, host)
 
     def _restart(self, host: ClientHost) -> None:
-        if self.asked_us is None:
+        if self.application.asked_us is None:
             host.start()
 
     def calm(self) -> None:
         """Nothing disturbs the application from here on."""
+        self.network.rules.clear()
+        self.application.heal()
         for broker in self.cluster.brokers.values():
             if not broker.up:
                 broker.revive()
         for host in self.clients.values():
             host.injected.clear()
-        self.faults_over = True
-        self.recorder.add(self.loop.now_us, "", Kind.FAULTS_END.value)
+        self.application.on_faults_end()
 
     def end(self) -> bool:
         """The run is over. Answers whether everything had settled; then all processes go."""
         settled = self._settled()
         if settled is not None:
-            self.report("streams-settles", settled)
+            self.application.report("streams-settles", settled)
         self.vanish()
         return settled is None
 
@@ -145,7 +136,7 @@ class StreamsWorld:
         expected = set()
         for host in self.clients.values():
             if host.engine is None:
-                if self.asked_us is None:
+                if self.application.asked_us is None:
                     return f"{host.name} does not run"
                 continue
             client = host.engine.client
@@ -164,51 +155,23 @@ class StreamsWorld:
 
     # -- what is told -------------------------------------------------------------------------------------
 
-    def report(self, invariant: str, message: str) -> None:
-        """Take a finding down, unless there were enough of its kind.
-
-        :raises KeyError: if the catalogue has no such invariant.
-        """
-        INVARIANTS[invariant]
-        now = self.loop.now_us
-        if sum(each.invariant == invariant for each in self.violations) < REPORTS_PER_INVARIANT:
-            self.recorder.add(now, "", Kind.VIOLATION.value, error=invariant, detail=message)
-            self.violations.append(
-                Violation(invariant=invariant, seq=self.recorder.seq, t_us=now, message=message)
-            )
-
-    def _host(self, host: ClientHost, what: str) -> None:
-        self.recorder.add(self.loop.now_us, host.name, Kind.HOST.value, detail=what)
-
     def on_start(self, host: ClientHost) -> None:
         """A process starts."""
-        self._host(host, "start")
-        self._checkers[host.name] = ClientChecker(host, self.report)
+        self.application.on_host(host.name, "start")
+        self._checkers[host.name] = ClientChecker(host, self.scenario.group.threads, self.application.report)
 
     def on_crash(self, host: ClientHost) -> None:
         """A process dies."""
-        self._host(host, "crash")
-        self.unreachable[host.name] = self.loop.now_us
+        self.application.on_host(host.name, "crash")
 
     def on_end(self, host: ClientHost, state: StreamClientState) -> None:
         """A client is over, in NOT_RUNNING or ERROR."""
-        self._host(host, "stopped")
-        if state is StreamClientState.ERROR and self.asked_us is not None:
-            self.shutdowns_us.append(self.loop.now_us - self.asked_us)
+        self.application.on_end(host, state)
         self.restart_later(host)
 
     def on_step(self, host: ClientHost, step: Moved | Refused) -> None:
         """A machine of a client moved, or refused to."""
-        if isinstance(step, Moved):
-            kind = Kind.CLIENT_STATE if step.level is Level.CLIENT else Kind.THREAD_STATE
-            self.recorder.add(
-                self.loop.now_us,
-                step.name,
-                kind.value,
-                state_from=step.source,
-                state_to=step.target,
-                detail=step.event,
-            )
+        self.application.on_step(step)
         self._checkers[host.name].on_step(step)
         self.look_at(host)
 
@@ -227,15 +190,11 @@ class StreamsWorld:
 
     def on_failure(self, host: ClientHost, thread: str, injected: Injected | None) -> None:
         """The handler is asked about an exception of a thread."""
-        said = "organic" if injected is None else f"{injected.answer} {injected.where}"
-        self.recorder.add(self.loop.now_us, thread, Kind.THREAD_FAILED.value, detail=said)
         checker = self._checkers[host.name]
         checker.on_failure(thread, injected)
+        answer, where = ("", "") if injected is None else (injected.answer, injected.where)
+        self.application.on_failure(host, thread, answer, where)
         self.look_at(host)
-        if injected is not None and injected.answer == "SHUTDOWN_APPLICATION":
-            if self.asked_us is None:
-                self.asked_us = self.loop.now_us
-            self._expect_error(host, asked=True)
 
     def expect(self, host: ClientHost, threads: int) -> None:
         """So many live threads more, or less, are wanted of a client."""
@@ -245,27 +204,21 @@ class StreamsWorld:
     def told(self, host: ClientHost) -> None:
         """The group told a member that the application is to be shut down."""
         self._checkers[host.name].may_fail = True
-        if self.asked_us is None:
-            self.report("streams-shutdown-cause", f"{host.name} was told, and nobody has asked")
+        self.application.told(host)
 
     def processed(self, partition: TopicPartition, first: int, end: int) -> None:
         """A thread has processed these."""
-        self.progress.processed(partition, first, end)
+        self.application.processed(partition, first, end)
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A thread has committed these."""
-        self.progress.committed(offsets)
+        self.application.committed(offsets)
 
-    def fault(self, kind: str, phase: str, detail: str) -> None:
-        """A fault begins or ends."""
-        self.recorder.add(self.loop.now_us, kind, Kind.FAULT.value, state_to=phase, detail=detail)
+    def tell(self, hook: str, *arguments: Any) -> None:
+        """A fault befalls the application: `on_fault`, or `cut_off`."""
+        getattr(self.application, hook)(*arguments)
 
     # -- the coordinator ------------------------------------------------------------------------------------
-
-    def coordinator(self, host: str, what: str) -> None:
-        """A coordinator's host changed."""
-        self.recorder.add(self.loop.now_us, host, Kind.COORDINATOR.value, detail=what)
-        self._coordinator_changed_us = self.loop.now_us
 
     def answered(self, event: Event, outcome: Outcome) -> None:
         """A coordinator made a step."""
@@ -282,28 +235,9 @@ class StreamsWorld:
             self._group_epoch = group.group_epoch
             self.rebalances += 1
         if group is None or not group.members:
-            self._emptied_us = self.loop.now_us
+            self.application.on_emptied()
         if event.shutdown_application and reply.error_code is ErrorCode.NONE:
-            for host in self.clients.values():
-                self._expect_error(host)
-
-    def _expect_error(self, host: ClientHost, *, asked: bool = False) -> None:
-        """From now on this client, perhaps the one that has asked, has the bound's time to be in ERROR."""
-        if not host.ended:
-            due = self.loop.now_us + self.scenario.bound_us
-            self.loop.schedule(due, self._error_due, (host, host.generation, self.loop.now_us, asked))
-
-    def _error_due(self, due: tuple[ClientHost, int, int, bool]) -> None:
-        host, generation, since_us, asked = due
-        undisturbed = (
-            self.unreachable.get(host.name, -1) < since_us and self._coordinator_changed_us < since_us
-        )
-        undisturbed = undisturbed and (asked or self._emptied_us < since_us)
-        if host.generation == generation and undisturbed and host.engine is not None:
-            state = host.engine.client.state
-            self.report(
-                "streams-shutdown-reaches", f"{host.name} is {state} {self.scenario.bound_us} us after"
-            )
+            self.application.on_asked()
 
 
 def _start(host: ClientHost) -> None:
