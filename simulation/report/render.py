@@ -189,7 +189,7 @@ def _verdict(data: ReportInput) -> dict[str, object]:
     ]
     if failed:
         words.append(f"{failed:,} failed")
-    if unconverged := sum(row.get("unconverged", 0) for row in rows):
+    if unconverged := sum(row.get("unconverged") or 0 for row in rows):
         words.append(f"{unconverged:,} did not settle")
     return {"text": ", ".join(words), "fine": not (failed or violations or unconverged)}
 

@@ -9,7 +9,7 @@ FROM (
          count(*) AS count,
          percentile_approx(seconds, :curve, 10000) AS curve,
          sum(seconds) / count(DISTINCT run_id) AS run_seconds_mean
-  FROM (SELECT *, gap_us / 1e6 AS seconds FROM handover WHERE NOT first AND shared_us = 0)
+  FROM (SELECT *, gap_us / 1e6 AS seconds FROM {handover} AS handover WHERE NOT first AND shared_us = 0)
   GROUP BY GROUPING SETS ((scenario, parameters), (scenario, parameters, cause))
 )
 ORDER BY scenario, parameters, cause NULLS FIRST

@@ -5,7 +5,7 @@ FROM (
   SELECT scenario, parameters,
          count(*) AS count,
          percentile_approx(gap_us / 1e6, array(0.5, 0.9, 0.99, 1.0), 10000) AS at
-  FROM handover
+  FROM {handover} AS handover
   WHERE first
   GROUP BY scenario, parameters
 )

@@ -8,7 +8,7 @@ WITH births AS (
            'created', startswith(detail, 'created'),
            'partitions', try_cast(split_part(detail, ' ', 2) AS int)
          )) AS births
-  FROM trace
+  FROM {trace} AS trace
   WHERE kind = 'topic' AND (startswith(detail, 'created') OR startswith(detail, 'grown'))
   GROUP BY run_id, actor
 ),
@@ -17,12 +17,12 @@ followed AS (
          max(named_struct('until_us', coalesce(until_us, 9223372036854775807), 'ended_by', ended_by)) OVER (
            PARTITION BY run_id, topic, partition ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
          ) AS before
-  FROM ownership
+  FROM {ownership} AS ownership
 ),
 created AS (
   SELECT /*+ BROADCAST(run), BROADCAST(births) */ followed.*, scenario, parameters, run_end_us, births,
          coalesce(array_max(transform(filter(births, b -> b.created AND b.t_us <= from_us), b -> b.t_us)), 0) AS created_us
-  FROM followed JOIN run USING (run_id) LEFT JOIN births USING (run_id, topic)
+  FROM followed JOIN {run} AS run USING (run_id) LEFT JOIN births USING (run_id, topic)
 ),
 born AS (
   SELECT *,

@@ -4,7 +4,7 @@
 WITH marks AS (
   SELECT run_id, `group`, seq, t_us, kind, state_to, detail,
          kind IN ('group.state', 'group.epoch') AND state_to IN ('Stable', 'Empty', 'Dead') AS settles
-  FROM trace
+  FROM {trace} AS trace
   WHERE kind IN ('group.epoch', 'group.state', 'heartbeat')
 ),
 numbered AS (
@@ -27,4 +27,4 @@ spans AS (
   GROUP BY run_id, `group`, rebalance
 )
 SELECT spans.*, (end_us - begin_us) / 1e6 AS seconds, scenario, parameters
-FROM spans JOIN run USING (run_id)
+FROM spans JOIN {run} AS run USING (run_id)

@@ -15,7 +15,7 @@ WITH acts AS (
            WHEN kind = 'member.state' AND state_from = 'STEPPING_DOWN' AND state_to <> 'LOST' THEN 'stepped down'
            WHEN kind = 'member.state' AND state_from IN ('ACTIVE', 'STEPPING_DOWN') AND state_to = 'LOST' THEN 'lost'
          END AS act
-  FROM trace
+  FROM {trace} AS trace
   WHERE kind IN ('callback.begin', 'callback.end', 'host', 'member.removed', 'member.state')
 ),
 ended AS (

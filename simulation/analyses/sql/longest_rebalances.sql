@@ -1,6 +1,6 @@
 -- The rebalances that took longest, to look into.
 SELECT run_id, scenario, parameters, begin_us / 1e6 AS begin_s, seconds, cause, epochs, heartbeats
-FROM rebalance
+FROM {rebalance} AS rebalance
 WHERE settled = 'Stable'
 ORDER BY seconds DESC, run_id, begin_us
 LIMIT 10

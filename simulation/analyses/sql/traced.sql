@@ -3,7 +3,7 @@
 SELECT run_id,
        coalesce(nullif(split_part(min_by(detail, seq) FILTER (WHERE kind = 'run.start'), ' ', 1), ''), 'trace')
          AS scenario,
-       CASE WHEN min(world) = 'simulated' THEN '{}' ELSE concat('{"world": "', min(world), '"}') END AS parameters,
+       CASE WHEN min(world) = 'simulated' THEN '{{}}' ELSE concat('{{"world": "', min(world), '"}}') END AS parameters,
        max(t_us) AS run_end_us
-FROM trace
+FROM {trace} AS trace
 GROUP BY run_id

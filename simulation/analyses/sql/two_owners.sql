@@ -2,6 +2,6 @@
 SELECT scenario, parameters,
        count_if(shared_us > 0) AS count,
        sum(shared_us) / 1e6 AS seconds
-FROM handover
+FROM {handover} AS handover
 GROUP BY scenario, parameters
 ORDER BY scenario, parameters

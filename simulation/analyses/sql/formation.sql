@@ -3,7 +3,7 @@
 -- newest that a heartbeat told it. Members are the first that started, whatever became of them meanwhile.
 WITH begins AS (
   SELECT run_id, try_cast(split_part(min_by(detail, seq), ' ', 3) AS INT) AS members
-  FROM trace
+  FROM {trace} AS trace
   WHERE kind = 'run.start'
   GROUP BY run_id
 ),
@@ -11,7 +11,7 @@ first_ones AS (
   SELECT run_id, actor, members
   FROM (
     SELECT run_id, actor, row_number() OVER (PARTITION BY run_id ORDER BY min(seq)) AS place
-    FROM trace
+    FROM {trace} AS trace
     WHERE kind = 'host' AND detail = 'start'
     GROUP BY run_id, actor
   ) JOIN begins USING (run_id)
@@ -22,14 +22,14 @@ stays AS (
          last_value(CASE WHEN kind <> 'heartbeat' THEN state_to END, true) OVER so_far AS state,
          last_value(CASE WHEN kind = 'heartbeat' AND error = '' THEN member_epoch END, true) OVER so_far AS epoch,
          lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id, actor ORDER BY seq) AS until
-  FROM trace JOIN first_ones USING (run_id, actor)
+  FROM {trace} AS trace JOIN first_ones USING (run_id, actor)
   WHERE kind IN ('member.state', 'heartbeat') OR kind = 'host' AND detail IN ('crash', 'stopped', 'start')
   WINDOW so_far AS (PARTITION BY run_id, actor ORDER BY seq)
 ),
 epochs AS (
   SELECT run_id, group_epoch, seq AS since,
          lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id ORDER BY seq) AS ends
-  FROM trace
+  FROM {trace} AS trace
   WHERE kind = 'group.epoch'
 ),
 settled AS (
@@ -52,4 +52,4 @@ formed AS (
   GROUP BY run_id
 )
 SELECT run_id, scenario, parameters, t_us / 1e6 AS seconds
-FROM run LEFT JOIN (SELECT run_id, t_us FROM formed JOIN trace USING (run_id, seq)) USING (run_id)
+FROM {run} AS run LEFT JOIN (SELECT run_id, t_us FROM formed JOIN {trace} AS trace USING (run_id, seq)) USING (run_id)

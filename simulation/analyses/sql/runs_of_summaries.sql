@@ -8,6 +8,6 @@ SELECT scenario, parameters,
        count_if(traced) AS traced,
        avg(wall_seconds) AS wall_seconds_mean,
        sum(heartbeats) AS heartbeats
-FROM summary
+FROM {summary} AS summary
 GROUP BY scenario, parameters
 ORDER BY scenario, parameters

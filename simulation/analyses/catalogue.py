@@ -1,0 +1,26 @@
+"""All analyses by name, in the order in which people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fencepost.simulation.analyses import incidents, owning, rebalancing, states
+from fencepost.simulation.analyses.declaration import Analysis
+
+ANALYSES: Final[Mapping[str, Analysis]] = {
+    each.name: each
+    for each in (
+        incidents.RUNS,
+        rebalancing.REBALANCES,
+        rebalancing.LONGEST_REBALANCES,
+        rebalancing.HEARTBEATS,
+        owning.DOWNTIME,
+        owning.INITIAL_ASSIGNMENT,
+        owning.TWO_OWNERS,
+        states.RESIDENCY,
+        incidents.FENCINGS,
+        incidents.COMMITS_REFUSED,
+        incidents.VIOLATIONS,
+    )
+}

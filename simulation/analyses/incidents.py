@@ -1,0 +1,68 @@
+"""Tables about what went wrong, and what was run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit
+
+_COUNTED = (
+    Column("count", Unit.COUNT, "How often it happened."),
+    Column("runs", Unit.COUNT, "In how many runs."),
+    Column("example", Unit.RUN, "One of these runs."),
+)
+
+FENCINGS: Final = Analysis(
+    name="fencings",
+    title="Fencings",
+    summary="Members that were removed or fenced, by cause.",
+    columns=(
+        *CELL,
+        Column(
+            "cause",
+            Unit.TEXT,
+            "Why the coordinator removed the member (session, rebalance or replaced), or the error that it "
+            "answered to a heartbeat.",
+        ),
+        *_COUNTED,
+    ),
+)
+
+COMMITS_REFUSED: Final = Analysis(
+    name="commits_refused",
+    title="Commits refused",
+    summary="Offset commits that the coordinator refused, by error.",
+    columns=(*CELL, Column("error", Unit.TEXT, "The error."), *_COUNTED),
+)
+
+VIOLATIONS: Final = Analysis(
+    name="violations",
+    title="Violations",
+    summary="Broken invariants: each of these must never happen.",
+    columns=(*CELL, Column("invariant", Unit.TEXT, "The invariant's name."), *_COUNTED),
+)
+
+RUNS: Final = Analysis(
+    name="runs",
+    title="What was run",
+    summary="Runs, and what became of them.",
+    columns=(
+        *CELL,
+        Column("runs", Unit.COUNT, "How many."),
+        Column("failed", Unit.COUNT, "How many ended with an error of their own; no other table has them."),
+        Column("violating", Unit.COUNT, "How many broke an invariant."),
+        Column("violations", Unit.COUNT, "How often invariants were broken."),
+        Column("unconverged", Unit.COUNT, "How many did not settle; null where no campaign left summaries."),
+        Column("traced", Unit.COUNT, "How many have a trace: all other tables are of those."),
+        Column(
+            "wall_seconds_mean",
+            Unit.SECONDS,
+            "How long one took to compute; null where no campaign left summaries.",
+        ),
+        Column(
+            "heartbeats",
+            Unit.COUNT,
+            "Heartbeats answered in all of them; null where no campaign left summaries.",
+        ),
+    ),
+)

@@ -1,0 +1,21 @@
+-- How long rebalances took, by scenario and parameters. `formed_median` is when the members of the start were all STABLE
+-- at the group's epoch. `curve` holds the percentiles 0 to 100.
+SELECT scenario, parameters, count,
+       curve[50] AS median, curve[90] AS p90, curve[99] AS p99, curve[100] AS max,
+       formed_median, epochs_mean, unfinished, curve
+FROM (
+  SELECT scenario, parameters,
+         count(seconds) AS count,
+         count(*) - count(end_us) AS unfinished,
+         percentile(seconds, :curve) AS curve,
+         avg(epochs) FILTER (WHERE end_us IS NOT NULL) AS epochs_mean
+  FROM {rebalance} AS rebalance
+  WHERE settled = 'Stable' OR end_us IS NULL
+  GROUP BY scenario, parameters
+)
+LEFT JOIN (
+  SELECT scenario, parameters, percentile(seconds, 0.5) AS formed_median
+  FROM {formation} AS formation
+  GROUP BY scenario, parameters
+) USING (scenario, parameters)
+ORDER BY scenario, parameters

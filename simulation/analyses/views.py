@@ -1,0 +1,87 @@
+"""Views over the rows of traces: what several tables are made of, made when it is first asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import string
+import uuid
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CURVE: Final = [point / 100 for point in range(101)]
+"""A distribution is drawn from its percentiles 0, 1, … 100, however many values it has."""
+
+TRACE: Final = (
+    "run_id string, seq bigint, t_us bigint, world string, `group` string, actor string, kind string, "
+    "state_from string, state_to string, member_epoch int, group_epoch int, "
+    "partitions array<struct<topic: string, partition: int>>, error string, detail string"
+)
+"""The columns of a trace, as Spark has them."""
+
+_CACHED: Final = frozenset({"run", "rebalance", "handover", "incident"})
+"""Views that are small beside the trace and used more than once."""
+
+
+class Views:
+    """Queries over one trace. Each is a file of SQL beside this one; `{NAME}` in it stands for another view.
+
+    `cached` keeps those that several tables use; `release` lets go of them.
+    """
+
+    def __init__(self, trace: DataFrame, summaries: DataFrame | None = None, *, cached: bool = False) -> None:
+        self._cached = cached
+        self._frames: dict[str, DataFrame] = {"trace": trace}
+        self._with_summaries = summaries is not None
+        if summaries is not None:
+            self._frames["summary"] = summaries
+
+    def view(self, name: str) -> DataFrame:
+        """A view by its name."""
+        if name not in self._frames:
+            frame = self.query(name)
+            self._frames[name] = frame.cache() if self._cached and name in _CACHED else frame
+        return self._frames[name]
+
+    def query(self, name: str) -> DataFrame:
+        """What the query of this name answers."""
+        text = _text(f"{name}_of_summaries" if self._with_summaries and name in _OF_SUMMARIES else name)
+        names = {field for _, field, _, _ in string.Formatter().parse(text) if field}
+        with _named({each: self.view(each) for each in names}) as named:
+            arguments = {"curve": CURVE} if ":curve" in text else None
+            return self._frames["trace"].sparkSession.sql(text.format(**named), arguments)
+
+    def release(self) -> None:
+        """Drop what was cached."""
+        for name in _CACHED & self._frames.keys():
+            self._frames[name].unpersist()
+
+
+_OF_SUMMARIES: Final = frozenset({"run", "runs"})
+"""Views that are another query where a campaign left summaries."""
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _named(frames: Mapping[str, DataFrame]) -> Iterator[dict[str, str]]:
+    """Names under which SQL finds these frames, for as long as a query is read.
+
+    Names that Spark makes and forgets by itself (`spark.sql(text, name=frame)`) take a frame out of the cache
+    when they are forgotten; so does `dropTempView`, and the statement does not.
+    """
+    names = {name: f"{name}_{uuid.uuid4().hex}" for name in frames}
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(names[name])
+    try:
+        yield names
+    finally:
+        for name, frame in frames.items():
+            frame.sparkSession.sql(f"DROP VIEW {names[name]}")
