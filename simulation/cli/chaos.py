@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,15 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_file
 from fencepost.simulation.cli.brokers import OWN_CLUSTERS, Nodes, Profile, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.cli.runs import Rows, length, say_violations, whole_percents
+from fencepost.simulation.cli.runs import (
+    Rows,
+    TraceTo,
+    length,
+    say_violations,
+    told_apart,
+    trace_place,
+    whole_percents,
+)
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load
 
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.clusters.cluster import Cluster
     from fencepost.simulation.scenarios.scenario import Scenario
     from fencepost.simulation.trace.recorder import TraceWriter
+    from fencepost.simulation.trace.topic import TopicTrace
 
 
 def chaos(
@@ -60,6 +70,7 @@ def chaos(
         Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
+    trace_topic: TraceTo = None,
     report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
     json: Json = False,
 ) -> int:
@@ -75,6 +86,7 @@ def chaos(
     writable_file(trace, "--trace")
     writable_file(report, "--report")
     quiet_logs()
+    place = trace_place(trace_topic)
     given: dict[str, object] = {
         "cluster": cluster,
         **({"nodes": nodes, "profile": profile} if cluster in OWN_CLUSTERS else {}),
@@ -86,12 +98,19 @@ def chaos(
     }
     command = _command(scenario, given, overrides)
     with ExitStack() as files:
-        writer: TraceWriter | None = None
+        writers: list[TraceWriter] = []
+        run_id = f"{loaded.name}-{seed}-real"
         if trace is not None:
             from fencepost.simulation.trace.parquet import whole_trace
 
-            writer = files.enter_context(whole_trace(trace, f"{loaded.name}-{seed}-real"))
-        rows = Rows(writer)
+            writers.append(files.enter_context(whole_trace(trace, run_id)))
+        topic = None
+        if place is not None:
+            from fencepost.simulation.trace.topic import TopicTrace
+
+            topic = files.enter_context(TopicTrace(place, told_apart(run_id)))
+            writers.append(topic)
+        rows = Rows(writers, keep=report is not None)
         result = asyncio.run(
             _run(
                 loaded,
@@ -99,7 +118,8 @@ def chaos(
                 reached(cluster, nodes, profile, loaded.config),
                 client=client,
                 duration_us=length_us,
-                trace=writer if report is None else rows,
+                trace=rows.writer,
+                topic=topic,
                 progress=progress_for(json=json),
             )
         )
@@ -129,11 +149,14 @@ async def _run(
     client: Literal["fencepost", "confluent"],
     duration_us: int,
     trace: TraceWriter | None,
+    topic: TopicTrace | None,
     progress: Progress,
 ) -> ChaosResult:
     from fencepost.simulation.chaos.run import run_real
 
     async with cluster as where:
+        if topic is not None:
+            topic.began_ms = time.time_ns() // 1_000_000
         with progress.step("playing", 100) as advance:
             return await run_real(
                 scenario,

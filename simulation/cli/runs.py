@@ -1,32 +1,65 @@
-"""What commands that run a scenario have in common: rows for a page, progress, violations for people."""
+"""What commands that run a scenario have in common: where rows go, progress, violations for people."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.trace.recorder import TraceWriter
     from fencepost.simulation.trace.schema import Row
+    from fencepost.simulation.trace.topic import TraceTopic
     from fencepost.simulation.world.observers import Violation
 
 SHOWN = 10
 """Violations that people see; JSON has them all."""
 
 
-class Rows:
-    """Keeps the rows of a run for its page, and hands them on."""
+TraceTo: TypeAlias = Annotated[
+    str | None, Parameter(help="Write the trace to a Kafka topic too: HOST:PORT/TOPIC.")
+]
 
-    def __init__(self, onward: TraceWriter | None) -> None:
+
+def trace_place(text: str | None) -> TraceTopic | None:
+    """The value of --trace-topic.
+
+    :raises FencepostError: if it is no HOST:PORT/TOPIC.
+    """
+    if text is None:
+        return None
+    from fencepost.simulation.trace.topic import TraceTopic
+
+    return TraceTopic.parse(text)
+
+
+def told_apart(run_id: str) -> str:
+    """A run's id in a topic that many write to: with the time, so that the same run again is another one."""
+    return f"{run_id}@{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+
+
+class Rows:
+    """Hands the rows of a run to writers, and keeps them for its page if there is to be one."""
+
+    def __init__(self, writers: Sequence[TraceWriter], *, keep: bool) -> None:
         self.rows: list[Row] = []
-        self._onward = onward
+        self._writers = writers
+        self._keep = keep
+
+    @property
+    def writer(self) -> TraceWriter | None:
+        """What takes the rows; nothing if nobody wants them."""
+        return self if self._keep or self._writers else None
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Take a batch."""
-        self.rows.extend(rows)
-        if self._onward is not None:
-            self._onward.write(rows)
+        if self._keep:
+            self.rows.extend(rows)
+        for writer in self._writers:
+            writer.write(rows)
 
 
 def whole_percents(advance: Callable[[int], None]) -> Callable[[float], None]:

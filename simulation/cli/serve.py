@@ -24,7 +24,7 @@ from fencepost.simulation.cli.output import print_json, print_text
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE, tls_from, users_from
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.server.broker import Broker
+    from fencepost.coordinator.server.brokers import Brokers
     from fencepost.coordinator.server.storage import Storage
 
 log = structlog.get_logger(__name__)
@@ -86,6 +86,10 @@ def serve(
             help="Serve RabbitMQ's stream protocol too, on this port; 0 takes a free one.",
         ),
     ] = None,
+    trace_topic: Annotated[
+        str | None,
+        Parameter(help="Write the trace of all groups to HOST:PORT/TOPIC, or to a topic of --topics."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Serve the Kafka protocol to your own clients. Prints `fencepost ready HOST:PORT` when it accepts them.
@@ -99,16 +103,18 @@ def serve(
     from fencepost.coordinator.server.serve import serve as run_server
 
     counts = _topics(topics or [])
+    if trace_topic is not None and "/" not in trace_topic and trace_topic not in counts and journal is None:
+        raise FencepostError(f"--trace-topic {trace_topic}: expected HOST:PORT/TOPIC, or a topic of --topics")
     settings = _settings(config or [])
     users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")
     storage = _storage(journal, settings, journal_records, journal_repair)
 
-    def tell(broker: Broker, rabbit: StreamBroker | None) -> None:
+    def tell(broker: Brokers, rabbit: StreamBroker | None) -> None:
         address = None if rabbit is None else rabbit.addresses[0]
         if json:
-            ready = broker.bootstrap_servers
-            print_json(Ready(ready=ready, host=host, port=broker.port, topics=counts, rabbit_stream=address))
+            ready, (listens,) = broker.bootstrap_servers, broker.ports
+            print_json(Ready(ready=ready, host=host, port=listens, topics=counts, rabbit_stream=address))
             return
         print_text(f"fencepost ready {broker.bootstrap_servers}")
         if address is not None:
@@ -121,7 +127,23 @@ def serve(
                 rabbit = StreamBroker(host=host, ports=(rabbit_stream,), users=users or None, tls=tls)
                 await stack.enter_async_context(rabbit)
             told = partial(tell, rabbit=rabbit)
-            await run_server(host, port, counts, settings, told, storage=storage, users=users, tls=tls)
+            if trace_topic is None:
+                await run_server(host, port, counts, settings, told, storage=storage, users=users, tls=tls)
+                return
+            from fencepost.simulation.embedded.endpoint import Endpoint
+            from fencepost.simulation.embedded.tracing import serve_traced
+
+            options = {"storage": storage, "users": users or None, "tls": tls}
+            endpoint = Endpoint(
+                topics=counts,
+                brokers=1,
+                ports=(port,),
+                host=host,
+                config=settings,
+                journal=None,
+                options=options,
+            )
+            await serve_traced(endpoint, trace_topic, told)
 
     asyncio.run(_until_told(serving()))
     return 0

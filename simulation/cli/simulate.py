@@ -13,7 +13,15 @@ from cyclopts import Parameter
 from fencepost.simulation.cli.arguments import Count, Json, Seed, key_values, writable_file
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.cli.runs import Rows, length, say_violations, whole_percents
+from fencepost.simulation.cli.runs import (
+    Rows,
+    TraceTo,
+    length,
+    say_violations,
+    told_apart,
+    trace_place,
+    whole_percents,
+)
 from fencepost.simulation.pipeline.plan import simulate_command
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.run import RunResult
     from fencepost.simulation.scenarios.kinds import AnyScenario
     from fencepost.simulation.trace.recorder import TraceWriter
+    from fencepost.simulation.trace.topic import TraceTopic
 
 
 def simulate(
@@ -38,6 +47,7 @@ def simulate(
         Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
+    trace_topic: TraceTo = None,
     report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
     failure: Annotated[
         Path | None, Parameter(help="If an invariant is violated, write what `replay` and `shrink` take.")
@@ -54,6 +64,7 @@ def simulate(
     writable_file(report, "--report")
     writable_file(failure, "--failure")
     configure_logs()
+    place = trace_place(trace_topic)
     options = {"members": members, "partitions": partitions, "duration": duration}
     parameters = {name: str(value) for name, value in options.items() if value is not None}
     command = simulate_command(scenario, parameters | key_values(overrides, "--set"), seed)
@@ -61,7 +72,13 @@ def simulate(
         command += f" --mutant {shlex.quote(mutant)}"
     with _bug(mutant):
         result = play(
-            loaded, seed, trace=trace, report=report, command=command, progress=progress_for(json=json)
+            loaded,
+            seed,
+            trace=trace,
+            place=place,
+            report=report,
+            command=command,
+            progress=progress_for(json=json),
         )
     if failure is not None and result.violations:
         more = {"group.members": members, "duration": duration}
@@ -116,6 +133,7 @@ def play(
     *,
     plan: Plan | None = None,
     trace: Path | None,
+    place: TraceTopic | None = None,
     report: Path | None,
     command: str,
     progress: Progress,
@@ -123,15 +141,20 @@ def play(
     """One run with a bar, its trace and its page. `plan` replaces what the seed would draw."""
     from fencepost.simulation.run import run
 
+    run_id = f"{scenario.name}-{seed}"
     with ExitStack() as files:
-        writer: TraceWriter | None = None
+        writers: list[TraceWriter] = []
         if trace is not None:
             from fencepost.simulation.trace.parquet import ParquetTrace
 
-            writer = files.enter_context(ParquetTrace(trace, f"{scenario.name}-{seed}"))
-        rows = Rows(writer)
+            writers.append(files.enter_context(ParquetTrace(trace, run_id)))
+        if place is not None:
+            from fencepost.simulation.trace.topic import TopicTrace
+
+            writers.append(files.enter_context(TopicTrace(place, told_apart(run_id))))
+        rows = Rows(writers, keep=report is not None)
         advance = whole_percents(files.enter_context(progress.step("simulating", 100)))
-        result = run(scenario, seed, plan=plan, trace=writer if report is None else rows, progress=advance)
+        result = run(scenario, seed, plan=plan, trace=rows.writer, progress=advance)
     if report is not None:
         from fencepost.simulation.report.render import render_run_report
 

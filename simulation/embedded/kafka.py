@@ -24,6 +24,7 @@ from fencepost.simulation.embedded.settings import (
     error_of,
     tls_of,
     topics_of,
+    trace_topic_of,
     users_of,
     whole,
 )
@@ -33,6 +34,7 @@ from fencepost.simulation.world.observers import Violation
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.endpoint import Endpoint, JournalLike
+    from fencepost.simulation.embedded.tracing import TopicTracing
 
 G = TypeVar("G", bound=GroupControls)
 
@@ -269,7 +271,8 @@ class EmbeddedKafka(KafkaControls[Group]):
     this object: a path, or an object for records of groups alone. With `auto_create_topics` a topic comes to
     be when a client asks for it, with `default_partitions`. With `users`, passwords by name, clients have to
     log in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files
-    (certificate, key), they have to speak TLS.
+    (certificate, key), they have to speak TLS. `trace_topic` is where the trace goes as it grows:
+    HOST:PORT/TOPIC of another Kafka, or a topic of this one, which must then do without passwords and TLS.
 
     :raises FencepostError: for settings that make no sense, and on entering if a port can't be listened on.
     """
@@ -287,6 +290,7 @@ class EmbeddedKafka(KafkaControls[Group]):
         default_partitions: int = 1,
         users: Mapping[str, str] | None = None,
         tls: Tls = None,
+        trace_topic: str | None = None,
     ) -> None:
         super().__init__(LoopThread("fencepost-embedded-kafka"), Group)
         self._brokers = broker_count(brokers)
@@ -303,6 +307,8 @@ class EmbeddedKafka(KafkaControls[Group]):
             "users": users_of(users),
             "tls": tls_of(tls),
         }
+        self._trace_topic = trace_topic_of(trace_topic)
+        self._tracing: TopicTracing | None = None
 
     @property
     def awaited(self) -> AsyncEmbeddedKafka:
@@ -317,7 +323,8 @@ class EmbeddedKafka(KafkaControls[Group]):
 
         :raises FencepostError: if it runs already, a topic is one that Kafka would refuse, or the journal
             is broken.
-        :raises EnvironmentLacks: if a port can't be listened on, or a library is missing.
+        :raises EnvironmentLacks: if a port can't be listened on, a library is missing, or the broker of the
+            trace's topic does not answer.
         """
         if self.thread.is_running:
             raise FencepostError("this Kafka is running already")
@@ -331,6 +338,22 @@ class EmbeddedKafka(KafkaControls[Group]):
             self.thread.stop()
             raise
         self._bootstrap_servers = self._endpoint.brokers.bootstrap_servers
+        if self._trace_topic is not None:
+            self._trace(self._endpoint, self._trace_topic)
+
+    def _trace(self, endpoint: Endpoint, topic: str) -> None:
+        from fencepost.simulation.embedded.tracing import TopicTracing
+
+        async def begin(tracing: TopicTracing) -> None:
+            tracing.begin()
+
+        try:
+            tracing = TopicTracing(endpoint, topic)
+        except BaseException:
+            self.close()
+            raise
+        self.thread.submit(begin(tracing)).result()
+        self._tracing = tracing
 
     async def _open(self) -> Endpoint:
         from fencepost.simulation.embedded.endpoint import Endpoint
@@ -348,14 +371,22 @@ class EmbeddedKafka(KafkaControls[Group]):
         return endpoint
 
     def close(self) -> None:
-        """Close ports and connections; what the end of `with` does. Closing twice does no harm."""
+        """Close ports and connections; what the end of `with` does. Closing twice does no harm.
+
+        :raises EnvironmentLacks: if rows could not be written to the trace's topic.
+        """
         if self._endpoint is None:
             return
+        tracing, self._tracing = self._tracing, None
         try:
-            self.thread.submit(self._endpoint.brokers.close()).result()
+            if tracing is not None:
+                tracing.close()
         finally:
-            self._endpoint = None
-            self.thread.stop()
+            try:
+                self.thread.submit(self._endpoint.brokers.close()).result()
+            finally:
+                self._endpoint = None
+                self.thread.stop()
 
     def __enter__(self) -> EmbeddedKafka:
         self.start()

@@ -15,6 +15,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
+from fencepost.simulation.trace.topic import TraceTopic
 
 if TYPE_CHECKING:
     import ssl
@@ -180,3 +181,17 @@ def _known(what: str, given: str, name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"the nearest is {near[0]}" if near else f"known are {', '.join(known)}"
     raise FencepostError(f"{what} {given!r} is unknown; {hint}")
+
+
+def trace_topic_of(text: str | None) -> str | None:
+    """The setting `trace_topic` as it is, once it is known to make sense.
+
+    :raises FencepostError: if it is neither HOST:PORT/TOPIC nor the name of a topic.
+    """
+    if text is None:
+        return None
+    if not isinstance(text, str) or not text:
+        raise FencepostError(f"trace_topic={text!r}: expected HOST:PORT/TOPIC, or a topic of this Kafka")
+    if "/" in text:
+        TraceTopic.parse(text)
+    return text

@@ -80,7 +80,7 @@ class ShardView:
     """A shard as a world of its own: the groups of one coordinator, their journal and their members."""
 
     faults_over = False
-    rebalance_timeout_ms = 0
+    settling_ms = 0
     group_id = ""
     hosts_by_member: Mapping[MemberId, str] = _Names()
 

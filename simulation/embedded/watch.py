@@ -144,6 +144,8 @@ class Watch:
         self.failure: Exception | None = None
         """What an observer raised first."""
         self.on_member_gone: Callable[[MemberId], None] = lambda member_id: None
+        self.on_row: Callable[[Row], None] = lambda row: None
+        """Called with each row of the trace."""
         self._start_ms: int | None = None
         self.seq = 0
         """The number of the newest row."""
@@ -233,7 +235,9 @@ class Watch:
         """Take a row down. Time in the trace never goes back, though a late timer is told of its own time."""
         self.seq += 1
         t_us = max(event[0], self.rows[-1].t_us) if self.rows else event[0]
-        self.rows.append(Row(self.seq, t_us, WORLD, group, *event[1:]))
+        row = Row(self.seq, t_us, WORLD, group, *event[1:])
+        self.rows.append(row)
+        self.on_row(row)
 
     def report(self, group: str, invariant: str, message: str) -> None:
         """Take a finding down."""

@@ -1,0 +1,103 @@
+"""The trace of an embedded cluster in a Kafka topic, as it grows: of another Kafka, or of this one itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscription
+from fencepost.coordinator.server.brokers import Brokers
+from fencepost.simulation.embedded.endpoint import Endpoint
+from fencepost.simulation.embedded.view import WORLD
+from fencepost.simulation.trace.brokers import addresses
+from fencepost.simulation.trace.group_runs import GroupRuns
+from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.topic import OPTION, TopicWriter, TraceTopic
+
+_NOBODY: Final[frozenset[str]] = frozenset()
+
+
+class TopicTracing:
+    """Sends the rows of a cluster that runs to a topic, each group as a run of its own.
+
+    `text` is HOST:PORT/TOPIC, or the name of a topic of the cluster itself. In the latter case groups that
+    read the trace are not traced: what they do would be told to them, for ever. Made in another thread than
+    the cluster's, for it waits for the topic's broker; begun and ended in the cluster's own.
+
+    :raises FencepostError: if the topic is not there.
+    :raises EnvironmentLacks: if no broker answers.
+    """
+
+    def __init__(self, endpoint: Endpoint, text: str) -> None:
+        brokers = endpoint.brokers
+        place = TraceTopic.parse(text) if "/" in text else TraceTopic(brokers.bootstrap_servers, text)
+        self._endpoint = endpoint
+        self._topic = place.topic
+        ports = {port for _, port in addresses(place.servers, OPTION)}
+        self._own = place.topic in brokers.cluster.image.by_name and not ports.isdisjoint(brokers.ports)
+        self._writer = TopicWriter(place, patient=False)
+        run_id = f"{WORLD}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{brokers.ports[0]}"
+        self._runs = GroupRuns(run_id, self._writer.send, self._reads_trace)
+
+    def begin(self) -> None:
+        """Send what there is, and whatever comes."""
+        watch = self._endpoint.watch
+        for row in watch.rows:
+            self._runs.take(row)
+        watch.on_row = self._runs.take
+
+    def close(self) -> None:
+        """Send what waits. It blocks, and a cluster that traces itself must still serve.
+
+        :raises EnvironmentLacks: if rows could not be written.
+        """
+        self._writer.close()
+
+    def _reads_trace(self, group_id: str, row: Row) -> bool:
+        if not self._own:
+            return False
+        if any(partition.topic == self._topic for partition in row.partitions):
+            return True
+        coordinator = self._endpoint.brokers.groups.shard_of(group_id).coordinator
+        if coordinator is None:
+            return False
+        group = coordinator.groups.get(group_id)
+        if group is not None:
+            return group.is_subscribed_to(self._topic)
+        classic = coordinator.classic.groups.get(group_id)
+        if classic is None or not classic.uses_consumer_protocol:
+            return False
+        return any(
+            self._topic in _subscribed(protocol.metadata)
+            for member in classic.members.values()
+            for protocol in member.protocols
+        )
+
+
+def _subscribed(metadata: bytes) -> frozenset[str]:
+    try:
+        return frozenset(read_subscription(metadata).topics)
+    except MalformedConsumerProtocol:
+        return _NOBODY
+
+
+async def serve_traced(endpoint: Endpoint, text: str, on_ready: Callable[[Brokers], None]) -> None:
+    """Serve until cancelled, with the trace going to a topic. `on_ready` is called once clients may connect.
+
+    :raises FencepostError: if the topic is not there.
+    :raises EnvironmentLacks: if it can't listen, the topic's broker does not answer, or rows get lost.
+    """
+    await endpoint.start()
+    try:
+        tracing = await asyncio.to_thread(TopicTracing, endpoint, text)
+        tracing.begin()
+        on_ready(endpoint.brokers)
+        try:
+            await endpoint.brokers.until_failure()
+        finally:
+            # It must end, though this is cancelled: what waits may go to these very brokers.
+            await asyncio.shield(asyncio.to_thread(tracing.close))
+    finally:
+        await endpoint.brokers.close()

@@ -1,0 +1,63 @@
+"""Cuts a trace of many groups into runs of one group each: what analyses and timelines take."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from fencepost.simulation.trace.schema import Kind, Row
+
+KEPT_ROWS: Final = 10_000
+"""Rows about no group that a group which comes later is still told of."""
+
+Send = Callable[[str, list[Row]], None]
+"""Takes the id of a run and rows of it."""
+
+
+class GroupRuns:
+    """Hands each row to the run of its group, `RUN/GROUP`, and a row about no group to all runs.
+
+    A run begins with `run.start`, which calls it after its group, and with what was told of no group up to
+    then, such as topics. Rows are numbered within their run. `left_out` says which groups are not traced; it
+    is asked for each row, until it says so of a group.
+    """
+
+    def __init__(self, run_id: str, send: Send, left_out: Callable[[str, Row], bool]) -> None:
+        self._run_id = run_id
+        self._send = send
+        self._left_out = left_out
+        self._ignored: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        self._of_all: deque[Row] = deque(maxlen=KEPT_ROWS)
+
+    def take(self, row: Row) -> None:
+        """One row more."""
+        group = row.group
+        if not group:
+            self._of_all.append(row)
+            for each in self._numbers:
+                self._pass_on(each, (row,))
+            return
+        if group in self._ignored:
+            return
+        if self._left_out(group, row):
+            self._ignored.add(group)
+            return
+        if group not in self._numbers:
+            self._numbers[group] = 0
+            self._pass_on(group, (start_row(row.world, group), *self._of_all))
+        self._pass_on(group, (row,))
+
+    def _pass_on(self, group: str, rows: Iterable[Row]) -> None:
+        numbered = []
+        for row in rows:
+            self._numbers[group] += 1
+            numbered.append(row._replace(seq=self._numbers[group], group=group))
+        self._send(f"{self._run_id}/{group}", numbered)
+
+
+def start_row(world: str, group: str) -> Row:
+    """The first row of a group's run; its scenario is the group's name, as one word."""
+    name = "_".join(group.split()) or group
+    return Row(1, 0, world, group, "", Kind.RUN_START.value, "", "", -1, -1, (), "", name)
