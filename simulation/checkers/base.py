@@ -20,19 +20,19 @@ REPORTS_PER_INVARIANT: Final = 5
 NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def as_set(partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
     """Partitions as a set, which is the same object for all checkers that are told of the same ones."""
     return frozenset(partitions)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def joined(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
     """The union, one object for all who ask; one of the two where the other is empty."""
     return one | other if one and other else one or other
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
     """The difference, one object for all who ask; `one` itself where nothing goes."""
     return one if one.isdisjoint(other) else one - other or NOTHING
