@@ -159,7 +159,7 @@ async def test_an_instance_id_in_use_is_fatal(world):
 async def test_the_broker_s_assignors(world):
     topic = world.topic(4)
     async with world.consumer(topic, group_remote_assignor="range") as consumer:
-        assert len(consumer.assignment()) == 4
+        await until(lambda: len(consumer.assignment()) == 4)
         other = world.consumer(topic, group_remote_assignor="astrologer")
         with pytest.raises(KafkaError, match="UNSUPPORTED_ASSIGNOR"):
             await other.start()
