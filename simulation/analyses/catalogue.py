@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from fencepost.simulation.analyses import incidents, owning, rebalancing, states
-from fencepost.simulation.analyses.declaration import Analysis
+from fencepost.simulation.analyses.comparison import COMPARISONS
+from fencepost.simulation.analyses.declaration import Analysis, Declared
 
 ANALYSES: Final[Mapping[str, Analysis]] = {
     each.name: each
@@ -24,3 +25,6 @@ ANALYSES: Final[Mapping[str, Analysis]] = {
         incidents.VIOLATIONS,
     )
 }
+
+TABLES: Final[Mapping[str, Declared]] = {**ANALYSES, COMPARISONS.name: COMPARISONS}
+"""Every table of `fencepost analyze`."""

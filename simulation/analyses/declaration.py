@@ -28,8 +28,11 @@ class Unit(enum.StrEnum):
     """Of things as well, but not whole: a mean."""
     SECONDS = "seconds"
     BYTES = "bytes"
+    RATIO = "ratio"
     SHARE = "share"
     """A part of all, from 0 to 1."""
+    MEASURED = "measured"
+    """A number in the unit of the row's measure."""
     CURVE = "curve"
     """The percentiles 0 to 100, in seconds; for drawing."""
 
@@ -52,6 +55,13 @@ class Column(msgspec.Struct, frozen=True):
     unit: Unit
     text: str
     """A sentence for people: what it holds, and when it is null."""
+    title: str = ""
+    """What heads it; its name where that is plain."""
+
+    @property
+    def heading(self) -> str:
+        """What heads it, for people."""
+        return self.title or self.name.replace("_", " ")
 
 
 CELL = (
@@ -66,20 +76,36 @@ def spread(unit: Unit, what: str) -> tuple[Column, ...]:
     return (
         Column("count", Unit.COUNT, f"How many {what}."),
         Column("median", unit, "Half of them are at most so much."),
-        Column("p90", unit, "90 % of them are at most so much."),
-        Column("p99", unit, "99 % of them are at most so much."),
-        Column("max", unit, "The largest."),
+        Column("p90", unit, "90 % of them are at most so much.", "90 %"),
+        Column("p99", unit, "99 % of them are at most so much.", "99 %"),
+        Column("max", unit, "The largest.", "longest" if unit is Unit.SECONDS else "most"),
     )
 
 
-class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """A table over traces. Call it with rows of a trace to get the table, as a function of a DataFrame."""
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """A table: what it is called, and what its columns hold."""
 
     name: str
     title: str
     summary: str
     """What the table tells, in a sentence or two."""
     columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> StructType:
+        """The table's columns, as Spark has them; all may be null."""
+        from pyspark.sql.types import StructField, StructType
+
+        return StructType(
+            [
+                StructField(each.name, each.unit.spark_type, metadata={"comment": each.text})
+                for each in self.columns
+            ]
+        )
+
+
+class Analysis(Declared, frozen=True, kw_only=True):
+    """A table over traces. Call it with rows of a trace to get the table, as a function of a DataFrame."""
 
     def __call__(self, trace: DataFrame, summaries: DataFrame | None = None) -> DataFrame:
         """The table over these rows.
@@ -94,15 +120,3 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     def over(self, views: Views) -> DataFrame:
         """The table over views that other analyses use as well: what is cached there is computed once."""
         return views.query(self.name)
-
-    @property
-    def schema(self) -> StructType:
-        """The table's columns, as Spark has them; all may be null."""
-        from pyspark.sql.types import StructField, StructType
-
-        return StructType(
-            [
-                StructField(each.name, each.unit.spark_type, metadata={"comment": each.text})
-                for each in self.columns
-            ]
-        )

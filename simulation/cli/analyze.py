@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
 
+from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.analyses.declaration import Column
 from fencepost.simulation.cli.arguments import Json, writable_file
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.analyze import Tables
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL
-from fencepost.simulation.report.tables import parameters_text
+from fencepost.simulation.report.tables import shown
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
 
 SHOWN = 10
 """Rows of a table that people see; JSON and the report have them all."""
+
+_BLANK = (None, "", "{}")
+"""A column in which every value is one of these is not printed."""
 
 
 class Analyzed(msgspec.Struct, frozen=True):
@@ -65,19 +71,17 @@ def print_tables(out: Terminal, tables: Tables) -> None:
     for name, rows in tables.items():
         if not rows:
             continue
-        out.say(Text(name.replace("_", " "), style="bold"))
-        columns = [column for column in rows[0] if any(row[column] not in (None, "", "{}") for row in rows)]
-        out.table(columns, [[_cell(column, row[column]) for column in columns] for row in rows[:SHOWN]])
+        table = TABLES[name]
+        out.say(Text(table.title, style="bold"))
+        columns = [each for each in table.columns if any(row.get(each.name) not in _BLANK for row in rows)]
+        out.table(
+            [each.heading for each in columns],
+            [[_cell(each, row) for each in columns] for row in rows[:SHOWN]],
+        )
         if len(rows) > SHOWN:
             out.say(f"… and {len(rows) - SHOWN:,} more")
         out.say()
 
 
-def _cell(column: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if column == "parameters":
-        return parameters_text(value)
-    if isinstance(value, float):
-        return f"{value:,.3f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+def _cell(column: Column, row: Mapping[str, Any]) -> str:
+    return "" if row[column.name] is None else shown(column.unit, row, column.name)

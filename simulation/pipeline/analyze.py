@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,8 +11,10 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses import declaration
-from fencepost.simulation.analyses.catalogue import ANALYSES
+from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
+from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_rows, samples
 from fencepost.simulation.analyses.incidents import RUNS
+from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import LOCAL, run_job, spark_session, told
@@ -79,13 +82,16 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
     summaries = spark.read.parquet(*files.runs) if files.runs else None
     trace = spark.read.parquet(*files.traces) if files.traces else spark.createDataFrame([], TRACE)
     wanted = [each for each in ANALYSES.values() if files.traces or each is RUNS]
-    tables: Tables = {name: [] for name in ANALYSES}
+    tables: Tables = {name: [] for name in TABLES}
     views = Views(trace, summaries, cached=True)
     with progress.step("analysing", len(wanted)) as advance:
         try:
             for each in wanted:
                 tables[each.name] = run_job(spark, each.name, functools.partial(_collect, each, views))
                 advance(1)
+            if _several_cells(tables["runs"]):
+                measured = run_job(spark, "measures", lambda: samples(VALUES.over(views)))
+                tables[COMPARISONS.name] = comparison_rows(measured)
         except Exception as error:
             if type(error).__module__.startswith(("pyspark", "py4j")):
                 raise FencepostError(f"Spark could not analyse the traces: {told(error)}") from error
@@ -101,6 +107,11 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
 
 def _collect(analysis: declaration.Analysis, views: Views) -> list[dict[str, Any]]:
     return [row.asDict() for row in analysis.over(views).collect()]
+
+
+def _several_cells(runs: list[dict[str, Any]]) -> bool:
+    """Whether there is a scenario whose runs have not all the same parameters."""
+    return any(count > 1 for count in Counter(row["scenario"] for row in runs if row["traced"]).values())
 
 
 def _take_curves(rows: list[dict[str, Any]]) -> tuple[Curve, ...]:

@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.analyses.declaration import CELL, Declared, Unit
+from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.report.model import ReportInput, Table
 
 
@@ -35,6 +38,8 @@ class Grid(msgspec.Struct, frozen=True):
     rows: Sequence[Sequence[Cell]]
 
 
+_ELSEWHERE = frozenset({"runs", "violations"})
+
 NONE = "\N{EN DASH}"
 """What stands for no value."""
 
@@ -59,6 +64,21 @@ def _one_decimal(value: float | None) -> str:
     return NONE if value is None else f"{value:,.1f}"
 
 
+def size(count: float | None) -> str:
+    """`420 B`, `3.2 kB`, `1.5 MB`; a dash for none."""
+    if count is None:
+        return NONE
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
+def _ratio(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.2f}"
+
+
 def _percent(value: float | None) -> str:
     return NONE if value is None else f"{value:.2%}"
 
@@ -77,49 +97,39 @@ def parameters_text(parameters: str) -> str:
     return ", ".join(f"{key}={value}" for key, value in json.loads(parameters).items())
 
 
-_FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "count": ("count", whole),
-    "rebalances": ("rebalances", whole),
-    "unfinished": ("unfinished", whole),
-    "median": ("median", duration),
-    "p90": ("90 %", duration),
-    "p99": ("99 %", duration),
-    "max": ("longest", duration),
-    "formed_median": ("first members stable", duration),
-    "epochs_mean": ("epochs each", _one_decimal),
-    "run_seconds_mean": ("all partitions, per run", duration),
-    "begin_s": ("began at", duration),
-    "seconds": ("time", duration),
-    "epochs": ("epochs", whole),
-    "heartbeats": ("heartbeats", whole),
-    "visits": ("times entered", whole),
-    "share": ("share", _percent),
-    "mean": ("mean", duration),
-    "runs": ("runs", whole),
+_SHOWN: Mapping[Unit, Callable[[Any], str]] = {
+    Unit.PARAMETERS: lambda value: NONE if value is None else parameters_text(value),
+    Unit.COUNT: whole,
+    Unit.NUMBER: _one_decimal,
+    Unit.SECONDS: duration,
+    Unit.BYTES: size,
+    Unit.RATIO: _ratio,
+    Unit.SHARE: _percent,
 }
-"""Numbers: heading and format by column. All other columns are texts."""
-
-_HEADINGS = {"run_id": "run", "cause": "cause", "example": "example"}
+"""How values are shown, by unit; all others are texts."""
 
 
-def grid(title: str, note: str, rows: Table, columns: Sequence[str], **formats: Callable[[Any], str]) -> Grid:
-    """A table of these columns; scenario and parameters come first, in one."""
-    headings = [Column("scenario")]
-    for name in columns:
-        if name in _FORMATS:
-            headings.append(Column(_FORMATS[name][0], number=True))
-        else:
-            headings.append(Column(_HEADINGS.get(name, name.replace("_", " "))))
+def shown(unit: Unit, row: Mapping[str, Any], name: str) -> str:
+    """A value of a row for people, in a fitting unit."""
+    if unit is Unit.MEASURED:
+        unit = MEASURES[row["measure"]].unit
+    return _SHOWN.get(unit, _text)(row[name])
+
+
+def grid(table: Declared, rows: Table) -> Grid:
+    """A table as it was declared; scenario and parameters come first, in one. Curves are for drawing."""
+    columns = [each for each in table.columns if each.unit is not Unit.CURVE and each not in CELL]
+    headings = [
+        Column(each.heading, number=each.unit in _SHOWN and each.unit is not Unit.PARAMETERS)
+        for each in columns
+    ]
     lines = []
     for row in rows:
         line = [Cell(label(row))]
-        for name in columns:
-            if name in _FORMATS:
-                line.append(Cell(formats.get(name, _FORMATS[name][1])(row[name]), "number"))
-            else:
-                line.append(Cell(_text(row[name])))
+        for each, heading in zip(columns, headings, strict=True):
+            line.append(Cell(shown(each.unit, row, each.name), "number" if heading.number else ""))
         lines.append(line)
-    return Grid(title, note, headings, lines)
+    return Grid(table.title, table.summary, [Column("scenario"), *headings], lines)
 
 
 def scenario_grid(data: ReportInput) -> Grid:
@@ -196,67 +206,9 @@ def failure_grid(data: ReportInput) -> Grid:
 
 
 def detail_grids(data: ReportInput) -> list[Grid]:
-    """All figures behind the page, a table each; empty ones are left out."""
-    tables = data.tables
-    quantiles = ("count", "median", "p90", "p99", "max")
-    grids = [
-        grid(
-            "Rebalances",
-            "From the first raise of the group epoch until the group is stable. First members stable: since"
-            " the run's start, until all members of the start were STABLE at the group's epoch; median.",
-            tables["rebalances"],
-            (*quantiles, "formed_median", "epochs_mean", "unfinished"),
-        ),
-        grid(
-            "Longest rebalances",
-            "Times since the start of the run.",
-            tables["longest_rebalances"],
-            ("run_id", "begin_s", "seconds", "cause", "epochs", "heartbeats"),
-        ),
-        grid(
-            "Partition downtime",
-            "From the moment an owner let go until another member may read, by the reason for letting go.",
-            tables["downtime"],
-            ("cause", *quantiles, "run_seconds_mean"),
-        ),
-        grid(
-            "First assignment",
-            "From the start of the run, or the creation of the partition, to its first owner.",
-            tables["initial_assignment"],
-            quantiles,
-        ),
-        grid(
-            "Heartbeats a rebalance",
-            "Heartbeats that the coordinator answered while a rebalance was under way.",
-            tables["heartbeats"],
-            ("rebalances", "mean", "median", "max"),
-            mean=_one_decimal,
-            median=_one_decimal,
-            max=whole,
-        ),
-        grid(
-            "Time in each state",
-            "Over all members; a crash ends a state.",
-            tables["residency"],
-            ("state", "visits", "seconds", "share", "mean", "max"),
-        ),
-        grid(
-            "Fencings",
-            "Members that were removed or fenced, by cause.",
-            tables["fencings"],
-            ("cause", "count", "runs", "example"),
-        ),
-        grid(
-            "Commits refused",
-            "Offset commits that the coordinator refused, by error.",
-            tables["commits_refused"],
-            ("error", "count", "runs", "example"),
-        ),
-        grid(
-            "Two owners at once",
-            "Partitions that two members could read at the same time, neither of them fenced: must be 0.",
-            tables["two_owners"],
-            ("count", "seconds"),
-        ),
+    """All figures behind the page, a table each, without empty ones and those that it shows elsewhere."""
+    return [
+        grid(table, data.tables[name])
+        for name, table in TABLES.items()
+        if name not in _ELSEWHERE and data.tables.get(name)
     ]
-    return [made for made in grids if made.rows]

@@ -133,7 +133,7 @@ def test_analyze_prints_tables_or_one_document(
     assert main(["analyze", "traces"]) == 0
     shown = capsys.readouterr().out
     assert "median" in shown
-    assert "1.500" in shown
+    assert "1.50 s" in shown
     assert "parameters" not in shown
     assert "violations" not in shown
 

@@ -1,0 +1,244 @@
+"""Two sets of runs against each other: how much the one differs from the other, and how sure that is.
+
+The events of one run are not independent of each other, so whole runs are resampled: a cluster bootstrap
+(Davison and Hinkley, Bootstrap Methods and Their Application, 3.8), with percentile intervals. Where both
+sets have the same seeds, each draw takes the same seeds from both: what the seeds make both do alike cancels
+out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from fencepost.simulation.analyses.declaration import CELL, Column, Declared, Unit
+from fencepost.simulation.analyses.measures import MEASURES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame
+
+    Floats: TypeAlias = NDArray[np.float64]
+
+QUANTILES: Final = {"median": 0.5, "p90": 0.9}
+"""What is compared of each measure."""
+RESAMPLES: Final = 1_000
+CONFIDENCE: Final = 0.95
+_LEAST: Final = 1e-6
+"""Nothing that is smaller is divided by: a trace's time is in microseconds."""
+_CELLS_AT_ONCE: Final = 4_000_000
+"""Numbers that a step holds in memory at most: resamples times values."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A set of runs, and what was measured in them."""
+
+    runs: tuple[str, ...]
+    """All of them, by what tells them apart within the set: their seeds, or their ids."""
+    values: Mapping[str, Mapping[str, Sequence[float]]]
+    """By measure and run; runs without any value may be left out."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A measure of two sets of runs, in the measure's unit; None where there are too few to say."""
+
+    measure: str
+    quantile: str
+    """median or p90."""
+    before: float
+    after: float
+    before_count: int
+    """How many values there are."""
+    after_count: int
+    ratio: float | None
+    """After by before; None if before is 0."""
+    ratio_low: float | None
+    """The 95 % interval of the ratio. None if a set has but one run, or before may be 0."""
+    ratio_high: float | None
+    difference: float
+    """After less before."""
+    difference_low: float | None
+    """The 95 % interval of the difference. None if a set has but one run."""
+    difference_high: float | None
+
+    @property
+    def differs(self) -> bool | None:
+        """Whether the interval of the difference leaves 0 out; None if there is no interval."""
+        if self.difference_low is None or self.difference_high is None:
+            return None
+        return self.difference_low > 0 or self.difference_high < 0
+
+
+def compare(
+    before: Sample,
+    after: Sample,
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[Comparison]:
+    """Each measure that both sets have values of: median and p90, their ratio and difference, with intervals.
+
+    The same input gives the same answer: draws come from `seed`.
+    """
+    drawn = _draws(before.runs, after.runs, resamples, seed)
+    comparisons: list[Comparison] = []
+    for name in MEASURES:
+        sides = before.values.get(name, {}), after.values.get(name, {})
+        if all(any(values for values in side.values()) for side in sides):
+            comparisons += _compare(name, before, after, drawn, confidence)
+    return comparisons
+
+
+def samples(measured: DataFrame) -> dict[tuple[str, str], Sample]:
+    """A sample for each scenario and parameters of the table `measures`.
+
+    Runs are told apart by their seed if it ends their id, as in a campaign: rolling-deploy-000017.
+    """
+    found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    runs: dict[tuple[str, str], set[str]] = {}
+    for run_id, scenario, parameters, measure, value in measured.collect():
+        cell = scenario, parameters
+        run = _run_name(run_id)
+        runs.setdefault(cell, set()).add(run)
+        if measure is not None:
+            found.setdefault(cell, {}).setdefault(measure, {}).setdefault(run, []).append(value)
+    return {cell: Sample(tuple(sorted(names)), found.get(cell, {})) for cell, names in sorted(runs.items())}
+
+
+def _run_name(run_id: str) -> str:
+    seed = run_id.rpartition("-")[2]
+    return seed if seed.isdecimal() else run_id
+
+
+def _draws(before: Sequence[str], after: Sequence[str], resamples: int, seed: int) -> tuple[Any, Any] | None:
+    """How often each run of each set is in each resample; None if a set is too small to be resampled."""
+    import numpy as np
+
+    if min(len(before), len(after)) < 2:
+        return None
+    source = random.Random(seed)
+    sides = []
+    for runs in (before,) if before == after else (before, after):
+        size = len(runs)
+        drawn = np.array(source.choices(range(size), k=size * resamples)).reshape(resamples, size)
+        drawn += np.arange(resamples)[:, None] * size
+        counts = np.bincount(drawn.ravel(), minlength=resamples * size)
+        sides.append(counts.reshape(resamples, size).astype(np.int32))
+    return sides[0], sides[-1]
+
+
+def _compare(
+    name: str, before: Sample, after: Sample, drawn: tuple[Any, Any] | None, confidence: float
+) -> Iterable[Comparison]:
+    import numpy as np
+
+    flat = [_flat(sample, name) for sample in (before, after)]
+    chances = np.array(list(QUANTILES.values()))
+    found = [np.quantile(values, chances) for values, _ in flat]
+    spread = None
+    if drawn is not None:
+        each = [_resampled(*side, weights, chances) for side, weights in zip(flat, drawn, strict=True)]
+        whole = ~(np.isnan(each[0]) | np.isnan(each[1])).any(axis=1)
+        spread = each[0][whole], each[1][whole]
+    for at, quantile in enumerate(QUANTILES):
+        was, now = float(found[0][at]), float(found[1][at])
+        ratio: tuple[float | None, float | None] = None, None
+        difference: tuple[float | None, float | None] = None, None
+        if spread is not None and len(spread[0]):
+            first, second = spread[0][:, at], spread[1][:, at]
+            difference = _interval(second - first, confidence)
+            if (first >= _LEAST).all():
+                ratio = _interval(second / first, confidence)
+        yield Comparison(
+            measure=name,
+            quantile=quantile,
+            before=was,
+            after=now,
+            before_count=len(flat[0][0]),
+            after_count=len(flat[1][0]),
+            ratio=now / was if was >= _LEAST else None,
+            ratio_low=ratio[0],
+            ratio_high=ratio[1],
+            difference=now - was,
+            difference_low=difference[0],
+            difference_high=difference[1],
+        )
+
+
+def _flat(sample: Sample, measure: str) -> tuple[Floats, NDArray[np.intp]]:
+    """All values in their order, and the number of the run that each is from."""
+    import numpy as np
+
+    by_run = sample.values[measure]
+    chosen = [(number, by_run.get(run, ())) for number, run in enumerate(sample.runs)]
+    values = np.concatenate([np.asarray(given, float) for _, given in chosen])
+    owners = np.repeat([number for number, _ in chosen], [len(given) for _, given in chosen])
+    order = np.argsort(values, kind="stable")
+    return values[order], owners[order]
+
+
+def _resampled(values: Floats, owners: Any, weights: Any, chances: Floats) -> Floats:
+    """The quantiles of each resample, interpolated as `numpy.quantile` does; NaN where it has no value."""
+    import numpy as np
+
+    answers = np.full((len(weights), len(chances)), np.nan)
+    step = max(1, _CELLS_AT_ONCE // len(values))
+    for first in range(0, len(weights), step):
+        ends = np.cumsum(weights[first : first + step][:, owners], axis=1)
+        for row, end in enumerate(ends):
+            if total := int(end[-1]):
+                at = chances * (total - 1)
+                low = values[np.searchsorted(end, np.floor(at), side="right")]
+                high = values[np.searchsorted(end, np.ceil(at), side="right")]
+                answers[first + row] = low + (high - low) * (at - np.floor(at))
+    return answers
+
+
+def _interval(values: Floats, confidence: float) -> tuple[float, float]:
+    import numpy as np
+
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+COMPARISONS: Final = Declared(
+    name="comparisons",
+    title="Compared",
+    summary=(
+        "Each choice of parameters against the first one of its scenario. The intervals are of 95 %, from"
+        " resampling whole runs."
+    ),
+    columns=(
+        *CELL,
+        Column("against", Unit.PARAMETERS, "The parameters that this is compared with."),
+        Column("measure", Unit.TEXT, "What is compared: the name of a measure."),
+        Column("quantile", Unit.TEXT, "The median, or p90."),
+        Column("before", Unit.MEASURED, "That quantile of the runs compared with."),
+        Column("after", Unit.MEASURED, "That quantile of these runs."),
+        Column("ratio", Unit.RATIO, "After by before; null if before is 0."),
+        Column("ratio_low", Unit.RATIO, "Where its interval begins; null if a side has but one run."),
+        Column("ratio_high", Unit.RATIO, "Where its interval ends; null if a side has but one run."),
+    ),
+)
+
+
+def comparison_rows(cells: Mapping[tuple[str, str], Sample]) -> list[dict[str, Any]]:
+    """The table of comparisons among the cells of each scenario: each against the first."""
+    rows = []
+    first: dict[str, str] = {}
+    for (scenario, parameters), sample in cells.items():
+        base = first.setdefault(scenario, parameters)
+        if base == parameters:
+            continue
+        labels = {"scenario": scenario, "parameters": parameters, "against": base}
+        chosen = [column.name for column in COMPARISONS.columns if column.name not in labels]
+        rows += [
+            labels | {name: getattr(each, name) for name in chosen}
+            for each in compare(cells[scenario, base], sample)
+        ]
+    return rows
