@@ -359,7 +359,8 @@ def test_migration_and_back(members: Any, world: Any) -> None:
     assert one.beat() == "REBALANCE_IN_PROGRESS"
     one.send_join(topics=(topic,))
     two.send_join(topics=(topic,))
-    assert one.joined().generation == two.joined().generation == 4
+    # The epoch may have moved on from 3 where topics reach the coordinator late.
+    assert one.joined().generation == two.joined().generation == epoch + 1
 
 
 def test_a_group_that_cannot_be_read_stays_classic(members: Any, world: Any) -> None:
