@@ -20,8 +20,8 @@ from fencepost.simulation.pipeline.campaign import fan_out
 from fencepost.simulation.pipeline.output import CampaignDirectory
 from fencepost.simulation.pipeline.plan import Cell, Task, cells_of, dealt
 from fencepost.simulation.pipeline.progress import Silent
+from fencepost.simulation.pipeline.runs import Orders, run_one
 from fencepost.simulation.pipeline.session import spark_session
-from fencepost.simulation.pipeline.worker import Orders, run_one
 
 PARTITIONS_A_CORE = 16
 

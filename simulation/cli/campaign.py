@@ -5,14 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.analyze import print_tables
-from fencepost.simulation.cli.arguments import Count, Json, writable_file, writable_folder
+from fencepost.simulation.cli.arguments import Json, writable_file, writable_folder
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.pipeline.campaign import CampaignResult, Traces
-from fencepost.simulation.pipeline.campaign import campaign as run_campaign
+from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
+from fencepost.simulation.pipeline.outline import (
+    SEEDS,
+    TIME_LIMIT,
+    Outline,
+    Traces,
+    is_outline,
+    read_outline,
+    seconds_of,
+)
+from fencepost.simulation.pipeline.plan import cells_of, parse_grid, parse_seeds
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.scenarios.load import library
@@ -24,9 +35,15 @@ SHOWN = ("runs", "rebalances", "downtime", "violations")
 
 def campaign(
     *scenarios: Annotated[
-        str, Parameter(help="Scenarios of the library, or TOML files; without, the whole library.")
+        str,
+        Parameter(
+            help="Scenarios of the library, or TOML files; without, the whole library. Or one TOML file of a "
+            "campaign: scenarios, grid, options, seeds."
+        ),
     ],
-    seeds: Annotated[Count, Parameter(help="How many seeds of each, from 0 on.")] = 100,
+    seeds: Annotated[
+        str | None, Parameter(help=f"How many, from 0 on, or which: 10..29, or 1,5,9. Default: {SEEDS}.")
+    ] = None,
     grid: Annotated[
         list[str] | None,
         Parameter(
@@ -40,11 +57,15 @@ def campaign(
     out: Annotated[Path, Parameter(help="The directory for summaries and traces.")] = Path("out/campaign"),
     report: Annotated[Path | None, Parameter(help="The HTML file; by default report.html in --out.")] = None,
     traces: Annotated[
-        Traces,
+        Traces | None,
         Parameter(
-            help="Whose traces are kept; sample: some of each, and those of runs that broke an invariant."
+            help="Whose traces are kept; sample, the default: some of each, and those of runs that broke an "
+            "invariant."
         ),
-    ] = "sample",
+    ] = None,
+    time_limit: Annotated[
+        str | None, Parameter(help=f"Wall time that one run may take, such as 90s. Default: {TIME_LIMIT}.")
+    ] = None,
     resume: Annotated[
         bool, Parameter(show_default=False, help="Keep the finished runs of --out, run the others.")
     ] = False,
@@ -52,27 +73,42 @@ def campaign(
 ) -> int:
     """Many runs on Spark, each checked after every event, then the analyses and a report.
 
-    A run that raises is a failed run, not a failed campaign. Any failed run or violation gives exit code 1.
+    A run that raises or hangs is a failed run, not a failed campaign. Any failed run or violation gives exit
+    code 1.
     """
     writable_folder(out, "--out")
     writable_file(report, "--report")
     configure_logs()
-    result = run_campaign(
-        scenarios or [entry.name for entry in library()],
-        seeds=seeds,
-        grid=grid or (),
+    outline = _outline(scenarios, grid or [])
+    if seeds is not None:
+        outline = msgspec.structs.replace(outline, seeds=parse_seeds(seeds, "--seeds"))
+    if traces is not None:
+        outline = msgspec.structs.replace(outline, traces=traces)
+    if time_limit is not None:
+        outline = msgspec.structs.replace(outline, time_limit_s=seconds_of(time_limit, "--time-limit"))
+    result = carry_out(
+        outline,
         master=master,
         out_dir=out,
         report=report or out / REPORT,
         resume=resume,
-        traces=traces,
-        progress=progress_for(json=json),
+        progress=progress_for(json=json, lines=True),
     )
     if json:
         print_json(result)
     else:
         _print(result)
     return 1 if result.violations or result.failed else 0
+
+
+def _outline(scenarios: tuple[str, ...], grid: list[str]) -> Outline:
+    files = [each for each in scenarios if is_outline(each)]
+    if not files:
+        names = scenarios or [entry.name for entry in library()]
+        return Outline(cells=cells_of(names, parse_grid(grid)), seeds=tuple(range(SEEDS)))
+    if len(scenarios) > 1 or grid:
+        raise FencepostError(f"{files[0]}: is a whole campaign: expected no other scenarios, and no --grid")
+    return read_outline(files[0])
 
 
 def _print(result: CampaignResult) -> None:

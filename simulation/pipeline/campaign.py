@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
+from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces
 from fencepost.simulation.pipeline.output import CampaignDirectory
-from fencepost.simulation.pipeline.plan import cells_of, dealt, parse_grid, tasks_of
+from fencepost.simulation.pipeline.plan import Option, cells_of, checked_seeds, dealt, parse_grid, tasks_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import LOCAL, run_job, spark_session, told, wall_clock
 from fencepost.simulation.scenarios.load import library
@@ -21,15 +22,10 @@ from fencepost.simulation.scenarios.load import library
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fencepost.simulation.pipeline.worker import Orders
-
-Traces: TypeAlias = Literal["all", "sample", "failed", "none"]
-"""Whose traces are kept: all, a sample and those of runs that broke an invariant, only these, or none."""
+    from fencepost.simulation.pipeline.runs import Orders
 
 SAMPLE = 200
 """Traces that `sample` keeps in all, shared among the cells of the grid; at least one of each."""
-
-TIME_LIMIT_S = 600.0
 
 _PARTITIONS_A_CORE = 16
 _RUNS_A_PARTITION = 200
@@ -55,22 +51,50 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
 def campaign(
     scenarios: Sequence[str] = (),
     *,
-    seeds: int | Iterable[int] = 100,
+    seeds: int | Iterable[int] = SEEDS,
     grid: Mapping[str, Sequence[str]] | Iterable[str] = (),
+    options: Sequence[Option] = (),
     master: str = LOCAL,
     out_dir: str | Path,
     report: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
     traces: Traces = "sample",
-    time_limit_s: float = TIME_LIMIT_S,
+    time_limit_s: float = TIME_LIMIT.us / 1_000_000,
 ) -> CampaignResult:
     """Run every scenario under every choice of parameters with every seed, analyse, and write the report.
 
     No `scenarios` means all of the library. `seeds` is how many (from 0 on) or which ones; `grid` maps a
-    parameter to its values, or holds words such as `members=10,50`. Summaries and traces go to `out_dir`, the
-    report to `report`, by default report.html there. A run that raises, or takes longer than `time_limit_s`,
-    is a failed run and no more. With `resume` runs that are finished in `out_dir` are not repeated.
+    parameter to its values, or holds words such as `members=10,50`; `options` are choices that have names.
+    The rest is as for `carry_out`.
+
+    :raises FencepostError: before anything runs, if the input is wrong or `out_dir` cannot be used.
+    :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
+    """
+    names = list(scenarios) or [entry.name for entry in library()]
+    outline = Outline(
+        cells=cells_of(names, grid if isinstance(grid, Mapping) else parse_grid(grid), options=options),
+        seeds=checked_seeds(range(seeds) if isinstance(seeds, int) else seeds),
+        traces=traces,
+        time_limit_s=time_limit_s,
+    )
+    return carry_out(outline, master=master, out_dir=out_dir, report=report, resume=resume, progress=progress)
+
+
+def carry_out(
+    outline: Outline,
+    *,
+    master: str = LOCAL,
+    out_dir: str | Path,
+    report: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> CampaignResult:
+    """Run a campaign, analyse it, and write the report.
+
+    Summaries and traces go to `out_dir`, the report to `report`, by default report.html there. A run that
+    raises, hangs, or takes its process with it is a failed run and no more. With `resume` runs that are
+    finished in `out_dir` are not repeated.
 
     :raises FencepostError: before anything runs, if the input is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -78,11 +102,9 @@ def campaign(
     from fencepost.simulation.report.render import check_writable
 
     began = wall_clock()
-    chosen = _seeds(seeds)
-    names = list(scenarios) or [entry.name for entry in library()]
-    cells = cells_of(names, grid if isinstance(grid, Mapping) else parse_grid(grid))
-    if time_limit_s <= 0:
-        raise FencepostError(f"a run's time limit of {time_limit_s:g} s: expected more than 0")
+    cells, seeds = outline.cells, outline.seeds
+    if outline.time_limit_s <= 0:
+        raise FencepostError(f"a run's time limit of {outline.time_limit_s:g} s: expected more than 0")
     _check_pyarrow()
     shown = progress or Silent()
     if report is not None:
@@ -90,25 +112,25 @@ def campaign(
     directory = CampaignDirectory(Path(out_dir).absolute())
     finished = directory.prepare(cells, resume=resume)
     target = directory.root / "report.html" if report is None else Path(report)
-    tasks = list(tasks_of(cells, chosen, finished, _always_traced(traces, len(cells), len(chosen))))
+    tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
     with spark_session(master) as spark:
         if tasks:
-            from fencepost.simulation.pipeline.worker import Orders
+            from fencepost.simulation.pipeline.runs import Orders
 
-            hands = _partitions(len(tasks), spark.sparkContext.defaultParallelism)
+            slices = _partitions(len(tasks), spark.sparkContext.defaultParallelism)
             orders = Orders(
                 cells=cells,
-                tasks=tuple(dealt(tasks, hands)),
+                tasks=tuple(dealt(tasks, slices)),
                 root=str(directory.root),
                 generation=directory.generation(),
-                time_limit_s=time_limit_s,
-                trace_violations=traces != "none",
+                time_limit_s=outline.time_limit_s,
+                trace_violations=outline.traces != "none",
             )
-            fan_out(spark, orders, hands, shown)
+            fan_out(spark, orders, slices, shown)
         files = directory.files()
         analysis = analyze_files(spark, files, shown)
     kept = keep_failures(directory, cells, shown)
-    _write_report(directory, analysis, target, wall_clock() - began)
+    _write_report(outline.title, directory, analysis, target, wall_clock() - began)
     totals = {
         name: sum(row[name] for row in analysis.tables["runs"]) for name in ("runs", "failed", "violations")
     }
@@ -154,25 +176,18 @@ def fan_out(spark: SparkSession, orders: Orders, partitions: int, progress: Prog
         advance(count - told_runs)
 
 
-def _write_report(directory: CampaignDirectory, analysis: Analysis, target: Path, seconds: float) -> None:
+def _write_report(
+    title: str, directory: CampaignDirectory, analysis: Analysis, target: Path, seconds: float
+) -> None:
     from fencepost.simulation.pipeline.reporting import report_input
     from fencepost.simulation.report.render import render_campaign_report
 
     names = list(dict.fromkeys(row["scenario"] for row in analysis.tables["runs"]))
-    title = f"Campaign: {', '.join(names)}" if len(names) <= _NAMED else f"Campaign of {len(names)} scenarios"
-    data = report_input(title, str(directory.root), directory.files(), analysis, seconds)
+    listed = f": {', '.join(names)}" if len(names) <= _NAMED else f" of {len(names)} scenarios"
+    data = report_input(
+        title or f"Campaign{listed}", str(directory.root), directory.files(), analysis, seconds
+    )
     render_campaign_report(data, target)
-
-
-def _seeds(seeds: int | Iterable[int]) -> list[int]:
-    if isinstance(seeds, int):
-        if seeds < 1:
-            raise FencepostError(f"--seeds {seeds}: expected a number from 1")
-        return list(range(seeds))
-    chosen = list(dict.fromkeys(seeds))
-    if not chosen or min(chosen) < 0:
-        raise FencepostError("a campaign needs at least one seed, none below 0")
-    return chosen
 
 
 def _always_traced(traces: Traces, cells: int, seeds: int) -> int:
@@ -181,9 +196,7 @@ def _always_traced(traces: Traces, cells: int, seeds: int) -> int:
         return seeds
     if traces == "sample":
         return max(1, SAMPLE // cells)
-    if traces in ("failed", "none"):
-        return 0
-    raise FencepostError(f"--traces {traces}: expected all, sample, failed or none")
+    return 0
 
 
 def _partitions(runs: int, cores: int) -> int:

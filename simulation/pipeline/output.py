@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NOTE = "campaign.json"
-FORMAT = 1
+FORMAT = 2
 
 
 class NotedCell(msgspec.Struct, frozen=True):
     """A cell, as the note of a campaign keeps it."""
 
     scenario: str
+    source: str
     parameters: dict[str, str]
+    settings: dict[str, str]
     fingerprint: str
 
 
@@ -41,7 +43,7 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def run_schema() -> pa.Schema:
-    """One row a run. `error` is the text of the exception that ended it; then all results are null."""
+    """One row a run. `error` tells what ended it; then all results are null. `command` repeats it."""
     import pyarrow as pa
 
     return pa.schema(
@@ -62,6 +64,7 @@ def run_schema() -> pa.Schema:
             ("invariant", pa.string()),
             ("message", pa.string()),
             ("digest", pa.string()),
+            pa.field("command", pa.string(), False),
             pa.field("traced", pa.bool_(), False),
             ("error", pa.string()),
         ]
@@ -91,8 +94,7 @@ class CampaignDirectory:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
             self._check_same(cells, noted)
             self._sweep()
-            current = {cell.prefix: NotedCell(cell.name, cell.parameters, cell.fingerprint) for cell in cells}
-            note = msgspec.json.encode(Note(FORMAT, noted | current))
+            note = msgspec.json.encode(Note(FORMAT, noted | {cell.prefix: _noted(cell) for cell in cells}))
             with whole_file(self.root / NOTE) as path:
                 path.write_bytes(msgspec.json.format(note) + b"\n")
         except OSError as error:
@@ -127,7 +129,10 @@ class CampaignDirectory:
                 )
 
     def _sweep(self) -> None:
-        """Remove what an interrupted campaign left half done."""
+        """Keep what an interrupted campaign had finished, remove what it left half done."""
+        from fencepost.simulation.pipeline.parts import recover
+
+        recover(self.root)
         for folder in (RUNS, TRACES):
             for path in (self.root / folder).glob(".*"):
                 path.unlink()
@@ -174,6 +179,10 @@ class CampaignDirectory:
             for folder in (TRACES, RUNS)
         )
         return TraceFiles(traces, runs)
+
+
+def _noted(cell: Cell) -> NotedCell:
+    return NotedCell(cell.name, cell.source, cell.parameters, cell.settings, cell.fingerprint)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -15,7 +16,12 @@ from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import load_any
 
 _OPTIONS = ("members", "partitions", "duration")
-"""Parameters that `simulate` has options for; all others are keys of `--set`."""
+"""Settings that `simulate` has options for; all others are keys of `--set`."""
+
+OPTION = "option"
+"""The parameter that holds an option's name."""
+
+_SEEDS = re.compile(r"(\d+)|(\d+)\s*\.\.\s*(\d+)|(\d+(?:\s*,\s*\d+)+)")
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -25,14 +31,17 @@ class Cell(msgspec.Struct, frozen=True):
     source: str
     """How the user named it: a name of the library, or a file."""
     parameters: dict[str, str]
+    """What tells it from other cells of its scenario."""
+    settings: dict[str, str]
+    """All that differs from the scenario as it is written, by the key that `simulate --set` takes."""
     scenario: AnyScenario
 
     @property
     def prefix(self) -> str:
         """The run ids' common part: the scenario's name, and a digest of the parameters if there are any."""
-        if not self.parameters:
+        if not self.settings:
             return self.name
-        text = json.dumps(self.parameters, sort_keys=True)
+        text = json.dumps(self.settings | self.parameters, sort_keys=True)
         return f"{self.name}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
 
     @property
@@ -46,26 +55,26 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Its parameters but the number of partitions, as `--set` takes them."""
+        """Its settings but the number of partitions, as `--set` takes them."""
         keys = {"members": "group.members"}
         return tuple(
-            f"{keys.get(key, key)}={value}" for key, value in self.parameters.items() if key != "partitions"
+            f"{keys.get(key, key)}={value}" for key, value in self.settings.items() if key != "partitions"
         )
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions its parameters ask for in all, if they do."""
-        return int(self.parameters["partitions"]) if "partitions" in self.parameters else None
+        """How many partitions its settings ask for in all, if they do."""
+        return int(self.settings["partitions"]) if "partitions" in self.settings else None
 
     def command(self, seed: int) -> str:
         """The command that repeats one run."""
-        return simulate_command(self.source, self.parameters, seed)
+        return simulate_command(self.source, self.settings, seed)
 
 
-def simulate_command(source: str, parameters: Mapping[str, str], seed: int) -> str:
-    """`fencepost simulate` with these parameters, for a shell."""
+def simulate_command(source: str, settings: Mapping[str, str], seed: int) -> str:
+    """`fencepost simulate` with these settings, for a shell."""
     words = ["fencepost", "simulate", source, "--seed", str(seed)]
-    for key, value in parameters.items():
+    for key, value in settings.items():
         words += [f"--{key}", value] if key in _OPTIONS else ["--set", f"{key}={value}"]
     return shlex.join(words)
 
@@ -89,44 +98,112 @@ def parse_grid(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return grid
 
 
-def cells_of(scenarios: Sequence[str], grid: Mapping[str, Sequence[str]]) -> tuple[Cell, ...]:
-    """Every scenario under every choice of parameters.
+def parse_seeds(text: str, shown: str = "seeds") -> tuple[int, ...]:
+    """Seeds from how many (`100`: from 0 on), the first and the last (`10..29`), or a list (`1,5,9`).
 
-    :raises FencepostError: if a scenario or a parameter is wrong, or two scenarios have one name.
+    :raises FencepostError: if it is none of these, or there are none.
     """
+    match = _SEEDS.fullmatch(text.strip())
+    if match is None:
+        raise FencepostError(f"{shown} {text}: expected how many, or which: 100, 10..29, or 1,5,9")
+    count, first, last, listed = match.groups()
+    if count is not None:
+        seeds: Iterable[int] = range(int(count))
+    elif listed is not None:
+        seeds = (int(each) for each in listed.split(","))
+    else:
+        seeds = range(int(first), int(last) + 1)
+    return checked_seeds(seeds, f"{shown} {text}")
+
+
+def checked_seeds(seeds: Iterable[int], shown: str = "seeds") -> tuple[int, ...]:
+    """The seeds, each once.
+
+    :raises FencepostError: if there are none, or one is below 0.
+    """
+    chosen = tuple(dict.fromkeys(seeds))
+    if not chosen or min(chosen) < 0:
+        raise FencepostError(f"{shown}: expected at least one, and none below 0")
+    return chosen
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A choice of settings under one name; with a scenario of its own, it goes with no other."""
+
+    name: str
+    settings: dict[str, str] = {}
+    scenario: str = ""
+    places: dict[str, str] = {}
+    """Where each setting was given, for mistakes."""
+
+
+def cells_of(
+    scenarios: Sequence[str],
+    grid: Mapping[str, Sequence[str]],
+    *,
+    options: Sequence[Option] = (),
+    fixed: Mapping[str, str] | None = None,
+    places: Mapping[str, str] | None = None,
+) -> tuple[Cell, ...]:
+    """Every scenario, with every option, under every choice of the grid's parameters.
+
+    `fixed` settings hold for all cells. `places` tells where a key was given, for mistakes; else by `--grid`.
+
+    :raises FencepostError: if a scenario or a setting is wrong, or two cells are the same.
+    """
+    fixed, places = fixed or {}, places or {}
     cells = []
-    sources: dict[str, str] = {}
-    for source in scenarios:
+    for source, option in _pairs(scenarios, options):
         for values in itertools.product(*grid.values()):
-            parameters = dict(zip(grid, values, strict=True))
-            scenario = _load(source, parameters)
-            if sources.setdefault(scenario.name, source) != source:
+            varied = dict(zip(grid, values, strict=True))
+            parameters = ({OPTION: option.name} if option.name else {}) | varied
+            settings = {**fixed, **option.settings, **varied}
+            told = {key: "--grid" for key in settings} | dict(places) | option.places
+            for key in option.settings.keys() & varied.keys():
                 raise FencepostError(
-                    f"{source}: its name {scenario.name} is that of {sources[scenario.name]} too"
+                    f"{told[key]} {key}: is in the grid as well as in the option {option.name}"
                 )
-            cells.append(Cell(scenario.name, source, parameters, scenario))
-    by_prefix: dict[str, Cell] = {}
-    for cell in cells:
-        if by_prefix.setdefault(cell.prefix, cell) is not cell:
-            raise FencepostError(f"{cell.source}: the scenario is there twice")
+            cells.append(_cell(source, parameters, settings, told))
+    _check_distinct(cells)
     return tuple(cells)
 
 
-def _load(source: str, parameters: Mapping[str, str]) -> AnyScenario:
-    counts = {key: _count(key, parameters[key]) for key in ("members", "partitions") if key in parameters}
-    return load_any(
+def _pairs(scenarios: Sequence[str], options: Sequence[Option]) -> Iterator[tuple[str, Option]]:
+    for source in scenarios:
+        for option in options or (Option(""),):
+            if not option.scenario:
+                yield source, option
+    for option in options:
+        if option.scenario:
+            yield option.scenario, option
+
+
+def _check_distinct(cells: Iterable[Cell]) -> None:
+    sources: dict[str, str] = {}
+    by_prefix: dict[str, Cell] = {}
+    for cell in cells:
+        if sources.setdefault(cell.name, cell.source) != cell.source:
+            raise FencepostError(f"{cell.source}: its name {cell.name} is that of {sources[cell.name]} too")
+        if by_prefix.setdefault(cell.prefix, cell) is not cell:
+            raise FencepostError(f"{cell.source}: the scenario is there twice")
+
+
+def _cell(source: str, parameters: dict[str, str], settings: dict[str, str], told: Mapping[str, str]) -> Cell:
+    counts = {key: _count(key, settings[key], told) for key in ("members", "partitions") if key in settings}
+    scenario = load_any(
         source,
-        overrides=[f"{key}={value}" for key, value in parameters.items() if key not in _OPTIONS],
+        overrides=[f"{key}={value}" for key, value in settings.items() if key not in _OPTIONS],
         members=counts.get("members"),
         partitions=counts.get("partitions"),
-        duration=parameters.get("duration"),
-        option="--grid",
+        duration=settings.get("duration"),
+        option=told,
     )
+    return Cell(scenario.name, source, parameters, settings, scenario)
 
 
-def _count(key: str, value: str) -> int:
+def _count(key: str, value: str, told: Mapping[str, str]) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise FencepostError(f"--grid {key}={value}: expected a number from 1")
+        raise FencepostError(f"{told[key]} {key}={value}: expected a number from 1")
     return int(value)
 
 

@@ -72,14 +72,15 @@ class Lines:
         yield advance
 
 
-def progress_for(*, json: bool = False, stream: TextIO | None = None) -> Progress:
-    """Bars if a person watches, silence with `--json` or where standard error is no terminal.
+def progress_for(*, json: bool = False, lines: bool = False, stream: TextIO | None = None) -> Progress:
+    """Bars if a person watches, silence with `--json`; where standard error is no terminal, lines or silence.
 
-    There, FENCEPOST_PROGRESS=lines asks for a line now and then.
+    There FENCEPOST_PROGRESS decides, `lines` or `none`; if it is not set, the caller.
     """
     target = stream or sys.stderr
     if json:
         return Silent()
     if target.isatty():
         return Bars(target)
-    return Lines(target) if os.environ.get("FENCEPOST_PROGRESS") == "lines" else Silent()
+    wanted = os.environ.get("FENCEPOST_PROGRESS") or ("lines" if lines else "none")
+    return Lines(target) if wanted == "lines" else Silent()

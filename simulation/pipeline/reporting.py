@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.pipeline.analyze import Analysis
-from fencepost.simulation.pipeline.plan import simulate_command
 from fencepost.simulation.pipeline.traces import TraceFiles
 from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
 from fencepost.simulation.report.tables import duration, label
@@ -104,7 +102,6 @@ def _traced_run(run_id: str, why: str, rows: Sequence[Row], summary: dict[str, A
             ("world", rows[0].world),
         )
         return TracedRun(run_id=run_id, title=run_id, why=why, facts=facts, rows=rows)
-    parameters = json.loads(summary["parameters"])
     facts = (
         ("scenario", label(summary)),
         ("seed", str(summary["seed"])),
@@ -116,5 +113,4 @@ def _traced_run(run_id: str, why: str, rows: Sequence[Row], summary: dict[str, A
         ("settled", "yes" if summary["converged"] else "no"),
         ("digest", summary["digest"][:12]),
     )
-    command = simulate_command(summary["scenario"], parameters, summary["seed"])
-    return TracedRun(run_id=run_id, title=run_id, why=why, command=command, facts=facts, rows=rows)
+    return TracedRun(run_id=run_id, title=run_id, why=why, command=summary["command"], facts=facts, rows=rows)

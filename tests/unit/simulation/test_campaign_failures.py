@@ -24,6 +24,7 @@ def finished(cell: Cell, seed: int, **more: Any) -> dict[str, Any]:
         "scenario": cell.name,
         "parameters": "{}",
         "seed": seed,
+        "command": cell.command(seed),
         "wall_seconds": 0.1,
         "violations": 0,
         "traced": False,

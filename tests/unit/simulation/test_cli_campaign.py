@@ -15,6 +15,7 @@ from fencepost.simulation.cli import main
 from fencepost.simulation.mutants.hunt import MutantResult
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.pipeline.campaign import CampaignResult
+from fencepost.simulation.pipeline.outline import Outline
 from fencepost.simulation.scenarios.load import library
 
 TABLES = {
@@ -29,10 +30,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     """Stands in for the campaign, and keeps what it was called with."""
     kept: list[tuple[Any, dict[str, Any]]] = []
 
-    def campaign(scenarios: Any, **options: Any) -> CampaignResult:
-        kept.append((scenarios, options))
-        failed = 1 if "failing" in scenarios else 0
-        violations = 2 if "violating" in scenarios else 0
+    def carry_out(outline: Outline, **options: Any) -> CampaignResult:
+        kept.append((outline, options))
+        failed = 1 if outline.seeds == (1,) else 0
+        violations = 2 if outline.seeds == (2,) else 0
         return CampaignResult(
             runs=4,
             failed=failed,
@@ -43,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
             tables=TABLES,
         )
 
-    monkeypatch.setattr(fencepost.simulation.cli.campaign, "run_campaign", campaign)
+    monkeypatch.setattr(fencepost.simulation.cli.campaign, "carry_out", carry_out)
     return kept
 
 
@@ -53,10 +54,14 @@ def test_a_campaign_gets_its_options(
     out = tmp_path / "new" / "out"
     words = ["steady", "swarm", "--seeds", "7", "--grid", "members=2,4", "--grid", "partitions=8", "--resume"]
     assert main(["campaign", *words, "--master", "local[1]", "--out", str(out)]) == 0
-    [(scenarios, options)] = calls
-    assert list(scenarios) == ["steady", "swarm"]
-    assert options["seeds"] == 7
-    assert options["grid"] == ["members=2,4", "partitions=8"]
+    [(outline, options)] = calls
+    assert [(cell.name, cell.parameters) for cell in outline.cells] == [
+        (name, {"members": members, "partitions": "8"})
+        for name in ("steady", "swarm")
+        for members in ("2", "4")
+    ]
+    assert outline.seeds == tuple(range(7))
+    assert (outline.traces, outline.time_limit_s) == ("sample", 600.0)
     assert options["master"] == "local[1]"
     assert options["out_dir"] == out
     assert options["report"] == out / "report.html"
@@ -71,15 +76,34 @@ def test_without_scenarios_the_whole_library_runs(
     calls: list[tuple[Any, dict[str, Any]]], tmp_path: Path
 ) -> None:
     assert main(["campaign", "--out", str(tmp_path)]) == 0
-    assert list(calls[0][0]) == [entry.name for entry in library()]
+    outline = calls[0][0]
+    assert [cell.name for cell in outline.cells] == [entry.name for entry in library()]
+    assert outline.seeds == tuple(range(100))
 
 
-@pytest.mark.parametrize("scenario", ["failing", "violating"])
+def test_a_campaign_is_read_from_a_file_and_options_go_before_it(
+    calls: list[tuple[Any, dict[str, Any]]], tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('scenarios = ["steady"]\nseeds = 5\ntraces = "all"\n[grid]\nmembers = [2, 3]\n')
+    words = ["--out", str(tmp_path / "out")]
+    assert main(["campaign", str(file), *words]) == 0
+    assert (
+        main(["campaign", str(file), *words, "--seeds", "3..4", "--traces", "none", "--time-limit", "2m"])
+        == 0
+    )
+    (first, second) = (outline for outline, _ in calls)
+    assert [cell.parameters for cell in first.cells] == [{"members": "2"}, {"members": "3"}]
+    assert (first.seeds, first.traces, first.time_limit_s) == (tuple(range(5)), "all", 600.0)
+    assert (second.seeds, second.traces, second.time_limit_s) == ((3, 4), "none", 120.0)
+
+
+@pytest.mark.parametrize("seed", ["1,1", "2..2"])
 @pytest.mark.usefixtures("calls")
 def test_failed_runs_and_violations_give_exit_1(
-    scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["campaign", scenario, "--out", str(tmp_path), "--json"]) == 1
+    assert main(["campaign", "steady", "--seeds", seed, "--out", str(tmp_path), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert {"runs", "failed", "violations", "wall_seconds", "out", "report"} <= set(document)
 
@@ -93,7 +117,12 @@ def test_failed_runs_and_violations_give_exit_1(
             "--report no/such/report.html: cannot be written",
         ),
         (["--seeds", "0"], "--seeds"),
-        (["--seeds", "x"], "--seeds"),
+        (["--seeds", "x"], "--seeds x: expected how many, or which: 100, 10..29, or 1,5,9"),
+        (["--seeds", "9..2"], "--seeds 9..2: expected at least one"),
+        (["--time-limit", "0s"], "--time-limit 0s: expected more than 0s"),
+        (["--time-limit", "long"], "--time-limit long: expected a duration such as"),
+        (["--grid", "members=x"], "--grid members=x: expected a number from 1"),
+        (["whole.toml"], "whole.toml: is a whole campaign: expected no other scenarios, and no --grid"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(
@@ -106,6 +135,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
+    (tmp_path / "whole.toml").write_text('scenarios = ["steady"]')
     assert main(["campaign", "steady", *words]) == 2
     assert calls == []
     shown = capsys.readouterr()

@@ -18,6 +18,7 @@ def test_who_gets_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FENCEPOST_PROGRESS", raising=False)
     assert isinstance(progress_for(stream=Terminal()), Bars)
     assert isinstance(progress_for(stream=io.StringIO()), Silent)
+    assert isinstance(progress_for(stream=io.StringIO(), lines=True), Lines)
     monkeypatch.setenv("FENCEPOST_PROGRESS", "lines")
     assert isinstance(progress_for(stream=Terminal()), Bars)
     assert isinstance(progress_for(stream=io.StringIO()), Lines)

@@ -149,6 +149,7 @@ def test_half_done_parts_go_and_finished_runs_stay(tmp_path: Path) -> None:
         "scenario": "small",
         "parameters": "{}",
         "seed": 1,
+        "command": "fencepost simulate small --seed 1",
         "wall_seconds": 0.1,
         "violations": 0,
         "traced": False,
@@ -168,7 +169,7 @@ def test_a_note_of_another_format_is_told(tmp_path: Path) -> None:
     directory = CampaignDirectory(tmp_path / "out")
     directory.prepare(cells, resume=False)
     note = tmp_path / "out" / NOTE
-    note.write_text(note.read_text().replace('"format": 1', '"format": 9'))
+    note.write_text(note.read_text().replace('"format": 2', '"format": 9'))
     with pytest.raises(FencepostError, match="another version"):
         directory.prepare(cells, resume=True)
 

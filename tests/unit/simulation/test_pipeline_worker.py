@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import pickle
+import re
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +19,12 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation import run as run_module
+from fencepost.simulation.pipeline import hand as hand_module
+from fencepost.simulation.pipeline.hand import hand_for
+from fencepost.simulation.pipeline.parts import Parts, recover
 from fencepost.simulation.pipeline.plan import Task, cells_of
+from fencepost.simulation.pipeline.runs import Limit, Orders, TimeLimitReached, run_one
 from fencepost.simulation.pipeline.traces import find_traces
-from fencepost.simulation.pipeline.worker import Orders, TimeLimitReached, run_one, time_limit
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.trace.parquet import SCHEMA, ParquetTrace
 from fencepost.simulation.trace.schema import Row
@@ -74,7 +83,7 @@ def test_a_run_that_takes_too_long_is_a_row(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(run_module, "run", endless)
     row, _ = one(orders(limit=0.05), traced=False)
-    assert row["error"] == "took longer than 0.05 s"
+    assert row["error"].startswith("took longer than 0.05 s; then it was at test_pipeline_worker.py:")
 
 
 def test_the_limit_rings_again_if_it_is_swallowed() -> None:
@@ -90,9 +99,160 @@ def test_the_limit_rings_again_if_it_is_swallowed() -> None:
                     raise
                 swallowed.append(1)
 
-    with pytest.raises(TimeLimitReached), time_limit(0.01):
+    with pytest.raises(TimeLimitReached), Limit(0.01)():
         stubborn()
     assert swallowed == [1]
+
+
+@pytest.mark.parametrize("after", ["goes on", "raises"])
+def test_a_run_that_swallows_its_limit_counts_as_one_that_took_too_long(
+    after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stubborn(*_: object, **__: object) -> RunResult:
+        try:
+            while True:
+                time.perf_counter()
+        except TimeLimitReached:
+            if after == "raises":
+                raise RuntimeError("my own timeout") from None
+        return result(1)
+
+    monkeypatch.setattr(run_module, "run", stubborn)
+    row, _ = one(orders(limit=0.01), traced=False)
+    assert row["error"].startswith("took longer than 0.01 s")
+    assert row["violations"] == 0
+
+
+def result(seed: int, *violations: Violation) -> RunResult:
+    return RunResult(
+        scenario="steady",
+        seed=seed,
+        members=2,
+        partitions=18,
+        virtual_seconds=1.0,
+        wall_seconds=0.1,
+        events=1,
+        heartbeats=1,
+        rebalances=0,
+        converged=True,
+        violations=list(violations),
+        digest="d",
+    )
+
+
+# -- a process of its own ---------------------------------------------------------------------------------
+
+
+def busy() -> None:
+    while True:
+        try:
+            while True:
+                time.perf_counter()
+        except BaseException:
+            continue
+
+
+def stuck_in_c() -> None:
+    pickle.loads(pickle.dumps(Slow()))
+
+
+class Slow:
+    """Takes for ever inside of one call to C, which lets no handler of Python's run."""
+
+    def __reduce__(self) -> Any:
+        return sum, (itertools.repeat(0),)
+
+
+def segfault() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def exit_at_once() -> None:
+    os._exit(7)
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "told"),
+    [
+        (busy, "took longer than 0.2 s and could not be interrupted; then it was at test_.*, in busy"),
+        (
+            stuck_in_c,
+            "took longer than 0.2 s and could not be interrupted; then it was at test_.*, in stuck_in_c",
+        ),
+        (segfault, "its process died of SIGSEGV; then it was at test_.*, in segfault"),
+        (exit_at_once, "its process ended with exit code 7$"),
+    ],
+)
+def test_what_hangs_or_dies_costs_one_run(
+    misdeed: Callable[[], None], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(scenario: Any, seed: int, trace: Any = None) -> RunResult:
+        if seed == 2:
+            misdeed()
+        return result(seed)
+
+    monkeypatch.setattr(run_module, "run", run)
+    monkeypatch.setattr(hand_module, "GRACE_S", 0.1)
+    patient, given = orders(), orders(limit=0.2)
+    rows = []
+    with hand_for(patient) as hand:
+        for seed in (1, 2, 3):
+            hand.orders = given if seed == 2 else patient  # a busy machine may take its time to fork
+            rows.append(hand.run(Task(0, seed, False))[0])
+    assert [row["error"] is None for row in rows] == [True, False, True]
+    assert re.match(told, rows[1]["error"]), rows[1]["error"]
+    assert rows[1]["run_id"] == given.cells[0].run_id(2)
+
+
+def test_a_hand_answers_as_the_run_itself_does() -> None:
+    told = orders()
+    with hand_for(told) as hand:
+        there, trace = hand.run(Task(0, 7, True))
+    here, kept = one(told, traced=True)
+    assert {**there, "wall_seconds": 0} == {**here, "wall_seconds": 0}
+    assert pa.Table.from_batches(trace).equals(pa.Table.from_batches(kept))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+# -- parts ------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_on_disk_as_soon_as_they_are_finished(tmp_path: Path) -> None:
+    for folder in ("runs", "traces"):
+        (tmp_path / folder).mkdir()
+    told = orders()
+    parts = Parts(tmp_path, "part-000-000000")
+    for seed in (1, 2):
+        parts.add(*one(told, traced=seed == 1, seed=seed))
+    (journal,) = (tmp_path / "runs").iterdir()
+    damaged = journal.read_bytes() + (1000).to_bytes(8) + b"half a run"  # written when the machine went down
+    parts.flush()
+    for path in tmp_path.glob("*/part*"):
+        path.unlink()
+    journal.write_bytes(damaged)
+
+    recover(tmp_path)
+    (runs,) = (tmp_path / "runs").iterdir()
+    table = pq.read_table(runs)
+    assert table.column("seed").to_pylist() == [1, 2]
+    (traces,) = (tmp_path / "traces").iterdir()
+    assert set(pq.read_table(traces).column("run_id").to_pylist()) == {told.cells[0].run_id(1)}
+    assert Parts(tmp_path, "part-000-000000").finished == set(table.column("run_id").to_pylist())
+
+
+def test_a_journal_beside_its_part_is_no_second_one(tmp_path: Path) -> None:
+    for folder in ("runs", "traces"):
+        (tmp_path / folder).mkdir()
+    told = orders()
+    with Parts(tmp_path, "part-000-000000") as parts:
+        parts.add(*one(told, traced=False, seed=1))
+        (journal,) = (tmp_path / "runs").iterdir()
+        kept = journal.read_bytes()
+    journal.write_bytes(kept)  # killed between the part's writing and the journal's removal
+    recover(tmp_path)
+    (part,) = (tmp_path / "runs").iterdir()
+    assert pq.read_table(part).num_rows == 1
 
 
 @pytest.mark.parametrize(("kept", "calls"), [(True, 2), (False, 1)])
@@ -106,20 +266,7 @@ def test_a_violating_run_is_traced_by_running_it_again(
         if trace is not None:
             trace.write([ROW])
         broken = Violation(invariant="one owner", seq=1, t_us=0, message="two of them")
-        return RunResult(
-            scenario="steady",
-            seed=seed,
-            members=2,
-            partitions=18,
-            virtual_seconds=1.0,
-            wall_seconds=0.1,
-            events=1,
-            heartbeats=1,
-            rebalances=0,
-            converged=True,
-            violations=[broken],
-            digest="d",
-        )
+        return result(seed, broken)
 
     monkeypatch.setattr(run_module, "run", violating)
     row, trace = one(orders(trace_violations=kept), traced=False)

@@ -1,0 +1,228 @@
+"""What a campaign runs, and how; from a TOML file."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, checked_seeds, parse_seeds
+from fencepost.simulation.scenarios.load import library
+from fencepost.simulation.scenarios.positions import Path as KeyPath
+from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, read_text, typed
+from fencepost.simulation.scenarios.values import Duration, decode_value
+
+Traces: TypeAlias = Literal["all", "sample", "failed", "none"]
+"""Whose traces are kept: all, a sample and those of runs that broke an invariant, only these, or none."""
+
+SEEDS = 100
+TIME_LIMIT = Duration(600_000_000)
+
+Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any]
+_Name = Annotated[str, Meta(min_length=1, max_length=200)]
+
+_SPANS = ({"mean"}, {"median", "p99"})
+"""Keys of tables that are values, where all others are parts of a key's name."""
+_MARKS = ("scenarios", "grid", "options")
+"""A file with one of these keys is a campaign: scenarios have none of them."""
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a campaign but where it runs and where its output goes."""
+
+    cells: tuple[Cell, ...]
+    seeds: tuple[int, ...]
+    title: str = ""
+    traces: Traces = "sample"
+    time_limit_s: float = TIME_LIMIT.us / 1_000_000
+    """Of wall time, for one run."""
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the file: a key that is not declared is refused."""
+
+
+class _Option(_Table, frozen=True):
+    """One of the `[[options]]`."""
+
+    name: _Name
+    scenario: str = ""
+    set: dict[str, Value] = {}
+
+
+class _File(_Table, frozen=True):
+    """A campaign's file."""
+
+    title: str = ""
+    scenarios: tuple[_Name, ...] = ()
+    seeds: Annotated[int, Meta(ge=1)] | tuple[Annotated[int, Meta(ge=0)], ...] | str = SEEDS
+    traces: Traces = "sample"
+    time_limit: Duration = TIME_LIMIT
+    set: dict[str, Value] = {}
+    grid: dict[str, Annotated[tuple[Value, ...], Meta(min_length=1)]] = {}
+    options: tuple[_Option, ...] = ()
+
+
+def seconds_of(text: str, shown: str) -> float:
+    """The seconds of a time limit such as `90s`.
+
+    :raises FencepostError: if it is none, or nothing.
+    """
+    try:
+        seconds = Duration.parse(text).us / 1_000_000
+    except ValueError as error:
+        raise FencepostError(f"{shown} {text}: {error}") from None
+    if not seconds:
+        raise FencepostError(f"{shown} {text}: expected more than 0s")
+    return seconds
+
+
+def is_outline(path: str) -> bool:
+    """Whether this names a campaign's file, and not a scenario's."""
+    if not path.endswith(".toml") or not Path(path).is_file():
+        return False
+    try:
+        return any(key in tomllib.loads(Path(path).read_text(encoding="utf-8-sig")) for key in _MARKS)
+    except (OSError, ValueError):
+        return False
+
+
+def read_outline(path: str | Path) -> Outline:
+    """The campaign of a TOML file; paths of scenarios in it begin at its folder.
+
+    :raises FencepostError: with the file, the line and the key, if something in it is wrong.
+    """
+    path = Path(path)
+    text = read_text(path)
+    raw = parse_toml(text, str(path))
+    places = Places(str(path), text)
+    places.lines = {_flat_path(key): line for key, line in places.lines.items()}
+    try:
+        file = typed(_flattened(raw), _File, decode_value)
+    except Misplaced as mistake:
+        raise places.error(mistake.path, mistake.message) from None
+    _check(file, places)
+    told = {key: f"{places.at((table, key))}:" for table in ("set", "grid") for key in getattr(file, table)}
+    return Outline(
+        cells=cells_of(
+            [_beside(path, name) for name in file.scenarios]
+            or ([] if all(each.scenario for each in file.options) and file.options else _library()),
+            {key: tuple(map(value_text, values)) for key, values in file.grid.items()},
+            options=[_option(path, each, index, places) for index, each in enumerate(file.options)],
+            fixed={key: value_text(value) for key, value in file.set.items()},
+            places=told,
+        ),
+        seeds=_seeds(file, places),
+        title=file.title,
+        traces=file.traces,
+        time_limit_s=file.time_limit.us / 1_000_000,
+    )
+
+
+def value_text(value: Value) -> str:
+    """A value as `simulate --set` takes it."""
+    if isinstance(value, str):
+        try:
+            return value if tomllib.loads(f"value = {value}")["value"] == value else _quoted(value)
+        except tomllib.TOMLDecodeError:
+            return value if value == value.strip() else _quoted(value)
+    return _toml(value)
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_quoted(key)} = {_toml(each)}' for key, each in value.items())}}}"
+    return repr(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _check(file: _File, places: Places) -> None:
+    if not file.time_limit.us:
+        raise places.error(("time_limit",), "expected more than 0s")
+    if OPTION in file.grid:
+        raise places.error(("grid", OPTION), "no setting has this name; choices with names are [[options]]")
+    for key, values in file.grid.items():
+        if key in file.set:
+            raise places.error(("grid", key), "is in [set] as well")
+        if len(set(map(value_text, values))) < len(values):
+            raise places.error(("grid", key), "a value is there twice")
+    names: set[str] = set()
+    for index, option in enumerate(file.options):
+        if option.name in names:
+            raise places.error(("options", index, "name"), f"{option.name!r} is there twice")
+        names.add(option.name)
+        for key in option.set.keys() & file.grid.keys():
+            raise places.error(("options", index, "set", key), "is in [grid] as well")
+
+
+def _seeds(file: _File, places: Places) -> tuple[int, ...]:
+    if isinstance(file.seeds, int):
+        return tuple(range(file.seeds))
+    try:
+        return parse_seeds(file.seeds) if isinstance(file.seeds, str) else checked_seeds(file.seeds)
+    except FencepostError as error:
+        raise places.error(("seeds",), str(error).partition(": ")[2]) from None
+
+
+def _library() -> list[str]:
+    return [entry.name for entry in library()]
+
+
+def _option(file: Path, option: _Option, index: int, places: Places) -> Option:
+    return Option(
+        option.name,
+        {key: value_text(value) for key, value in option.set.items()},
+        _beside(file, option.scenario) if option.scenario else "",
+        {key: f"{places.at(('options', index, 'set', key))}:" for key in option.set},
+    )
+
+
+def _beside(file: Path, scenario: str) -> str:
+    """Where a scenario's file is; names of the library stay as they are."""
+    return str(file.parent / scenario) if scenario.endswith(".toml") or "/" in scenario else scenario
+
+
+def _flattened(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings' names in one piece, also where they stand without quotes: that makes tables of them."""
+    flat = dict(raw)
+    for name in ("set", "grid"):
+        if isinstance(raw.get(name), dict):
+            flat[name] = dict(_flat(raw[name]))
+    if isinstance(raw.get("options"), list):
+        flat["options"] = [
+            each | {"set": dict(_flat(each["set"]))}
+            if isinstance(each, dict) and isinstance(each.get("set"), dict)
+            else each
+            for each in raw["options"]
+        ]
+    return flat
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict) and value.keys() not in _SPANS:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _flat_path(path: KeyPath) -> KeyPath:
+    for head in (1, 3):
+        if len(path) > head and path[head - 1] in ("set", "grid"):
+            return (*path[:head], ".".join(map(str, path[head:])))
+    return path
