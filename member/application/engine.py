@@ -82,7 +82,8 @@ class StreamsEngine:
         self.cleaner = Service("state directory cleaner", cleanup_delay_s, self._clean, at_once=False)
         self.recorder = Service("metrics recorder", metrics_interval_s, self._record, at_once=True)
         self._cleanup_delay_s = cleanup_delay_s
-        self._observer = observer
+        self.observer = observer
+        """Hears of each step of each machine."""
         self._global: GlobalWorker | None = None
         self._global_work = global_work
         self._queue: list[Action] = []
@@ -183,8 +184,8 @@ class StreamsEngine:
             self._carrying_out = False
 
     def _moved(self, action: Moved) -> None:
-        if self._observer is not None:
-            self._observer(action)
+        if self.observer is not None:
+            self.observer(action)
         log(
             logging.DEBUG,
             f"{action.level} moved",
@@ -204,8 +205,8 @@ class StreamsEngine:
             self._ended.set()
 
     def _refused(self, action: Refused) -> None:
-        if self._observer is not None:
-            self._observer(action)
+        if self.observer is not None:
+            self.observer(action)
         log(
             logging.DEBUG,
             f"{action.level} does not move",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from fencepost.coordinator.codec.client import ALTER_PARTITION_REASSIGNMENTS, ELECT_LEADERS
 from fencepost.coordinator.codec.client_replicas import ElectCall, ReassignCall, ReplicaReply
@@ -15,6 +15,7 @@ from fencepost.coordinator.codec.groups import DeleteGroupsCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import administration, cluster
+from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
@@ -23,6 +24,7 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest
 from fencepost.simulation.conform.broker import VERSIONS, configuration
 from fencepost.simulation.conform.wire import Connection
 
@@ -225,6 +227,24 @@ class Admin:
 
         described = await self._until(ask, f"looking for the group {group_id}")
         return described.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
+
+    async def member_names(self, group_id: str, protocol: Literal["streams", "classic"]) -> tuple[str, ...]:
+        """The client ids of the members of a streams group, or of a classic one.
+
+        :raises EnvironmentLacks: if the coordinator does not answer for a minute.
+        """
+        request: object = StreamsGroupDescribeRequest(group_ids=(group_id,))
+        api_key, version = ApiKey.STREAMS_GROUP_DESCRIBE, 0
+        if protocol == "classic":
+            request = DescribeGroupsRequest(group_ids=(group_id,))
+            api_key, version = ApiKey.DESCRIBE_GROUPS, 5
+
+        async def ask() -> Any:
+            reply = await self._of_coordinator(group_id, api_key, version, request)
+            return reply.groups[0]
+
+        described = await self._until(ask, f"describing the group {group_id}")
+        return tuple(member.client_id for member in described.members)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group, once it has no members any more.

@@ -31,7 +31,7 @@ class CallbackRaised(Exception):
 class Behaviour:
     """How long things take in one process, as its seed draws."""
 
-    def __init__(self, terms: m.Terms) -> None:
+    def __init__(self, terms: m.CommonTerms) -> None:
         streams = Streams(terms.seed)
         name = f"{terms.name}/{terms.process}"
         self._callbacks: Samples = streams.samples(f"callbacks/{name}", Span(*terms.callback).quantiles)

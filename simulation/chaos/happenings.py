@@ -43,7 +43,14 @@ class HeartbeatSeen(msgspec.Struct, frozen=True):
     response: ConsumerGroupHeartbeatResponse
 
 
-Happening: TypeAlias = m.Event | Told | TopicsChanged | HostNoted | HeartbeatSeen
+class MemberHeard(msgspec.Struct, frozen=True):
+    """A member of a Streams application was answered: its epoch, or generation; 0 where it heard of none."""
+
+    epoch: int
+    heartbeat: bool
+
+
+Happening: TypeAlias = m.Event | Told | TopicsChanged | HostNoted | HeartbeatSeen | MemberHeard
 
 
 class Happenings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.nodes.member import ALIVE, MemberStatus
@@ -21,9 +21,8 @@ class Surroundings(Protocol):
     """The world as a host sees it."""
 
     nursery: Nursery
-    scenario: Scenario
 
-    def terms(self, host: RealHost, process: int) -> m.Terms:
+    def terms(self, host: Any, process: int) -> m.AnyTerms:
         """What the host's next process has to know."""
 
     def hear(self, host: str, event: m.Event) -> None:
@@ -32,7 +31,7 @@ class Surroundings(Protocol):
     def note(self, host: str, what: str, at_us: int) -> None:
         """Something befell the host."""
 
-    def restart_later(self, host: RealHost) -> None:
+    def restart_later(self, host: ProcessHost) -> None:
         """Start the next process after the time that a restart takes."""
 
     def fail(self, error: Exception) -> None:
@@ -43,26 +42,17 @@ class Surroundings(Protocol):
         """Microseconds since the start of the run."""
 
 
-class RealHost:
-    """One host. Each start is a new process with a new member; a static one keeps its instance id."""
+class ProcessHost:
+    """One host. Each start is a new process."""
 
-    def __init__(self, name: str, world: Surroundings, instance_id: str | None) -> None:
+    def __init__(self, name: str, world: Surroundings) -> None:
         self.name = name
-        self.instance_id = instance_id
         self.status = MemberStatus.STOPPED
         self.wanted = False
-        self.topics = world.scenario.group.topics
-        self.pattern = world.scenario.group.pattern
+        self.protocol = "consumer"
         self._world = world
         self._life: _Life | None = None
         self._processes = 0
-
-    @property
-    def subscription(self) -> tuple[tuple[str, ...], str | None]:
-        """What it subscribes to: all topics of the file if the scenario does not say."""
-        if self.topics is None and self.pattern is None:
-            return tuple(topic.name for topic in self._world.scenario.topics), None
-        return self.topics or (), self.pattern
 
     @property
     def ready(self) -> bool:
@@ -90,7 +80,10 @@ class RealHost:
         """End the process in good order; one that stands still learns of it when it goes on."""
         self.wanted = come_back
         if self.status in (MemberStatus.RUNNING, MemberStatus.FROZEN):
-            self._order(m.Stop(forever=self.instance_id is not None and not come_back))
+            self._order(self._farewell(come_back=come_back))
+
+    def _farewell(self, *, come_back: bool) -> m.Stop:
+        return m.Stop(forever=False)
 
     def crash(self) -> None:
         """SIGKILL."""
@@ -113,24 +106,6 @@ class RealHost:
             self._world.note(self.name, "thaw", self._world.now_us)
             self._life.process.send(signal.SIGCONT)
 
-    # -- what it is told ----------------------------------------------------------------------------------
-
-    def slow_callback(self, lasts_us: int) -> None:
-        """The process's next callback takes so much longer."""
-        self._order(m.SlowCallback(lasts_us))
-
-    def fail_callback(self) -> None:
-        """The process's next callback raises."""
-        self._order(m.FailCallback())
-
-    def stall(self, until_us: int) -> None:
-        """The application is busy until then."""
-        self._order(m.Stall(until_us))
-
-    def resubscribe(self) -> None:
-        """Subscribe to `topics` and `pattern`."""
-        self._order(m.Subscribe(*self.subscription))
-
     def _order(self, order: m.Order) -> None:
         if self._life is not None:
             self._life.process.order(order)
@@ -151,12 +126,49 @@ class RealHost:
                 self.restart_later()
 
 
+class RealHost(ProcessHost):
+    """A consumer's host. Each process is a new member; a static one keeps its instance id."""
+
+    def __init__(self, name: str, world: Surroundings, scenario: Scenario, instance_id: str | None) -> None:
+        super().__init__(name, world)
+        self.instance_id = instance_id
+        self.topics = scenario.group.topics
+        self.pattern = scenario.group.pattern
+        self._all_topics = tuple(topic.name for topic in scenario.topics)
+
+    @property
+    def subscription(self) -> tuple[tuple[str, ...], str | None]:
+        """What it subscribes to: all topics of the file if the scenario does not say."""
+        if self.topics is None and self.pattern is None:
+            return self._all_topics, None
+        return self.topics or (), self.pattern
+
+    def _farewell(self, *, come_back: bool) -> m.Stop:
+        return m.Stop(forever=self.instance_id is not None and not come_back)
+
+    def slow_callback(self, lasts_us: int) -> None:
+        """The process's next callback takes so much longer."""
+        self._order(m.SlowCallback(lasts_us))
+
+    def fail_callback(self) -> None:
+        """The process's next callback raises."""
+        self._order(m.FailCallback())
+
+    def stall(self, until_us: int) -> None:
+        """The application is busy until then."""
+        self._order(m.Stall(until_us))
+
+    def resubscribe(self) -> None:
+        """Subscribe to `topics` and `pattern`."""
+        self._order(m.Subscribe(*self.subscription))
+
+
 class _Life:
     """One process of a host, from its start until it is gone and all that it said is heard."""
 
     process: Process
 
-    def __init__(self, host: RealHost, world: Surroundings) -> None:
+    def __init__(self, host: ProcessHost, world: Surroundings) -> None:
         self._host = host
         self._world = world
         self.up = False

@@ -17,16 +17,17 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.member.streams.actions import Level
 
 ClientName: TypeAlias = Literal["fencepost", "confluent"]
+ProgramName: TypeAlias = ClientName | Literal["streams"]
 SpanFields: TypeAlias = tuple[str, int, int]
 """The kind and the two ends of a `Span`."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a member's process needs to know when it starts. Times are milliseconds unless they say."""
+class CommonTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What any process needs to know when it starts. Times are milliseconds unless they say."""
 
-    client: ClientName
     name: str
     """The host's name, which is the client id, too."""
     process: int
@@ -36,14 +37,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The start of the run by CLOCK_MONOTONIC."""
     bootstrap_servers: str
     group_id: str
-    instance_id: str | None
-    assignor: str | None
     topics: tuple[str, ...]
-    pattern: str | None
     max_poll_interval_ms: int
     request_timeout_ms: int
-    commit: Literal["auto", "sync", "async"]
-    auto_commit_interval_ms: int
     gather_ms: int
     """How long records gather before a fetch returns with them."""
     max_poll_records: int
@@ -51,6 +47,32 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     processing: SpanFields
     flaw: str = ""
     """For tests of the checkers: a wrong that the application does; see `application.FLAWS`."""
+
+
+class Terms(CommonTerms, frozen=True, kw_only=True, tag="member"):
+    """All that a member's process needs to know."""
+
+    client: ClientName
+    instance_id: str | None
+    assignor: str | None
+    pattern: str | None
+    commit: Literal["auto", "sync", "async"]
+    auto_commit_interval_ms: int
+
+
+class ClientTerms(CommonTerms, frozen=True, kw_only=True, tag="streams"):
+    """All that the process of a client of a Streams application needs to know."""
+
+    threads: int
+    group_protocol: Literal["streams", "classic"]
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    """Of classic members, which choose these themselves."""
+    commit_interval_ms: int
+    state_dir: str
+
+
+AnyTerms: TypeAlias = Terms | ClientTerms
 
 
 # -- what a member's process is told ----------------------------------------------------------------------
@@ -89,7 +111,27 @@ class FailCallback(_Order, frozen=True):
     """Raise in the next rebalance callback."""
 
 
-Order: TypeAlias = Stop | Subscribe | Stall | SlowCallback | FailCallback
+class FailThread(_Order, frozen=True):
+    """Let a thread of a Streams client fail, and its handler answer that; see `streams.failures`."""
+
+    answer: str
+    where: str
+    error: str
+
+
+class ChangeThreads(_Order, frozen=True):
+    """Add a thread to a Streams client, or remove one."""
+
+    adds: bool
+
+
+class Forgive(_Order, frozen=True):
+    """Forget the failures that no thread has met yet."""
+
+
+Order: TypeAlias = (
+    Stop | Subscribe | Stall | SlowCallback | FailCallback | FailThread | ChangeThreads | Forgive
+)
 
 
 # -- what it tells ----------------------------------------------------------------------------------------
@@ -102,7 +144,7 @@ class _Event(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Up(_Event, frozen=True):
-    """The process has its consumer."""
+    """The process has its consumer, or its Streams client, which has no member id."""
 
     member_id: MemberId
 
@@ -172,9 +214,45 @@ class Stopping(_Event, frozen=True):
 
 
 class Stopped(_Event, frozen=True):
-    """The consumer is closed; `error` if the member met one that is fatal."""
+    """The consumer is closed; `error` if the member met one that is fatal. Of a Streams client its state."""
 
     error: str
+
+
+class Stepped(_Event, frozen=True):
+    """A machine of a Streams client moved, or refused to; see `member.streams.actions`."""
+
+    level: Level
+    name: str
+    event: str
+    source: str
+    target: str
+    refused: bool
+
+
+class HandlerAsked(_Event, frozen=True):
+    """An exception left a thread, and the handler answers; nothing if nobody meant it to happen."""
+
+    thread: str
+    answer: str
+    where: str
+
+
+class ShutdownTold(_Event, frozen=True):
+    """The group told a thread's member that the application is to be shut down."""
+
+
+class OffsetsCommitted(_Event, frozen=True):
+    """A thread has committed these."""
+
+    offsets: tuple[tuple[TopicPartition, int], ...]
+
+
+class Found(_Event, frozen=True):
+    """A check in the process found this."""
+
+    invariant: str
+    message: str
 
 
 class Failed(_Event, frozen=True):
@@ -194,6 +272,11 @@ Event: TypeAlias = (
     | Processed
     | Stopping
     | Stopped
+    | Stepped
+    | HandlerAsked
+    | ShutdownTold
+    | OffsetsCommitted
+    | Found
     | Failed
 )
 

@@ -99,8 +99,8 @@ class Nursery:
     None is left when the block ends.
     """
 
-    def __init__(self, client: m.ClientName) -> None:
-        self._client = client
+    def __init__(self, program: m.ProgramName) -> None:
+        self._program = program
         self._ready = asyncio.Event()
         self._starting: deque[Process] = deque()
         self._processes: dict[int, Process] = {}
@@ -117,7 +117,7 @@ class Nursery:
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         with theirs:
-            self._template = _template(theirs.fileno(), self._client)
+            self._template = _template(theirs.fileno(), self._program)
         self.loop.add_reader(self._channel, self._hear)
         try:
             async with asyncio.timeout(_READY_SECONDS):
@@ -152,7 +152,7 @@ class Nursery:
         return (errors.decode(errors="replace").strip().splitlines() or ["no reason was given"])[-1]
 
     def start(
-        self, terms: m.Terms, on_event: Callable[[m.Event], None], on_end: Callable[[], None]
+        self, terms: m.AnyTerms, on_event: Callable[[m.Event], None], on_end: Callable[[], None]
     ) -> Process:
         """Start a process."""
         process = Process(self, on_event, on_end)
@@ -187,9 +187,9 @@ class Nursery:
                 self._processes.pop(pid).ended()
 
 
-def _template(fd: int, client: m.ClientName) -> subprocess.Popen[bytes]:
+def _template(fd: int, program: m.ProgramName) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "fencepost.simulation.chaos.template", str(fd), client],
+        [sys.executable, "-m", "fencepost.simulation.chaos.template", str(fd), program],
         pass_fds=(fd,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -49,3 +49,5 @@ class ChaosResult(msgspec.Struct, frozen=True, kw_only=True):
     speed: float
     """How many times as fast as written the scenario was played."""
     skipped: list[Skipped]
+    figures: dict[str, float] = {}
+    """What else was measured; of Streams applications, see docs/streams.md."""

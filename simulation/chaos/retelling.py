@@ -26,6 +26,7 @@ from fencepost.simulation.chaos.happenings import (
     Happenings,
     HeartbeatSeen,
     HostNoted,
+    MemberHeard,
     Told,
     TopicsChanged,
 )
@@ -243,6 +244,8 @@ class Retelling:
                 self.tell("on_member_response", host, request, response)
             case HostNoted(what):
                 self._noted(self.members[host], what)
+            case MemberHeard():
+                return  # of Streams applications, which are told elsewhere
             case _:
                 self._said(self.members[host], happening)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import Admin
 from fencepost.simulation.chaos.chronicle import RealChronicle
 from fencepost.simulation.chaos.result import ChaosResult
-from fencepost.simulation.chaos.stage import Progress, RealStage
+from fencepost.simulation.chaos.stage import RealStage
+from fencepost.simulation.chaos.staging import Progress, Staging
+from fencepost.simulation.chaos.streams.stage import ApplicationStage
 from fencepost.simulation.chaos.tempo import DEFAULT_US, tempo
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.probe import examine
 from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
 from fencepost.simulation.world.observers import Observer
 
@@ -29,7 +32,7 @@ _OF_COORDINATOR: Final = frozenset({"progress", "quiet", "gone-members", "reply-
 
 
 async def run_real(
-    scenario: Scenario,
+    scenario: Scenario | StreamsScenario,
     seed: int,
     cluster: Cluster | str,
     *,
@@ -45,6 +48,8 @@ async def run_real(
     A cluster of ours may be disturbed; of another's only the run's own topics and group are touched. The
     caller closes the trace. Nothing is left when this ends, however it does.
 
+    The clients of a Streams application are fencepost's, and judged by checkers of their own.
+
     :raises FencepostError: if the time is too short for the scenario.
     :raises EnvironmentLacks: if the cluster can't be reached, lacks KIP-848, or has such topics already.
     """
@@ -59,14 +64,58 @@ async def run_real(
         admin = Admin(servers)
         stack.push_async_callback(admin.close)
         config = await admin.configuration()
+        await _require_vacant(admin, scenario)
+        if isinstance(scenario, StreamsScenario):
+            application = ApplicationStage(
+                tempo(scenario, seed, config, duration_us),
+                seed,
+                admin,
+                servers,
+                config=config,
+                own=own,
+                flaw=flaw,
+            )
+            async with application:
+                await application.play(progress)
+            told = application.retell(recorder)
+            return _result(
+                application,
+                scenario,
+                seed,
+                began=began,
+                cluster=servers if own is None else own.state.runner,
+                client="fencepost",
+                heartbeats=told.heartbeats,
+                rebalances=told.rebalances,
+                converged=told.settled,
+                violations=told.application.violations,
+                digest=recorder.digest(),
+                figures=told.application.figures,
+            )
         played = tempo(scenario, seed, config, duration_us)
-        await _require_vacant(admin, played.scenario)
         stage = RealStage(played, seed, admin, servers, config=config, own=own, client=client, flaw=flaw)
         async with stage:
             await stage.play(progress)
         watching = _checkers(client, observed=stage.observed is not None) if checkers is None else checkers
         retelling = stage.retell([chronicle, *watching], recorder)
-    missing = stage.missing
+    return _result(
+        stage,
+        scenario,
+        seed,
+        began=began,
+        cluster=servers if own is None else own.state.runner,
+        client=client,
+        heartbeats=chronicle.heartbeats,
+        rebalances=chronicle.rebalances,
+        converged=retelling.settled,
+        violations=retelling.violations,
+        digest=recorder.digest(),
+    )
+
+
+def _result(
+    stage: Staging[Any], scenario: Scenario | StreamsScenario, seed: int, *, began: float, **more: Any
+) -> ChaosResult:
     return ChaosResult(
         scenario=scenario.name,
         seed=seed,
@@ -75,19 +124,13 @@ async def run_real(
         virtual_seconds=stage.ended_us / 1_000_000,
         wall_seconds=time.perf_counter() - began,
         events=len(stage.happenings),
-        heartbeats=chronicle.heartbeats,
-        rebalances=chronicle.rebalances,
-        converged=retelling.settled,
-        violations=retelling.violations,
-        digest=recorder.digest(),
         records_sent=len(stage.ledger.acknowledged),
-        records_lost=len(missing),
+        records_lost=len(stage.missing),
         records_duplicated=stage.ledger.duplicated,
-        client=client,
-        cluster=servers if own is None else own.state.runner,
         nodes=len(stage.brokers.brokers),
-        speed=1 / played.factor,
+        speed=1 / stage.factor,
         skipped=stage.skipped,
+        **more,
     )
 
 
@@ -104,7 +147,7 @@ def _checkers(client: m.ClientName, *, observed: bool) -> Sequence[Observer]:
     return checkers
 
 
-async def _require_vacant(admin: Admin, scenario: Scenario) -> None:
+async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) -> None:
     """A run makes and deletes its topics and its group: they must not be anybody's.
 
     :raises EnvironmentLacks: if the cluster has one of them.
@@ -116,7 +159,10 @@ async def _require_vacant(admin: Admin, scenario: Scenario) -> None:
                 f"the cluster has a topic {name} already, and a run makes and deletes its own: "
                 "name a cluster without it, or --cluster jvm to start one"
             )
-    if await admin.group_exists(scenario.group.id):
+    taken = await admin.group_exists(scenario.group.id)
+    if isinstance(scenario, StreamsScenario):
+        taken = taken or bool(await admin.member_names(scenario.group.id, scenario.group.protocol))
+    if taken:
         raise EnvironmentLacks(
             f"the cluster has a group {scenario.group.id} already: choose another id with --set group.id=NAME"
         )

@@ -1,6 +1,6 @@
 """The process that members' processes are forked from: it has imported everything, so that a start is quick.
 
-    python -m fencepost.simulation.chaos.template FD CLIENT
+    python -m fencepost.simulation.chaos.template FD PROGRAM
 
 FD is its end of a socket pair. Over it come `Fork` with a channel for the new process, and `Signal`; it
 tells of each process that began and ended. When its other end closes, it kills all that are left, and ends.
@@ -20,8 +20,8 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable
-from typing import NoReturn, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 import structlog
@@ -29,14 +29,16 @@ import structlog
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.telling import Telling
 
-PROGRAMS: dict[m.ClientName, str] = {
+PROGRAMS: Mapping[m.ProgramName, str] = {
     "fencepost": "fencepost.simulation.chaos.member",
     "confluent": "fencepost.simulation.chaos.confluent",
+    "streams": "fencepost.simulation.chaos.streams.process",
 }
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 _HEADER = struct.Struct(">I")
 
-Program: TypeAlias = Callable[[m.Terms, socket.socket], None]
+Program: TypeAlias = Callable[[Any, socket.socket], None]
+"""Takes the terms of its kind, and its end of the channel."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -46,7 +48,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 class Fork(msgspec.Struct, frozen=True, tag=True):
     """Begin a process; its channel comes with the message."""
 
-    terms: m.Terms
+    terms: m.AnyTerms
 
 
 class Signal(msgspec.Struct, frozen=True, tag=True):
@@ -147,7 +149,7 @@ def _reap(director: socket.socket, children: set[int]) -> None:
             director.sendall(m.frame(Ended(pid, status)))
 
 
-def _be(terms: m.Terms, fd: int, program: Program) -> NoReturn:
+def _be(terms: m.AnyTerms, fd: int, program: Program) -> NoReturn:
     """Be a member's process, to the end."""
     code = 1
     with contextlib.suppress(BaseException):

@@ -8,7 +8,7 @@ to the broker stays as it is there: heartbeats, sessions, failover.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.plan import Entry, Plan, draw
 from fencepost.simulation.nodes.world import SLACK_US, quiet_us
 from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.values import Duration, Moment, Span
 from fencepost.simulation.world.rng import Streams
 
@@ -27,12 +28,13 @@ _LEAST_FACTOR = 0.04
 """Faster than 25 times makes a rebalance timeout of a minute shorter than a busy machine's hiccups."""
 
 T = TypeVar("T")
+S = TypeVar("S", Scenario, StreamsScenario)
 
 
-class Tempo(msgspec.Struct, frozen=True, kw_only=True):
+class Tempo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """A scenario and its plan as they are played."""
 
-    scenario: Scenario
+    scenario: S
     plan: Plan
     factor: float
     """What each time was multiplied by; 0.125 is eight times as fast."""
@@ -40,18 +42,24 @@ class Tempo(msgspec.Struct, frozen=True, kw_only=True):
     """How long the quiet phase is."""
 
 
-def tempo(scenario: Scenario, seed: int, config: GroupCoordinatorConfig, duration_us: int) -> Tempo:
+def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: int) -> Tempo[S]:
     """The scenario and the seed's plan, played within that time on a broker of that configuration.
 
     :raises FencepostError: if that is too short for it.
     """
-    simulated = quiet_us(scenario, GroupCoordinatorConfig.from_properties(scenario.config))
+    if isinstance(scenario, StreamsScenario):
+        simulated = scenario.quiet_us
+        session_ms = config.group_streams_session_timeout_ms
+        interval_ms = config.group_streams_heartbeat_interval_ms
+    else:
+        simulated = quiet_us(scenario, GroupCoordinatorConfig.from_properties(scenario.config))
+        session_ms = config.group_consumer_session_timeout_ms
+        interval_ms = config.group_consumer_heartbeat_interval_ms
     plan = draw(scenario, Streams(seed), simulated)
     # The quiet phase is the broker's time-outs, which stay, and the clients', which are played faster.
     fixed, played = 0, simulated
     if scenario.quiet is None:
-        session = config.group_consumer_session_timeout_ms
-        fixed = 1_000 * (session + 3 * config.group_consumer_heartbeat_interval_ms) + SLACK_US
+        fixed = 1_000 * (session_ms + 3 * interval_ms) + SLACK_US
         played = (
             scenario.group.rebalance_timeout.us
             + scenario.network.request_timeout.us
@@ -63,7 +71,7 @@ def tempo(scenario: Scenario, seed: int, config: GroupCoordinatorConfig, duratio
         raise FencepostError(
             f"--duration {Duration(duration_us)}: {scenario.name} needs at least"
             f" {-(-least // 1_000_000)}s on this broker, whose session timeout is"
-            f" {config.group_consumer_session_timeout_ms / 1000:g} s"
+            f" {session_ms / 1000:g} s"
         )
     return Tempo(
         scenario=faster(scenario, factor),

@@ -359,7 +359,6 @@ def _yes(note: str) -> RealJudgement:
 
 _REQUEST: Final = _no("Requests to the broker are in no record.")
 _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
-_NO_APPLICATION: Final = _no("The members of a real run are consumers.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _ON_REAL: Final[Mapping[str, RealJudgement]] = {
@@ -383,7 +382,7 @@ _ON_REAL: Final[Mapping[str, RealJudgement]] = {
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
     **dict.fromkeys(("sac-one-active", "sac-exclusive", "sac-stale-node", "sac-settled"), _NO_STREAMS),
-    **{name: _NO_APPLICATION for name in INVARIANTS if name.startswith("streams-")},
+    "streams-shutdown-reaches": _yes("From the first client on that the group told."),
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_file
 from fencepost.simulation.cli.brokers import OWN_CLUSTERS, Nodes, Profile, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
@@ -26,7 +26,8 @@ from fencepost.simulation.cli.runs import (
     whole_percents,
 )
 from fencepost.simulation.pipeline.progress import Progress, progress_for
-from fencepost.simulation.scenarios.load import DEFAULT, load
+from fencepost.simulation.scenarios.load import DEFAULT, load_of_kafka
+from fencepost.simulation.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.chaos.result import ChaosResult
     from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.clusters.cluster import Cluster
-    from fencepost.simulation.scenarios.scenario import Scenario
+    from fencepost.simulation.scenarios.streams import StreamsScenario
     from fencepost.simulation.trace.recorder import TraceWriter
     from fencepost.simulation.trace.topic import TopicTrace
 
@@ -80,9 +81,9 @@ def chaos(
     the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.
     """
     overrides = settings or []
-    loaded = load(scenario, overrides=overrides, members=members, partitions=partitions, duration=None)
+    loaded = load_of_kafka(scenario, overrides=overrides, members=members, partitions=partitions)
     length_us = played_us(duration)
-    _require_client(client)
+    _require_client(client, loaded)
     writable_file(trace, "--trace")
     writable_file(report, "--report")
     quiet_logs()
@@ -134,7 +135,12 @@ def chaos(
     return 1 if result.violations or result.records_lost else 0
 
 
-def _require_client(client: str) -> None:
+def _require_client(client: str, scenario: Scenario | StreamsScenario) -> None:
+    if client != "fencepost" and not isinstance(scenario, Scenario):
+        raise FencepostError(
+            f"--client {client}: the clients of a Streams application, which {scenario.name} is about, are"
+            " fencepost's"
+        )
     if client == "confluent" and find_spec("confluent_kafka") is None:
         raise EnvironmentLacks(
             "--client confluent: needs confluent-kafka, which is not installed: pip install confluent-kafka"
@@ -142,7 +148,7 @@ def _require_client(client: str) -> None:
 
 
 async def _run(
-    scenario: Scenario,
+    scenario: Scenario | StreamsScenario,
     seed: int,
     cluster: AbstractAsyncContextManager[Cluster | str],
     *,
@@ -185,7 +191,7 @@ def _files(trace: Path | None, report: Path | None) -> list[str]:
     return [f"{name} {path}" for name, path in found.items() if path is not None]
 
 
-def _print(result: ChaosResult, scenario: Scenario, last: Sequence[str]) -> None:
+def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequence[str]) -> None:
     from rich.text import Text
 
     from fencepost.simulation.cli.terminal import Terminal
@@ -199,7 +205,10 @@ def _print(result: ChaosResult, scenario: Scenario, last: Sequence[str]) -> None
     out.say()
     facts: list[tuple[str, str | Text]] = [
         ("time", f"{length(result.virtual_seconds)}, {length(result.wall_seconds)} with all around"),
-        ("members", f"{result.members:,} of {result.client}"),
+        (
+            "members" if isinstance(scenario, Scenario) else "clients",
+            f"{result.members:,} of {result.client}",
+        ),
         ("partitions", f"{result.partitions:,}"),
         ("heartbeats", f"{result.heartbeats:,}"),
         ("rebalances", f"{result.rebalances:,}"),
@@ -207,6 +216,7 @@ def _print(result: ChaosResult, scenario: Scenario, last: Sequence[str]) -> None
         ("records", f"{result.records_sent:,} acknowledged, {result.records_duplicated:,} processed again"),
         ("records lost", _count(result.records_lost)),
         ("violations", _count(len(result.violations))),
+        *((name.replace("_", " "), f"{value:,.6g}") for name, value in result.figures.items()),
         ("digest", result.digest),
     ]
     out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)

@@ -94,7 +94,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     scenario: Scenario
     config: GroupCoordinatorConfig
     """The broker's."""
-    plays: dict[int, Tempo]
+    plays: dict[int, Tempo[Scenario]]
     """By seed, what was played."""
     results: list[ChaosResult]
     latencies: Latencies

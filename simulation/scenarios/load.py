@@ -85,8 +85,29 @@ def load(
     )
     if not isinstance(found, Scenario):
         about = "single active consumers" if isinstance(found, SacScenario) else "Streams applications"
-        raise FencepostError(f"{name_or_path} is about {about}: `simulate` and `campaign` run it")
+        raise _other_kind(name_or_path, about, "`simulate` and `campaign`")
     return found
+
+
+def load_of_kafka(
+    name_or_path: str | FilePath = DEFAULT,
+    *,
+    overrides: Iterable[str] = (),
+    members: int | None = None,
+    partitions: int | None = None,
+) -> Scenario | StreamsScenario:
+    """As `load`, of what can be played on Kafka's brokers: consumers, or Streams applications.
+
+    :raises FencepostError: if there is no such scenario, or something in it is wrong.
+    """
+    found = load_any(name_or_path, overrides=overrides, members=members, partitions=partitions)
+    if isinstance(found, SacScenario):
+        raise _other_kind(name_or_path, "single active consumers", "`simulate` and `campaign`")
+    return found
+
+
+def _other_kind(name_or_path: str | FilePath, about: str, who: str) -> FencepostError:
+    return FencepostError(f"{name_or_path} is about {about}: {who} run it")
 
 
 def load_any(

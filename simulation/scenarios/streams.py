@@ -42,6 +42,8 @@ class StreamsGroup(_Table, frozen=True):
     """How many clients there are."""
     threads: Annotated[int, Meta(ge=1, le=64)] = 3
     """Of each client."""
+    protocol: Literal["streams", "classic"] = "streams"
+    """What members speak: KIP-1071, or the classic protocol with the metadata of Kafka Streams."""
     rebalance_timeout: Duration = Duration(60 * SECOND)
     """How long threads may take to poll again, and to give tasks up."""
     start: Span = Span("uniform", 0, 5 * SECOND)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import Final
 
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
@@ -18,23 +19,43 @@ class Sudden(BaseException):
     """Something that no `except Exception` sees."""
 
 
+_ANYWHERE: Final = (ValueError, Sudden, KeyboardInterrupt, SystemExit)
+_KINDS: Final[Mapping[str, tuple[type[BaseException], ...]]] = {
+    "processing": (*_ANYWHERE, asyncio.CancelledError),
+    "poll": _ANYWHERE,
+    "callback": (ValueError, RuntimeError),  # a callback runs in the member's own task
+}
+
+
 class Injected:
     """One failure that waits for a thread: the exception, and the answer of the handler."""
 
     __slots__ = ("answer", "error", "where")
 
-    def __init__(self, answer: str, where: str, rng: random.Random) -> None:
+    def __init__(self, answer: str, where: str, kind: type[BaseException]) -> None:
+        self.answer = answer
+        self.where = where
+        self.error = kind("injected")
+        self.error.injected = self  # type: ignore[attr-defined]
+
+    @classmethod
+    def draw(cls, answer: str, where: str, rng: random.Random) -> Injected:
+        """One of a kind that can be raised there; the answer and the place are drawn where they are "any"."""
         if answer == "any":
             answer = "REPLACE_THREAD" if rng.random() < 0.5 else rng.choice(ANSWERS)
-        self.answer = answer
-        self.where = rng.choice(PLACES) if where == "any" else where
-        kinds: tuple[type[BaseException], ...] = (ValueError, Sudden, KeyboardInterrupt, SystemExit)
-        if self.where == "callback":
-            kinds = (ValueError, RuntimeError)  # a callback runs in the member's own task
-        elif self.where == "processing":
-            kinds = (*kinds, asyncio.CancelledError)
-        self.error = rng.choice(kinds)("injected")
-        self.error.injected = self  # type: ignore[attr-defined]
+        if where == "any":
+            where = rng.choice(PLACES)
+        return cls(answer, where, rng.choice(_KINDS[where]))
+
+    @classmethod
+    def of(cls, answer: str, where: str, kind: str) -> Injected:
+        """The one that was drawn elsewhere, by the name of its exception."""
+        return cls(answer, where, next(each for each in _KINDS[where] if each.__name__ == kind))
+
+    @property
+    def kind(self) -> str:
+        """The name of its exception."""
+        return type(self.error).__name__
 
 
 def injected_of(error: BaseException) -> Injected | None:

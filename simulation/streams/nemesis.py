@@ -51,7 +51,7 @@ class StreamsNemesis(PlanCarrier):
         response, _, where = entry.name.partition(" ")
         rng = random.Random(self._rng.getrandbits(64))
         for _ in range(entry.partitions):
-            injected = Injected(response, where, rng)
+            injected = Injected.draw(response, where, rng)
             host.inject(injected)
             self._tell(entry.kind, "begin", f"{host.name} {injected.answer} {injected.where}")
         host.wake()

@@ -1,0 +1,128 @@
+"""A real run of an application told again: what was heard, in the order of time, and what is wrong in it."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.streams.actions import Level
+from fencepost.simulation.chaos import messages as m
+from fencepost.simulation.chaos.happenings import Happenings, HostNoted, MemberHeard, Told
+from fencepost.simulation.chaos.streams.retelling import ApplicationRetelling
+from fencepost.simulation.trace.recorder import Recorder
+
+SECOND = 1_000_000
+BOUND_US = 10 * SECOND
+PLACE = TopicPartition("orders", 0)
+THREAD = "client-1-StreamThread-1"
+
+
+class Run:
+    """Happenings of one client with one thread that runs, told when `tell` is called."""
+
+    def __init__(self) -> None:
+        self._happenings = Happenings()
+        self.add(m.Up(1, ""))
+        self.client(2, "CREATED", "REBALANCING")
+        for at, (source, target) in enumerate((("CREATED", "STARTING"), ("STARTING", "RUNNING")), 3):
+            self.add(m.Stepped(at, Level.THREAD, THREAD, "x", source, target, False))
+        self.client(5, "REBALANCING", "RUNNING")
+
+    def add(self, event: m.Event) -> None:
+        self._happenings.add(event.t_us, "client-1", event)
+
+    def client(self, t_us: int, source: str, target: str) -> None:
+        self.add(m.Stepped(t_us, Level.CLIENT, "client-1", "x", source, target, False))
+
+    def world(self, t_us: int, hook: str, *arguments: object) -> None:
+        self._happenings.add(t_us, "", Told(hook, arguments))
+
+    def note(self, t_us: int, what: str) -> None:
+        self._happenings.add(t_us, "client-1", HostNoted(what))
+
+    def heard(self, t_us: int, epoch: int) -> None:
+        self._happenings.add(t_us, "client-1", MemberHeard(epoch, heartbeat=True))
+
+    def tell(self, *members: str) -> ApplicationRetelling:
+        self.world(60 * SECOND, "on_look", members)
+        self.world(60 * SECOND, "on_end")
+        retelling = ApplicationRetelling(["client-1"], Recorder(world="real", group="g"), BOUND_US)
+        retelling.tell_all(self._happenings, 61 * SECOND)
+        return retelling
+
+
+def found(retelling: ApplicationRetelling) -> list[str]:
+    return [violation.invariant for violation in retelling.application.violations]
+
+
+def test_what_is_in_order_settles() -> None:
+    run = Run()
+    run.add(m.Processed(7, PLACE, 0, 5, (1, 2, 3, 4, 5)))
+    run.add(m.OffsetsCommitted(8, ((PLACE, 5),)))
+    for epoch in (1, 1, 3):
+        run.heard(9, epoch)
+    told = run.tell(THREAD)
+    assert found(told) == []
+    assert told.settled
+    assert (told.heartbeats, told.rebalances) == (3, 2)
+    assert told.application.figures == {"records": 5}
+
+
+def test_a_member_too_many_or_too_few_has_not_settled() -> None:
+    assert found(Run().tell()) == ["streams-settles"]
+    assert found(Run().tell(THREAD, "somebody")) == ["streams-settles"]
+    gone = Run()
+    gone.add(m.Stopped(9, "ERROR"))
+    assert found(gone.tell()) == ["streams-settles"]
+
+
+def test_it_is_enough_that_all_is_in_order_once() -> None:
+    run = Run()
+    run.world(50 * SECOND, "on_look", (THREAD,))
+    assert found(run.tell()) == []
+
+
+def test_a_shutdown_that_nobody_asked_for_is_seen() -> None:
+    run = Run()
+    run.add(m.ShutdownTold(7))
+    assert "streams-shutdown-cause" in found(run.tell(THREAD))
+
+
+def test_a_shutdown_must_reach_its_client_in_time() -> None:
+    asked = m.HandlerAsked(7, THREAD, "SHUTDOWN_APPLICATION", "poll")
+    run = Run()
+    run.add(asked)
+    assert found(run.tell(THREAD)) == ["streams-shutdown-reaches"]
+    ends = Run()
+    ends.add(asked)
+    ends.add(m.ShutdownTold(8))
+    ends.add(m.Stopped(9 * SECOND, "ERROR"))
+    told = ends.tell()
+    assert found(told) == []
+    assert told.application.figures["clients_shut_down"] == 1
+
+
+def test_who_is_cut_off_or_dies_is_not_waited_for() -> None:
+    for what in ("cut_off", "crash"):
+        run = Run()
+        run.add(m.HandlerAsked(7, THREAD, "SHUTDOWN_APPLICATION", "poll"))
+        if what == "crash":
+            run.note(8, "crash")
+        else:
+            run.world(8, "cut_off", "client-1", 30 * SECOND)
+        assert "streams-shutdown-reaches" not in found(run.tell(THREAD))
+
+
+def test_a_record_that_was_skipped_or_committed_too_early_is_seen() -> None:
+    run = Run()
+    run.add(m.Processed(7, PLACE, 1, 5, (2, 3, 4, 5)))
+    assert found(run.tell(THREAD)) == ["streams-at-least-once"]
+    early = Run()
+    early.add(m.OffsetsCommitted(8, ((PLACE, 5),)))
+    early.add(m.Processed(9, PLACE, 0, 5, (1, 2, 3, 4, 5)))
+    assert found(early.tell(THREAD)) == ["streams-at-least-once"]
+
+
+def test_what_a_process_found_is_reported_at_its_time() -> None:
+    run = Run()
+    run.add(m.Found(9, "streams-derived", "client-1: RUNNING, and its threads are not"))
+    (violation,) = run.tell(THREAD).application.violations
+    assert (violation.invariant, violation.t_us) == ("streams-derived", 9)
