@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.embedded.groups import AsyncGroup, Group, GroupControls, Who
 from fencepost.simulation.embedded.interference import Rule
+from fencepost.simulation.embedded.lifecycle import Controls, Embedded
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
 from fencepost.simulation.embedded.members import GroupMember
 from fencepost.simulation.embedded.settings import (
@@ -59,34 +59,15 @@ class Clock:
         self._kafka.endpoint.advance(duration("advance", seconds))
 
 
-class KafkaControls(Generic[G]):
-    """A running Kafka, as a test drives it. Its methods may be called from any thread, and take microseconds.
-
-    `thread` is where the brokers run; `endpoint` belongs to its loop.
-    """
+class KafkaControls(Controls["Endpoint"], Generic[G]):
+    """A running Kafka, as a test drives it. Its methods take microseconds, from whatever thread."""
 
     def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
-        self.thread = thread
+        super().__init__(thread)
         self._group_type = group_type
-        self._endpoint: Endpoint | None = None
         self._bootstrap_servers = ""
         self.clock = Clock(self)
         """The coordinators' clock; `advance` moves it."""
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """What runs on the thread's loop.
-
-        :raises FencepostError: if it does not run.
-        """
-        if self._endpoint is None:
-            raise FencepostError("this Kafka is not running: enter it with `with` or `async with` first")
-        return self._endpoint
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started, and not closed."""
-        return self.thread.is_running
 
     @property
     def bootstrap_servers(self) -> str:
@@ -253,7 +234,7 @@ def _name(member: Who | None) -> str | None:
     return member.member_id if isinstance(member, GroupMember) else member
 
 
-class EmbeddedKafka(KafkaControls[Group]):
+class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKafka"]):
     """A Kafka in this process, for any client: up in milliseconds, and driven by the test.
 
         with EmbeddedKafka(topics={"orders": 12}) as kafka:
@@ -326,20 +307,13 @@ class EmbeddedKafka(KafkaControls[Group]):
         :raises EnvironmentLacks: if a port can't be listened on, a library is missing, or the broker of the
             trace's topic does not answer.
         """
-        if self.thread.is_running:
-            raise FencepostError("this Kafka is running already")
         for library in ("aiokafka", "kio"):
             if find_spec(library) is None:
                 raise EnvironmentLacks(f"EmbeddedKafka needs {library}: pip install 'fencepost[kafka]'")
-        self.thread.start()
-        try:
-            self._endpoint = self.thread.submit(self._open()).result()
-        except BaseException:
-            self.thread.stop()
-            raise
-        self._bootstrap_servers = self._endpoint.brokers.bootstrap_servers
+        super().start()
+        self._bootstrap_servers = self.endpoint.brokers.bootstrap_servers
         if self._trace_topic is not None:
-            self._trace(self._endpoint, self._trace_topic)
+            self._trace(self.endpoint, self._trace_topic)
 
     def _trace(self, endpoint: Endpoint, topic: str) -> None:
         from fencepost.simulation.embedded.tracing import TopicTracing
@@ -355,7 +329,7 @@ class EmbeddedKafka(KafkaControls[Group]):
         self.thread.submit(begin(tracing)).result()
         self._tracing = tracing
 
-    async def _open(self) -> Endpoint:
+    async def _opened(self) -> Endpoint:
         from fencepost.simulation.embedded.endpoint import Endpoint
 
         endpoint = Endpoint(
@@ -375,36 +349,15 @@ class EmbeddedKafka(KafkaControls[Group]):
 
         :raises EnvironmentLacks: if rows could not be written to the trace's topic.
         """
-        if self._endpoint is None:
-            return
         tracing, self._tracing = self._tracing, None
         try:
             if tracing is not None:
                 tracing.close()
         finally:
-            try:
-                self.thread.submit(self._endpoint.brokers.close()).result()
-            finally:
-                self._endpoint = None
-                self.thread.stop()
+            super().close()
 
-    def __enter__(self) -> EmbeddedKafka:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> AsyncEmbeddedKafka:
-        self.start()
-        return self.awaited
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    async def _closed(self, endpoint: Endpoint) -> None:
+        await endpoint.brokers.close()
 
 
 class AsyncEmbeddedKafka(KafkaControls[AsyncGroup]):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sac import DEFAULT_VHOST
 from fencepost.coordinator.protocol.sac_records import SacGroupKey
+from fencepost.simulation.embedded.lifecycle import Controls, Embedded
 from fencepost.simulation.embedded.rabbit_groups import (
     AsyncStreamGroup,
     StreamConsumer,
@@ -25,31 +25,12 @@ G = TypeVar("G", bound=StreamGroupControls)
 _NO_ARGUMENTS: Mapping[str, object] = {}
 
 
-class RabbitStreamControls(Generic[G]):
-    """A running node, as a test drives it. Its methods may be called from any thread, and take microseconds.
-
-    `thread` is where the node runs; `endpoint` belongs to its loop.
-    """
+class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
+    """A running node, as a test drives it. Its methods take microseconds, from whatever thread."""
 
     def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
-        self.thread = thread
+        super().__init__(thread)
         self._group_type = group_type
-        self._endpoint: RabbitEndpoint | None = None
-
-    @property
-    def endpoint(self) -> RabbitEndpoint:
-        """What runs on the thread's loop.
-
-        :raises FencepostError: if it does not run.
-        """
-        if self._endpoint is None:
-            raise FencepostError("this RabbitMQ is not running: enter it with `with` or `async with` first")
-        return self._endpoint
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started, and not closed."""
-        return self.thread.is_running
 
     @property
     def host(self) -> str:
@@ -175,7 +156,9 @@ class RabbitStreamControls(Generic[G]):
         self.endpoint.heal(node)
 
 
-class EmbeddedRabbitStream(RabbitStreamControls[StreamGroup]):
+class EmbeddedRabbitStream(
+    RabbitStreamControls[StreamGroup], Embedded["RabbitEndpoint", "AsyncEmbeddedRabbitStream"]
+):
     """A RabbitMQ in this process, for clients of its stream protocol, driven by the test.
 
         with EmbeddedRabbitStream() as rabbit:
@@ -224,55 +207,15 @@ class EmbeddedRabbitStream(RabbitStreamControls[StreamGroup]):
         """
         return AsyncEmbeddedRabbitStream(self)
 
-    def start(self) -> None:
-        """Listen; what `with` does.
-
-        :raises FencepostError: if it runs already.
-        :raises EnvironmentLacks: if the port can't be listened on.
-        """
-        if self.thread.is_running:
-            raise FencepostError("this RabbitMQ is running already")
-        self.thread.start()
-        try:
-            self._endpoint = self.thread.submit(self._open()).result()
-        except BaseException:
-            self.thread.stop()
-            raise
-
-    async def _open(self) -> RabbitEndpoint:
+    async def _opened(self) -> RabbitEndpoint:
         from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint
 
         endpoint = RabbitEndpoint(**self._settings)
         await endpoint.start()
         return endpoint
 
-    def close(self) -> None:
-        """Close the port and all connections; what the end of `with` does. Closing twice does no harm."""
-        if self._endpoint is None:
-            return
-        try:
-            self.thread.submit(self._endpoint.broker.close()).result()
-        finally:
-            self._endpoint = None
-            self.thread.stop()
-
-    def __enter__(self) -> EmbeddedRabbitStream:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> AsyncEmbeddedRabbitStream:
-        self.start()
-        return self.awaited
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    async def _closed(self, endpoint: RabbitEndpoint) -> None:
+        await endpoint.broker.close()
 
 
 class AsyncEmbeddedRabbitStream(RabbitStreamControls[AsyncStreamGroup]):

@@ -55,7 +55,8 @@ class LoopThread:
 
     def __init__(self, name: str, what: str = "this Kafka") -> None:
         self._name = name
-        self._what = what
+        self.what = what
+        """Who runs on it, in messages."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -83,6 +84,10 @@ class LoopThread:
         """Whether it was started, and not stopped."""
         return self._loop is not None
 
+    def not_running(self) -> FencepostError:
+        """What is raised to those who want something of it while it does not run."""
+        return FencepostError(f"{self.what} is not running: enter it with `with` or `async with` first")
+
     def submit(self, work: Coroutine[Any, Any, R]) -> concurrent.futures.Future[R]:
         """Run a coroutine on the loop.
 
@@ -90,7 +95,7 @@ class LoopThread:
         """
         if self._loop is None:
             work.close()
-            raise FencepostError(f"{self._what} is not running: enter it with `with` or `async with` first")
+            raise self.not_running()
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
