@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fencepost.coordinator.protocol.consumer_protocol import Assignment
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.member.classic.assignor import Subscriber
 
 
-def _order(member: Subscriber) -> tuple[bool, str]:
-    """Static members come first, by their instance ids."""
-    return member.instance_id is None, member.instance_id or member.member_id
+def in_order(members: Iterable[Subscriber]) -> list[Subscriber]:
+    """Members as Kafka sorts them: static ones come first, by their instance ids."""
+    return sorted(
+        members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id)
+    )
 
 
 class RangeAssignor:
@@ -33,7 +35,7 @@ class RangeAssignor:
             wanted = [
                 member for member in members if member.subscription and topic in member.subscription.topics
             ]
-            for number, member in enumerate(sorted(wanted, key=_order)):
+            for number, member in enumerate(in_order(wanted)):
                 size, more = divmod(partitions[topic], len(wanted))
                 first = number * size + min(number, more)
                 mine = tuple(range(first, first + size + (number < more)))

@@ -226,14 +226,17 @@ class ClassicMembership(Participant):
         """Before a JoinGroup: commit, and let go of what can't be kept. Whether anything happened."""
         if self._stage in (Stage.COMMIT, Stage.READY) or not self.in_poll:
             return False
-        if self._stage is Stage.NOTHING:
-            self._commit_first(now_ms)
-            return True
-        self._stage = Stage.READY
         if self._cooperative:
             gone = tuple(each for each in self.owned if each.topic not in self.subscription)
         else:
             gone = self.owned
+        if self._stage is Stage.NOTHING:
+            # Records that come while the commit is under way would be in no commit (KAFKA-14196).
+            self.positions.suspend(gone)
+            self._wake = self._wake or bool(gone)
+            self._commit_first(now_ms)
+            return True
+        self._stage = Stage.READY
         if gone:
             self._run_callback(CallbackKind.REVOKED, gone, releases=gone == self.owned)
         return True

@@ -174,6 +174,7 @@ def test_what_was_processed_is_committed_before_it_is_given_up(new_rig) -> None:
     commit = rig.take(object)
     assert (commit.member_id, commit.member_epoch, commit.offsets[T0].offset) == ("m", 1, 9)
     assert rig.calls == [("assigned", [0])]
+    assert T0 not in rig.member.positions.fetchable()  # what came now would be in no commit (KAFKA-14196)
     rig.do(rig.member.commit_answered(rig.token, OffsetCommitResponse(errors={T0: ErrorCode.NONE}), rig.now))
     assert rig.calls[1:] == [("revoked", [0])]
     rig.take(JoinGroupRequest)
