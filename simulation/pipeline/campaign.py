@@ -122,7 +122,7 @@ def carry_out(
                 cells=cells,
                 tasks=tuple(dealt(tasks, slices)),
                 root=str(directory.root),
-                generation=directory.generation(),
+                generation=directory.generation,
                 time_limit_s=outline.time_limit_s,
                 trace_violations=outline.traces != "none",
             )

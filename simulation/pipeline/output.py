@@ -2,15 +2,21 @@
 
 Files appear whole: they are written under a name that readers skip, then renamed. A part of traces/ counts
 only if the part of runs/ with its name is there, which is written after it.
+
+Workers of a campaign that was killed may live a few seconds longer. So all who write hold a lock, which a
+campaign that begins or goes on must have for itself once; no worker of an earlier start begins after that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -21,8 +27,12 @@ from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NOTE = "campaign.json"
-FORMAT = 2
+NOTE: Final = "campaign.json"
+FORMAT: Final = 2
+LOCK: Final = ".lock"
+LOCK_SECONDS: Final = 30.0
+"""How long workers of a killed campaign may take to notice."""
+_LOOK_SECONDS: Final = 0.1
 
 
 class NotedCell(msgspec.Struct, frozen=True):
@@ -39,6 +49,8 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a directory is a campaign of: cells by the prefix of their run ids."""
 
     format: int
+    generation: int
+    """How often the campaign was started, from 0 on."""
     cells: dict[str, NotedCell]
 
 
@@ -71,11 +83,18 @@ def run_schema() -> pa.Schema:
     )
 
 
+class _Format(msgspec.Struct):
+    format: int
+
+
 class CampaignDirectory:
     """The directory `--out` of one campaign."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.generation = 0
+        """The number of this start of the campaign, once it is prepared."""
+        self._lock: int | None = None
 
     def prepare(self, cells: Sequence[Cell], *, resume: bool) -> frozenset[str]:
         """Make it ready for these cells and answer the runs that are finished already.
@@ -85,39 +104,61 @@ class CampaignDirectory:
         :raises FencepostError: if it cannot be written, or holds something that must not be mixed with this.
         """
         noted: dict[str, NotedCell] = {}
+        self.generation = 0
         try:
             if self.root.exists() and not self.root.is_dir():
                 raise FencepostError(f"--out {self.root}: is a file, expected a directory")
             if self.root.is_dir() and any(self.root.iterdir()):
-                noted = self._noted(resume)
+                before = self._note(resume)
+                noted, self.generation = before.cells, before.generation + 1
             for folder in (RUNS, TRACES):
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
             self._check_same(cells, noted)
-            self._sweep()
-            note = msgspec.json.encode(Note(FORMAT, noted | {cell.prefix: _noted(cell) for cell in cells}))
-            with whole_file(self.root / NOTE) as path:
-                path.write_bytes(msgspec.json.format(note) + b"\n")
+            with self._alone():
+                self._sweep()
+                cells_noted = noted | {cell.prefix: _noted(cell) for cell in cells}
+                note = msgspec.json.encode(Note(FORMAT, self.generation, cells_noted))
+                with whole_file(self.root / NOTE) as path:
+                    path.write_bytes(msgspec.json.format(note) + b"\n")
         except OSError as error:
             raise FencepostError(
                 f"--out {self.root}: cannot be written: {error.strerror or error}"
             ) from error
         return self._finished()
 
-    def _noted(self, resume: bool) -> dict[str, NotedCell]:
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nobody else writes; afterwards others may, but none may be alone while this object lives."""
+        if self._lock is None:
+            self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            weakref.finalize(self, os.close, self._lock)
+        until = time.monotonic() + LOCK_SECONDS
+        while not _locked(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if time.monotonic() >= until:
+                raise FencepostError(f"--out {self.root}: another campaign is writing to it")
+            time.sleep(_LOOK_SECONDS)
         try:
-            note = msgspec.json.decode((self.root / NOTE).read_bytes(), type=Note)
+            yield
+        finally:
+            _locked(self._lock, fcntl.LOCK_SH)
+
+    def _note(self, resume: bool) -> Note:
+        try:
+            text = (self.root / NOTE).read_bytes()
+            found = msgspec.json.decode(text, type=_Format).format
+            note = msgspec.json.decode(text, type=Note) if found == FORMAT else None
         except (FileNotFoundError, msgspec.DecodeError):
             raise FencepostError(
                 f"--out {self.root}: is not empty and holds no campaign; choose another directory"
             ) from None
-        if note.format != FORMAT:
+        if note is None:
             raise FencepostError(f"--out {self.root}: holds a campaign of another version of fencepost")
         if not resume:
             raise FencepostError(
                 f"--out {self.root}: holds a campaign already; go on with it by --resume, "
                 "or choose another directory"
             )
-        return note.cells
+        return note
 
     def _check_same(self, cells: Sequence[Cell], noted: dict[str, NotedCell]) -> None:
         for cell in cells:
@@ -167,11 +208,6 @@ class CampaignDirectory:
         ]
         return sorted(rows, key=lambda row: str(row["run_id"]))
 
-    def generation(self) -> int:
-        """A number that no part here has in its name yet: each start of a campaign has its own."""
-        numbers = [int(path.name.split("-")[1]) for path in (self.root / RUNS).glob("part-*-*-*.parquet")]
-        return max(numbers, default=-1) + 1
-
     def files(self) -> TraceFiles:
         """All parts that are there."""
         traces, runs = (
@@ -179,6 +215,28 @@ class CampaignDirectory:
             for folder in (TRACES, RUNS)
         )
         return TraceFiles(traces, runs)
+
+
+@contextlib.contextmanager
+def writing(root: Path, generation: int) -> Iterator[bool]:
+    """While a worker writes. Answers whether it may: not if the campaign was started again without it."""
+    lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _locked(lock, fcntl.LOCK_SH)
+        yield msgspec.json.decode((root / NOTE).read_bytes(), type=Note).generation == generation
+    finally:
+        os.close(lock)
+
+
+def _locked(lock: int, how: int) -> bool:
+    """Whether the lock was had. Where a file system knows no locks, everybody has them."""
+    try:
+        fcntl.flock(lock, how)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _noted(cell: Cell) -> NotedCell:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from fencepost.simulation.pipeline.hand import hand_for
-from fencepost.simulation.pipeline.output import NOTE
+from fencepost.simulation.pipeline.hand import Hand, hand_for
+from fencepost.simulation.pipeline.output import NOTE, writing
 from fencepost.simulation.pipeline.parts import Parts
 
 if TYPE_CHECKING:
@@ -29,22 +29,27 @@ def work(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
         raise FileNotFoundError(
             f"--out {root} is not there on a worker: it must be on a file system that all share"
         )
-    parts = Parts(root, _prefix(orders.generation))
     counts = [0, 0, 0]
-    with parts, hand_for(orders) as hand:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                task = orders.tasks[number]
-                if orders.cells[task.cell].run_id(task.seed) in parts.finished:
-                    continue
-                row, trace = hand.run(task)
-                parts.add(row, trace)
-                counts[0] += 1
-                counts[1] += row["error"] is not None
-                counts[2] += row["violations"]
+    with writing(root, orders.generation) as allowed:
+        if allowed:
+            with Parts(root, _prefix(orders.generation)) as parts, hand_for(orders) as hand:
+                numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+                for row in _rows(orders, numbers, parts, hand):
+                    counts[0] += 1
+                    counts[1] += row["error"] is not None
+                    counts[2] += row["violations"]
     yield pa.RecordBatch.from_arrays(
         [pa.array([count], pa.int64()) for count in counts], names=["runs", "failed", "violations"]
     )
+
+
+def _rows(orders: Orders, numbers: Iterable[int], parts: Parts, hand: Hand) -> Iterator[dict[str, Any]]:
+    for number in numbers:
+        task = orders.tasks[number]
+        if orders.cells[task.cell].run_id(task.seed) not in parts.finished:
+            row, trace = hand.run(task)
+            parts.add(row, trace)
+            yield row
 
 
 @functools.cache

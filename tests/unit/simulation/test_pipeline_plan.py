@@ -161,7 +161,7 @@ def test_half_done_parts_go_and_finished_runs_stay(tmp_path: Path) -> None:
     (tmp_path / "out/traces/.part-000-000002-0000.parquet-77").write_bytes(b"half")
     assert directory.prepare(cells, resume=True) == {"small-000001"}
     assert list((tmp_path / "out/traces").iterdir()) == []
-    assert directory.generation() == 1
+    assert directory.generation == 1
 
 
 def test_a_note_of_another_format_is_told(tmp_path: Path) -> None:
