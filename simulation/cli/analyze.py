@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.declaration import Column
 from fencepost.simulation.cli.arguments import Json, writable_file
@@ -44,6 +45,10 @@ def analyze(
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
     report: Annotated[Path | None, Parameter(help="Write the page to this HTML file.")] = None,
+    run: Annotated[
+        list[str] | None,
+        Parameter(help="Only write the page, with this run's timeline, and no analysis. Repeatable."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Rebalances, downtime, state residency and more, as distributions, from traces of any world."""
@@ -51,6 +56,8 @@ def analyze(
 
     writable_file(report, "--report")
     configure_logs()
+    if run:
+        return _show(traces, run, report, json=json)
     tables = run_analyses(traces, master=master, report=report, progress=progress_for(json=json))
     if json:
         print_json(Analyzed(tables, None if report is None else str(report)))
@@ -61,6 +68,21 @@ def analyze(
         print_tables(out, tables)
         if report is not None:
             out.say(f"Report: {report}")
+    return 0
+
+
+def _show(traces: Path, runs: list[str], report: Path | None, *, json: bool) -> int:
+    from fencepost.simulation.pipeline.reporting import report_runs
+
+    if report is None:
+        raise FencepostError("--run shows timelines in a page: name its file with --report F.html")
+    report_runs(traces, runs, report)
+    if json:
+        print_json(Analyzed({}, str(report)))
+    else:
+        from fencepost.simulation.cli.terminal import Terminal
+
+        Terminal().say(f"Report: {report}")
     return 0
 
 

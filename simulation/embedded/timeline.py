@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fencepost.simulation.report.model import TracedRun
-from fencepost.simulation.report.render import render_timeline
+from fencepost.simulation.report.render import render_timelines
 from fencepost.simulation.report.tables import duration
 from fencepost.simulation.trace.schema import Kind, Row
 
@@ -29,7 +29,7 @@ def write_timelines(rows: Sequence[Row], folder: Path, name: str, verdict: str) 
         title = f"{name}, group {group}" if group else name
         path = folder / f"{_file_name(name if len(groups) < 2 else f'{name}-{group}')}.html"
         run = TracedRun(run_id=path.stem, title=title, facts=_facts(chosen, group), rows=chosen)
-        render_timeline(run, path, verdict=verdict, fine=False)
+        render_timelines([run], path, title=title, verdict=verdict, fine=False)
         written.append(path)
     return written
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.pipeline.analyze import Analysis
-from fencepost.simulation.pipeline.traces import TraceFiles
+from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
 from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
 from fencepost.simulation.report.tables import duration, label
-from fencepost.simulation.trace.schema import COLUMNS, Row
+from fencepost.simulation.trace.schema import COLUMNS, Kind, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SHOWN_RUNS = 3
 SHOWN_FAILURES = 50
+LISTED_RUNS = 20_000
+"""A page lists no more runs than this; it would become slow."""
 
 
 def report_input(
@@ -29,6 +34,7 @@ def report_input(
         rows = list(_rows(files.traces, run_id))
         if rows:
             runs.append(_traced_run(run_id, why, rows, summaries.get(run_id)))
+    listed = listed_runs([*failures, *summaries.values()], source)
     return ReportInput(
         title=title,
         source=source,
@@ -39,7 +45,73 @@ def report_input(
         wall_seconds=wall_seconds,
         failures=failures,
         runs=tuple(runs),
+        all_runs=listed,
     )
+
+
+def report_runs(path: str | Path, run_ids: Sequence[str], report: str | Path) -> None:
+    """Write the page with the timelines of these runs. It needs no Spark.
+
+    :raises FencepostError: if there is no such run in the traces, or the report cannot be written.
+    """
+    from fencepost.simulation.report.render import check_writable, render_timelines
+
+    target = check_writable(Path(report))
+    files = find_traces(Path(path))
+    summaries, _ = _summaries(files)
+    runs = []
+    for run_id in dict.fromkeys(run_ids):
+        rows = list(_rows(files.traces, run_id))
+        if not rows:
+            raise FencepostError(_absent(path, run_id, summaries.get(run_id), files))
+        runs.append(_traced_run(run_id, "", rows, summaries.get(run_id)))
+    count = sum(row.kind == Kind.VIOLATION for run in runs for row in run.rows)
+    verdict = f"{count:,} violation{'' if count == 1 else 's'}" if count else "No invariant was violated"
+    title = runs[0].title if len(runs) == 1 else f"{len(runs)} runs of {path}"
+    render_timelines(runs, target, title=title, verdict=verdict, fine=count == 0)
+
+
+def _absent(path: str | Path, run_id: str, summary: Mapping[str, Any] | None, files: TraceFiles) -> str:
+    if summary is not None:
+        return (
+            f"{path}: the trace of {run_id} was not kept; run it again: {summary['command']} --report F.html"
+        )
+    from pyarrow import compute, dataset
+
+    known: set[str] = set()
+    for batch in dataset.dataset(list(files.traces), format="parquet").to_batches(columns=["run_id"]):
+        known.update(compute.unique(batch.column("run_id")).to_pylist())
+    few = ", ".join(sorted(known)[:3])
+    return f"{path}: no run {run_id} among its {len(known):,} traces: expected a name such as {few}"
+
+
+def listed_runs(summaries: Sequence[Mapping[str, Any]], source: str) -> list[dict[str, Any]]:
+    """Runs as the page lists them, with the commands that show each; what went wrong comes first."""
+    listed = []
+    for row in summaries:
+        outcome, fine = _outcome(row)
+        show = ["fencepost", "analyze", source, "--run", row["run_id"], "--report", f"{row['run_id']}.html"]
+        listed.append(
+            {
+                "run_id": row["run_id"],
+                "label": label(row),
+                "rebalances": row["rebalances"],
+                "heartbeats": row["heartbeats"],
+                "outcome": outcome,
+                "fine": fine,
+                "show": shlex.join(show) if row["traced"] else "",
+                "again": row["command"],
+            }
+        )
+    return sorted(listed, key=lambda run: (run["fine"], run["run_id"]))[:LISTED_RUNS]
+
+
+def _outcome(row: Mapping[str, Any]) -> tuple[str, bool]:
+    if row["error"] is not None:
+        return f"failed: {str(row['error']).strip().splitlines()[-1]}", False
+    if row["violations"]:
+        return f"{row['violations']:,} violation{'' if row['violations'] == 1 else 's'}", False
+    return ("fine", True) if row["converged"] else ("did not settle", False)
 
 
 def interesting_runs(analysis: Analysis) -> list[tuple[str, str]]:

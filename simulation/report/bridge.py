@@ -7,7 +7,8 @@ import string
 from collections.abc import Sequence
 from pathlib import Path
 
-from fencepost.simulation.report.render import POLICY, check_writable, part, version, write_page
+from fencepost.simulation.report.page import POLICY, part, style, version, write_page
+from fencepost.simulation.report.render import check_writable
 
 
 def render_bridge(
@@ -21,7 +22,7 @@ def render_bridge(
     page = string.Template(part("bridge.html")).substitute(
         policy=POLICY,
         title=html.escape(title),
-        style=part("style.css"),
+        style=style(),
         facts="".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts),
         head=_cells("th", head),
         rows="\n".join(f"<tr>{_cells('td', row)}</tr>" for row in body),

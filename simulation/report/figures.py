@@ -1,52 +1,84 @@
-"""The charts of a campaign's page, as plotly figures in JSON. Colours come from the page's style."""
+"""The charts of a campaign's page, as plotly figures in JSON. Colours are names of the page's palette."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from fencepost.simulation.report.model import Curve, Table
+from fencepost.simulation.report import tables
+from fencepost.simulation.report.grid import Grid, grid_of, natural
+from fencepost.simulation.report.model import Curve, ReportInput, Table
+from fencepost.simulation.report.palette import SERIES, STATES, about
 
 SHORTEST_S = 0.001
 """Durations are drawn on a logarithmic axis; shorter ones are drawn as this."""
 
-_COLOURS = (
-    "#2459d6",
-    "#d9480f",
-    "#1a9c6b",
-    "#8f4fd1",
-    "#c2255c",
-    "#0b8fac",
-    "#a67c00",
-    "#5c677d",
-    "#e8590c",
-    "#2f9e44",
-)
-_DASHES = ("solid", "dash", "dot", "dashdot")
+CURVES_MAX = 6
+"""With more distributions than this, a line each says more than a curve each."""
 
-_STATE_COLOURS = {
-    "UNSUBSCRIBED": "idle",
-    "JOINING": "joining",
-    "RECONCILING": "moving",
-    "ACKNOWLEDGING": "telling",
-    "STABLE": "good",
-    "FENCED": "bad",
-    "STALE": "stale",
-    "FATAL": "fatal",
-    "PREPARE_LEAVING": "leaving",
-    "LEAVING": "going",
-}
-"""Names of the page's colours, by member state."""
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_QUANTILES = (
+    ("median", "median", "circle", 11),
+    ("p90", "90 %", "diamond", 9),
+    ("p99", "99 %", "triangle-right", 10),
+    ("max", "longest", "line-ns-open", 11),
+)
+_SHAPES = {"plain": "", "rising": "/", "falling": "\\", "dots": ".", "upright": "|", "crossed": "x"}
+_ROW = 30
+"""Pixels of a line in charts that have one for each scenario."""
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One chart with its words."""
+    """One chart with its words; `height` in pixels where it has one of its own."""
 
     title: str
     note: str
     json: str
+    height: int = 0
+
+
+def charts_of(data: ReportInput) -> list[Chart]:
+    """All charts for which there is anything to draw."""
+    charts: list[Chart | None] = [
+        *_across(data),
+        _durations(
+            "How long rebalances took",
+            "The share of rebalances that were over within so many seconds: further left is better.",
+            data.rebalance_curves,
+            data.tables.get("rebalances", ()),
+        ),
+        _durations(
+            "How long partitions were down",
+            "The share of handovers in which the partition had a new owner within so many seconds.",
+            data.downtime_curves,
+            [row for row in data.tables.get("downtime", ()) if row["cause"] == "all"],
+        ),
+        *(_quantiles(title, note, data.tables.get(name, ())) for name, title, note in _MORE),
+        _residency(data),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+_MORE = (
+    (
+        "escalations",
+        "How long an application took to shut down",
+        "From SHUTDOWN_APPLICATION's exception until the last client was in ERROR.",
+    ),
+    (
+        "sac_gaps",
+        "How long a stream had no active consumer",
+        "From the moment that a consumer stepped down, or was lost, until the next one was active.",
+    ),
+)
+
+
+def _durations(title: str, note: str, curves: Sequence[Curve], rows: Table) -> Chart | None:
+    if len(curves) > CURVES_MAX:
+        return _quantiles(title, "Further left is better.", rows)
+    return duration_chart(title, note, curves) if curves else None
 
 
 def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
@@ -62,12 +94,8 @@ def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
                 y=shares if len(curve.seconds) == len(shares) else None,
                 name=curve.label,
                 mode="lines",
-                line={
-                    "color": _COLOURS[number % len(_COLOURS)],
-                    "dash": _DASHES[number // len(_COLOURS) % len(_DASHES)],
-                    "width": 2,
-                    "shape": "hv",
-                },
+                line={"dash": _DASHES[number % len(_DASHES)], "width": 2.25, "shape": "hv"},
+                meta={"colour": f"series-{number % len(SERIES)}"},
                 hovertemplate="%{y:.0%} within %{x:.3g} s<extra>%{fullData.name}</extra>",
             )
         )
@@ -77,6 +105,110 @@ def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
         **_layout(),
     )
     return _chart(title, note, figure)
+
+
+def _quantiles(title: str, note: str, rows: Table) -> Chart | None:
+    """A line for each scenario and its parameters, from its median to its longest, in seconds."""
+    shown = [row for row in rows if row.get("median") is not None]
+    if not shown:
+        return None
+    import plotly.graph_objects as go
+
+    named = _named(shown)
+    names, shown = list(named), list(named.values())
+    figure = go.Figure()
+    ends = [(max(row["median"], SHORTEST_S), max(row["max"], SHORTEST_S)) for row in shown]
+    figure.add_trace(
+        go.Scatter(
+            x=[value for low, high in ends for value in (low, high, None)],
+            y=[value for name in names for value in (name, name, None)],
+            mode="lines",
+            line={"width": 2},
+            meta={"colour": "beat"},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
+    for number, (column, words, symbol, size) in enumerate(_QUANTILES):
+        figure.add_trace(
+            go.Scatter(
+                x=[max(row[column], SHORTEST_S) for row in shown],
+                y=names,
+                name=words,
+                mode="markers",
+                marker={"symbol": symbol, "size": size, "line": {"width": 2 if column == "max" else 0}},
+                meta={"colour": f"series-{number}"},
+                hovertemplate=f"%{{x:.3g}} s<extra>{words}</extra>",
+            )
+        )
+    figure.update_layout(
+        xaxis={"type": "log", "title": _title("seconds"), "dtick": 1},
+        yaxis={"autorange": "reversed", "type": "category"},
+        **_layout(),
+    )
+    return _chart(title, note, figure, rows=len(shown))
+
+
+def _across(data: ReportInput) -> list[Chart | None]:
+    """With one parameter only: how rebalances and downtime change with it, each as a spread."""
+    grid = grid_of(data.tables)
+    if len(grid.axes) != 1:
+        return []
+    downtime = [row for row in data.tables.get("downtime", ()) if row["cause"] == "all"]
+    found = (
+        ("Rebalances", data.tables.get("rebalances", ())),
+        ("Time without an owner, of a partition,", downtime),
+    )
+    return [_spread(f"{what} by {next(iter(grid.axes))}", grid, rows) for what, rows in found]
+
+
+def _spread(title: str, grid: Grid, rows: Table) -> Chart | None:
+    """The median with the spread from it to the longest, over the values of the grid's only axis."""
+    by_label = {tables.label(row): row for row in rows if row["median"] is not None}
+    if not by_label:
+        return None
+    import plotly.graph_objects as go
+
+    ((axis, values),) = grid.axes.items()
+    cells = sorted(grid.cells, key=lambda cell: values.index(cell.at[axis]))
+    held: list[Mapping[str, Any]] = [by_label.get(cell.label, {}) for cell in cells]
+    figure = go.Figure()
+    for number, (column, words, symbol, size) in enumerate(_QUANTILES):
+        figure.add_trace(
+            go.Scatter(
+                x=[cell.at[axis] for cell in cells],
+                y=[None if row.get(column) is None else max(row[column], SHORTEST_S) for row in held],
+                name=words,
+                mode="lines+markers",
+                line={"dash": _DASHES[number], "width": 2.5 if column == "median" else 1.5},
+                marker={"symbol": symbol, "size": size, "line": {"width": 2 if column == "max" else 0}},
+                meta={"colour": f"series-{number}"},
+                hovertemplate=f"%{{y:.3g}} s<extra>{words}, {axis} %{{x}}</extra>",
+            )
+        )
+    figure.update_layout(
+        xaxis={"title": _title(axis), "type": "category"},
+        yaxis={"type": "log", "title": _title("seconds"), "dtick": 1},
+        **_layout(),
+    )
+    return _chart(title, "Median, 90 %, 99 % and the longest.", figure)
+
+
+def _residency(data: ReportInput) -> Chart | None:
+    rows = data.tables.get("residency", ())
+    names = {tables.label(row): name for name, row in _named(rows).items()}
+    unsettled = [dict(row, label=names[tables.label(row)]) for row in rows if row["state"] not in _CALM]
+    if not unsettled:
+        return None
+    unsettled.sort(key=lambda row: natural(row["label"]))
+    return residency_chart(
+        "Where members were when they were not stable",
+        "The share of all members' time in each state that is not the calm one: shorter is better.",
+        unsettled,
+    )
+
+
+_CALM = frozenset({"STABLE", "RUNNING", "ACTIVE", "WAITING"})
 
 
 def residency_chart(title: str, note: str, rows: Table) -> Chart:
@@ -93,18 +225,34 @@ def residency_chart(title: str, note: str, rows: Table) -> Chart:
                 x=[shares.get(label, 0) for label in labels],
                 name=state,
                 orientation="h",
-                meta={"state": _STATE_COLOURS.get(state, "idle")},
+                marker={"pattern": _pattern(state)},
+                meta={"colour": f"state-{about(state)}"},
                 hovertemplate="%{x:.2%} " + state + "<extra>%{y}</extra>",
             )
         )
     figure.update_layout(
         barmode="stack",
         bargap=0.35,
-        xaxis={"tickformat": ".2~%", "rangemode": "tozero"},
+        xaxis={"tickformat": ".2~%", "rangemode": "tozero", "title": _title("share of time")},
         yaxis={"autorange": "reversed"},
         **_layout(),
     )
-    return _chart(title, note, figure)
+    return _chart(title, note, figure, rows=len(labels))
+
+
+def _pattern(state: str) -> dict[str, Any]:
+    shape = _SHAPES[STATES[about(state)].pattern]
+    return {"shape": shape, "size": 7, "solidity": 0.2, "fillmode": "overlay", "fgopacity": 0.35}
+
+
+def _named(rows: Table) -> dict[str, Mapping[str, Any]]:
+    """Rows by their name, in order; the scenario is left out where it is the same in all of them."""
+    same = len({row["scenario"] for row in rows}) == 1
+    named = {
+        tables.parameters_text(row["parameters"]) or row["scenario"] if same else tables.label(row): row
+        for row in rows
+    }
+    return {name: named[name] for name in sorted(named, key=natural)}
 
 
 def _ordered_states(rows: Table) -> list[str]:
@@ -116,17 +264,24 @@ def _ordered_states(rows: Table) -> list[str]:
 
 
 def _title(text: str) -> dict[str, Any]:
-    return {"text": text, "font": {"size": 12}}
+    return {"text": text, "font": {"size": 12.5}}
 
 
 def _layout() -> dict[str, Any]:
     return {
         "template": None,
         "margin": {"l": 56, "r": 16, "t": 8, "b": 44},
-        "legend": {"orientation": "h", "y": -0.22, "font": {"size": 11.5}},
+        "legend": {
+            "orientation": "h",
+            "yref": "container",
+            "yanchor": "bottom",
+            "y": 0,
+            "font": {"size": 12.5},
+        },
         "showlegend": True,
     }
 
 
-def _chart(title: str, note: str, figure: Any) -> Chart:
-    return Chart(title, note, figure.to_json(validate=False))
+def _chart(title: str, note: str, figure: Any, rows: int = 0) -> Chart:
+    tall = 130 + _ROW * rows
+    return Chart(title, note, figure.to_json(validate=False), tall if rows > 8 else 0)

@@ -118,3 +118,6 @@ class ReportInput(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that raised: run_id and error."""
     runs: tuple[TracedRun, ...] = ()
     """Runs whose timelines are in the page."""
+    all_runs: Table = ()
+    """All runs, or as many as a page bears: run_id, label, rebalances, heartbeats, outcome, whether
+    that is `fine`, and the commands that `show` its trace, where there is one, and run it `again`."""

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import html
-import json
 import os
 import string
-import tempfile
 from collections.abc import Sequence
-from importlib import metadata, resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.report import tables
+from fencepost.simulation.report.grid import as_json, grid_of
 from fencepost.simulation.report.model import ReportInput, RunOutcome, Table, TracedRun
-from fencepost.simulation.report.timeline import encode_run
+from fencepost.simulation.report.page import (
+    CAMPAIGN_SCRIPTS,
+    POLICY,
+    compact,
+    embedded_runs,
+    inert,
+    packed,
+    part,
+    script,
+    style,
+    version,
+    write_page,
+)
 from fencepost.simulation.trace.schema import Row
-
-if TYPE_CHECKING:
-    from fencepost.simulation.report.figures import Chart
-
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-"""What the page allows itself: nothing from anywhere. The browser enforces it."""
-
-_SCRIPTS = ("run-data.js", "timeline.js", "interaction.js", "page.js")
 
 
 def check_writable(path: Path) -> Path:
@@ -63,24 +62,26 @@ def render_run_report(
     verdict = "No invariant was violated" if count == 0 else f"{count:,} violation{'s' if count > 1 else ''}"
     if not result.converged:
         verdict += ", but the group did not settle" if count == 0 else "; the group did not settle"
-    render_timeline(run, path, verdict=verdict, fine=fine)
+    render_timelines([run], path, title=run.title, verdict=verdict, fine=fine)
 
 
-def render_timeline(run: TracedRun, path: str | Path, *, verdict: str, fine: bool) -> None:
-    """Write the page of one trace, with a verdict that is `fine` or is not. Needs no library of the extras.
+def render_timelines(
+    runs: Sequence[TracedRun], path: str | Path, *, title: str, verdict: str, fine: bool
+) -> None:
+    """Write the page of some traces, with a verdict that is `fine` or is not. Needs no library of the extras.
 
     :raises FencepostError: if the file cannot be written.
     """
     page = string.Template(part("single.html")).substitute(
         policy=POLICY,
-        title=html.escape(run.title),
-        style=part("style.css"),
+        title=html.escape(title),
+        style=style("timeline.css"),
         verdict=html.escape(verdict),
         verdict_class="ok" if fine else "bad",
         run_section=part("run.html"),
-        version=version(),
-        data=_packed(_run_json(run)),
-        script=_script(),
+        version=html.escape(version()),
+        runs=embedded_runs(runs),
+        script=script(),
     )
     write_page(check_writable(Path(path)), page)
 
@@ -95,11 +96,14 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
         import jinja2
         from plotly.offline import get_plotlyjs
 
-        charts = _charts(data)
+        from fencepost.simulation.report.figures import charts_of
+
+        charts = charts_of(data)
     except ImportError as error:
         raise EnvironmentLacks(
             f"the report needs {error.name}, which is missing: pip install 'fencepost[spark]'"
         ) from error
+    grid = grid_of(data.tables)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     markup = environment.filters["safe"]
     page = environment.from_string(part("report.html.j2")).render(
@@ -111,53 +115,27 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
         scenarios=tables.scenario_grid(data),
         sampled=_sampled(data),
         urgent=[made for made in (tables.violation_grid(data), tables.failure_grid(data)) if made.rows],
+        heatmap=markup(inert(compact(as_json(grid)))) if len(grid.axes) > 1 else "",
         charts=[
-            {"title": chart.title, "note": chart.note, "json": markup(_inert(chart.json))} for chart in charts
+            {
+                "title": chart.title,
+                "note": chart.note,
+                "height": chart.height,
+                "json": markup(inert(chart.json)),
+            }
+            for chart in charts
         ],
-        runs=[
-            {"id": f"run-{number}", "title": run.title, "why": run.why, "data": _packed(_run_json(run))}
-            for number, run in enumerate(data.runs)
-        ],
+        runs=markup(embedded_runs(data.runs)),
         run_section=markup(part("run.html")),
+        all_runs=packed(compact({"columns": _columns(data.all_runs)})) if data.all_runs else "",
+        not_listed=_not_listed(data),
         tables=tables.detail_grids(data),
-        style=markup(part("style.css")),
-        script=markup(_script()),
-        plotly=_packed(get_plotlyjs()) if charts else "",
+        style=markup(style("timeline.css", "campaign.css")),
+        script=markup(script(*CAMPAIGN_SCRIPTS)),
+        plotly=packed(get_plotlyjs()) if charts else "",
         version=version(),
     )
     write_page(check_writable(Path(path)), page)
-
-
-def _charts(data: ReportInput) -> list[Chart]:
-    from fencepost.simulation.report.figures import duration_chart, residency_chart
-
-    charts = []
-    if data.rebalance_curves:
-        charts.append(
-            duration_chart(
-                "How long rebalances took",
-                "The share of rebalances that were over within so many seconds: further left is better.",
-                data.rebalance_curves,
-            )
-        )
-    if data.downtime_curves:
-        charts.append(
-            duration_chart(
-                "How long partitions were down",
-                "The share of handovers in which the partition had a new owner within so many seconds.",
-                data.downtime_curves,
-            )
-        )
-    labelled = [dict(row, label=tables.label(row)) for row in data.tables["residency"]]
-    if unsettled := [row for row in labelled if row["state"] != "STABLE"]:
-        charts.append(
-            residency_chart(
-                "Where members were when they were not stable",
-                "The share of all members' time in each state but STABLE: shorter is better.",
-                unsettled,
-            )
-        )
-    return charts
 
 
 def _run_facts(result: RunOutcome) -> tuple[tuple[str, str], ...]:
@@ -228,47 +206,12 @@ def _sampled(data: ReportInput) -> str:
     return f"Durations are those of the {data.traced_runs:,} of {runs:,} runs whose traces were kept."
 
 
-def _run_json(run: TracedRun) -> str:
-    return json.dumps(encode_run(run), separators=(",", ":"), ensure_ascii=False)
+def _columns(rows: Table) -> dict[str, list[object]]:
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _packed(text: str) -> str:
-    """Compressed, and safe inside a page: the page's script unpacks it."""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode("ascii")
-
-
-def _inert(text: str) -> str:
-    """JSON that cannot end the script element around it."""
-    return text.replace("<", "\\u003c")
-
-
-def _script() -> str:
-    return "(() => {\n" + "\n".join(part(name) for name in _SCRIPTS) + "\n})();"
-
-
-def part(name: str) -> str:
-    """A file of the pages, as text."""
-    return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
-
-
-def version() -> str:
-    """Which fencepost makes the page."""
-    try:
-        return metadata.version("fencepost")
-    except metadata.PackageNotFoundError:
-        return "from its sources"
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page, whole or not at all.
-
-    :raises FencepostError: if it cannot be written.
-    """
-    try:
-        number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(page)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError as error:
-        raise FencepostError(f"{path}: cannot be written: {error.strerror or error}") from error
+def _not_listed(data: ReportInput) -> str:
+    more = sum(row["runs"] for row in data.tables["runs"]) - len(data.all_runs)
+    return (
+        f"{more:,} more runs are not listed: those above broke something, or came first." if more > 0 else ""
+    )

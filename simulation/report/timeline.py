@@ -40,6 +40,7 @@ def encode_run(run: TracedRun) -> dict[str, Any]:
         columns["seq"].append(row.seq - seq)
         columns["t"].append(row.t_us - t_us)
         seq, t_us = row.seq, row.t_us
+        columns["group"].append(strings[row.group])
         columns["actor"].append(strings[row.actor])
         columns["kind"].append(strings[row.kind])
         columns["from"].append(strings[row.state_from])
@@ -65,6 +66,7 @@ def encode_run(run: TracedRun) -> dict[str, Any]:
 _COLUMNS = (
     "seq",
     "t",
+    "group",
     "actor",
     "kind",
     "from",

@@ -1,199 +1,157 @@
-// What hands do to the timeline: wheel, drag, keys, hover, and jumps from tables.
+// What hands do to the timeline: wheel, drag, pinch, keys, and pointing at things.
 
 class Interaction {
-  constructor(timeline, tooltip, detail) {
-    Object.assign(this, { timeline, tooltip, detail });
-    const canvas = timeline.canvas;
+  constructor(timeline, tooltip) {
+    Object.assign(this, { timeline, tooltip, pointers: new Map() });
+    const { canvas } = timeline;
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     canvas.addEventListener("pointerdown", (event) => this.down(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
     canvas.addEventListener("pointerup", (event) => this.up(event));
-    canvas.addEventListener("pointercancel", () => { this.drag = null; });
+    canvas.addEventListener("pointercancel", (event) => this.drop(event));
     canvas.addEventListener("pointerleave", () => this.leave());
-    canvas.addEventListener("dblclick", (event) => this.zoom(0.25, event.offsetX));
+    canvas.addEventListener("dblclick", (event) => this.doubleClick(event));
     canvas.addEventListener("keydown", (event) => this.key(event));
     for (const name of ["focus", "blur"]) canvas.addEventListener(name, () => timeline.draw());
-    const overview = timeline.overview;
-    overview.addEventListener("pointerdown", (event) => {
-      overview.setPointerCapture(event.pointerId);
-      this.overviewTo(event);
-    });
-    overview.addEventListener("pointermove", (event) => { if (event.buttons) this.overviewTo(event); });
+    this.brush(timeline.overview);
   }
 
-  overviewTo(event) {
-    const t = this.timeline, width = t.width - LABELS - 8;
-    this.centre(((event.offsetX - LABELS) / width) * t.run.end * 1.002);
+  // On the strip of the whole run: a drag inside the shown part moves it, a drag elsewhere chooses another part.
+  brush(overview) {
+    const t = this.timeline, at = (event) => ((event.offsetX - t.labels) / (t.width - t.labels - 10)) * t.run.end * 1.002;
+    let grip = null;
+    const far = (time) => Math.abs(time - grip.time) > (t.run.end / t.width) * 3;
+    overview.addEventListener("pointerdown", (event) => {
+      overview.setPointerCapture(event.pointerId);
+      const time = at(event), inside = time > t.from && time < t.until && t.until - t.from < t.run.end;
+      grip = { time, from: t.from, inside };
+    });
+    overview.addEventListener("pointermove", (event) => {
+      if (!grip || !event.buttons) return;
+      const time = at(event);
+      if (grip.inside) t.view(grip.from + time - grip.time, t.until - t.from);
+      else if (far(time)) t.view(Math.min(time, grip.time), Math.abs(time - grip.time));
+    });
+    overview.addEventListener("pointerup", (event) => {
+      if (!far(at(event))) t.centre(grip.time, t.until - t.from < t.run.end ? t.until - t.from : t.run.end / 8);
+      grip = null;
+    });
   }
 
   wheel(event) {
-    const t = this.timeline;
-    if (event.offsetX < LABELS) return;
+    const t = this.timeline, overLabels = event.offsetX < t.labels, scrolls = t.total + t.top + 4 > t.height;
+    if (overLabels && !scrolls) return;
     event.preventDefault();
-    if (event.shiftKey) {
-      t.scroll += event.deltaY || event.deltaX;
-      t.clampScroll();
-      t.draw();
-    } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX);
-    else this.zoom(Math.exp(Math.max(-120, Math.min(120, event.deltaY)) * 0.004), event.offsetX);
-  }
-
-  zoom(factor, x) {
-    const t = this.timeline, at = Math.max(LABELS, x ?? (LABELS + t.width) / 2), time = t.time(at);
-    const length = Math.max(20, Math.min(t.run.end * 1.05, (t.until - t.from) * factor));
-    const share = (time - t.from) / (t.until - t.from);
-    this.view(time - share * length, length);
-  }
-
-  pan(pixels) {
-    const t = this.timeline;
-    this.view(t.from + pixels / t.scale, t.until - t.from);
-  }
-
-  view(from, length) {
-    const t = this.timeline, edge = length * 0.02;
-    t.from = Math.max(-edge, Math.min(from, t.run.end * 1.002 + edge - length));
-    if (length >= t.run.end) t.from = 0;
-    t.until = t.from + length;
-    t.draw();
-  }
-
-  centre(time) {
-    const length = this.timeline.until - this.timeline.from;
-    this.view(time - length / 2, length);
-  }
-
-  fit() { this.view(0, this.timeline.run.end * 1.002); }
-
-  show(from, until) {
-    const length = Math.max(2e5, (until - from) * 1.6);
-    this.view((from + until) / 2 - length / 2, length);
-    this.timeline.canvas.scrollIntoView({ block: "nearest", behavior: "smooth" });
+    if (overLabels || event.shiftKey) t.scrollBy(event.deltaY || event.deltaX);
+    else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) t.pan(event.deltaX);
+    else t.zoom(Math.exp(Math.max(-120, Math.min(120, event.deltaY)) * 0.004), event.offsetX);
   }
 
   down(event) {
-    this.timeline.canvas.setPointerCapture(event.pointerId);
+    const { canvas } = this.timeline;
+    canvas.setPointerCapture(event.pointerId);
+    this.pointers.set(event.pointerId, event.offsetX);
     this.drag = { x: event.offsetX, y: event.offsetY, far: 0 };
+    if (this.pointers.size === 2) this.apart = this.spread();
+  }
+
+  spread() {
+    const [a, b] = [...this.pointers.values()];
+    return { middle: (a + b) / 2, size: Math.max(20, Math.abs(a - b)) };
   }
 
   move(event) {
     const t = this.timeline;
+    if (this.pointers.has(event.pointerId)) this.pointers.set(event.pointerId, event.offsetX);
+    if (this.pointers.size === 2) {
+      const now = this.spread();
+      t.pan(this.apart.middle - now.middle);
+      t.zoom(this.apart.size / now.size, now.middle);
+      this.apart = now;
+      this.drag.far = Infinity;
+      return;
+    }
     if (this.drag) {
       const dx = event.offsetX - this.drag.x, dy = event.offsetY - this.drag.y;
       this.drag = { x: event.offsetX, y: event.offsetY, far: this.drag.far + Math.abs(dx) + Math.abs(dy) };
-      t.scroll -= dy;
-      t.clampScroll();
-      this.pan(-dx);
-      if (this.drag.far > 4) return this.tooltip.classList.remove("on");
+      t.canvas.classList.toggle("dragged", this.drag.far > 4);
+      if (event.pointerType === "mouse") t.scrollBy(-dy);
+      t.pan(-dx);
+      if (this.drag.far > 4) return this.tooltip.hide();
     }
     t.cursor = event.offsetX;
     t.draw();
-    this.hover(event);
+    this.point(event);
+  }
+
+  drop(event) {
+    this.pointers.delete(event.pointerId);
+    this.drag = null;
+    this.timeline.canvas.classList.remove("dragged");
   }
 
   up(event) {
-    const clicked = this.drag && this.drag.far <= 4;
-    this.drag = null;
+    const t = this.timeline, clicked = this.drag && this.drag.far <= 4;
+    this.drop(event);
     if (!clicked) return;
-    const hit = this.hit(event.offsetX, event.offsetY);
-    if (hit.lane) this.timeline.focusLane = this.timeline.lanes.indexOf(hit.lane);
-    if (hit.row !== null) this.select(hit.row);
+    const { item, row } = this.hit(event.offsetX, event.offsetY);
+    if (!item) return;
+    t.focus = t.all.indexOf(item);
+    if (item.kind === "heading") t.fold(item);
+    else if (row !== null) t.select(row);
+    else t.draw();
+  }
+
+  doubleClick(event) {
+    if (event.offsetX > this.timeline.labels) this.timeline.zoom(0.25, event.offsetX);
   }
 
   leave() {
     this.timeline.cursor = null;
-    this.tooltip.classList.remove("on");
+    this.tooltip.hide();
     this.timeline.draw();
   }
 
   hit(x, y) {
-    const t = this.timeline;
-    if (x < LABELS || y < AXIS) return { lane: null, row: null };
-    const inside = y - AXIS + t.scroll;
-    const lane = t.lanes.find((l) => inside >= l.y - GAP / 2 && inside < l.y + l.height + GAP / 2) ?? null;
-    return { lane, row: lane ? this.nearest(lane, x) : null };
+    const t = this.timeline, inside = (item) => y >= t.topOf(item) - GAP / 2 && y < t.topOf(item) + item.height + GAP / 2;
+    const item = (y < t.top ? t.pinned : t.items).find(inside) ?? null;
+    return { item, row: item && item.kind !== "heading" && x >= t.labels ? this.nearest(item, x) : null };
   }
 
-  // The row under the pointer: the nearest within a few pixels, where a steady heartbeat gives way to anything else.
+  // The shown event under the pointer: the nearest within a few pixels, where a steady heartbeat gives way to anything else.
   nearest(lane, x) {
-    const t = this.timeline, run = t.run, reach = 6 / t.scale, time = t.time(x);
-    const rows = lane.rows;
-    let low = 0, high = rows.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (run.t[rows[middle]] < time - reach) low = middle + 1;
-      else high = middle;
-    }
+    const t = this.timeline, { run } = t, reach = 7 / t.scale, time = t.time(x);
     let best = null, least = Infinity;
-    for (let i = low; i < rows.length && i < low + 2000 && run.t[rows[i]] <= time + reach; i++) {
-      const kind = run.text("kind", rows[i]);
-      const heavy = kind === "violation" ? -1e12 : kind === "heartbeat" || kind === "records" ? reach : 0;
-      const cost = Math.abs(run.t[rows[i]] - time) + heavy;
-      if (cost < least) [best, least] = [rows[i], cost];
+    const first = firstAfter(lane.times, time - reach);
+    for (let at = first; at < lane.rows.length && at < first + 3000 && lane.times[at] <= time + reach; at++) {
+      const row = lane.rows[at];
+      if (!t.shows(row)) continue;
+      const kind = run.text("kind", row);
+      const weight = kind === "violation" ? -1e12 : kind === "heartbeat" || kind === "records" || kind === "commit" ? reach : 0;
+      const cost = Math.abs(lane.times[at] - time) + weight;
+      if (cost < least) [best, least] = [row, cost];
     }
     return best;
   }
 
-  hover(event) {
-    const t = this.timeline, { lane, row } = this.hit(event.offsetX, event.offsetY);
-    if (!lane) return this.tooltip.classList.remove("on");
-    const lines = row !== null ? rowLines(t.run.row(row)) : laneLines(lane, t.time(event.offsetX), t.run);
-    this.tooltip.replaceChildren(...describe(lines));
-    this.tooltip.classList.add("on");
-    const box = this.tooltip.getBoundingClientRect(), frame = t.canvas.getBoundingClientRect();
-    const left = event.offsetX + 16 + box.width > frame.width ? event.offsetX - box.width - 12 : event.offsetX + 16;
-    this.tooltip.style.left = Math.max(0, left) + "px";
-    this.tooltip.style.top = Math.min(event.offsetY + 14, frame.height - box.height - 4) + OVERVIEW + 8 + "px";
+  point(event) {
+    const t = this.timeline, { item, row } = this.hit(event.offsetX, event.offsetY);
+    t.canvas.style.cursor = item?.kind === "heading" ? "pointer" : "";
+    if (!item || item.kind === "heading") return this.tooltip.hide();
+    const lines = row !== null ? rowLines(t.run.row(row)) : laneLines(item, t.time(event.offsetX), t.run);
+    this.tooltip.show(lines, event.offsetX, event.offsetY);
   }
 
-  select(row, reveal) {
-    const t = this.timeline;
-    t.selected = row;
-    if (reveal) {
-      const lane = t.lanes.findIndex((l) => l.rows.includes(row));
-      if (lane >= 0) {
-        t.focusLane = lane;
-        t.scroll = t.lanes[lane].y - (t.height - AXIS) / 2;
-        t.clampScroll();
-      }
-      const time = t.run.t[row];
-      if (time < t.from || time > t.until || reveal === "zoom") this.centreOn(time, reveal === "zoom" ? 4e6 : 0);
-      if (reveal === "zoom") t.canvas.scrollIntoView({ block: "nearest", behavior: "smooth" });
-    }
-    this.detail.replaceChildren(...describe(rowLines(t.run.row(row))));
-    t.draw();
-  }
-
-  centreOn(time, length) {
-    const shown = length ? Math.min(length, this.timeline.run.end) : this.timeline.until - this.timeline.from;
-    this.view(time - shown / 2, shown);
-  }
-
-  nextViolation(step) {
-    const { run, selected } = this.timeline;
-    if (!run.violations.length) return;
-    const at = run.violations.indexOf(selected);
-    const next = (at < 0 ? (step > 0 ? 0 : -1) : at + step) + run.violations.length;
-    this.select(run.violations[next % run.violations.length], "zoom");
-  }
-
-  stepRow(step) {
-    const t = this.timeline, lane = t.lanes[t.focusLane], rows = lane.rows;
-    if (!rows.length) return;
-    let at = rows.indexOf(t.selected);
-    if (at < 0) at = rows.findIndex((row) => t.run.t[row] >= t.from) - (step > 0 ? 1 : 0);
-    this.select(rows[Math.max(0, Math.min(rows.length - 1, at + step))], true);
-  }
+  // -- keys -----------------------------------------------------------------------------------------------
 
   key(event) {
     const t = this.timeline, actions = {
-      ArrowLeft: () => this.pan(-120), ArrowRight: () => this.pan(120),
-      ArrowUp: () => this.lane(-1), ArrowDown: () => this.lane(1),
-      "+": () => this.zoom(0.6), "=": () => this.zoom(0.6), "-": () => this.zoom(1 / 0.6),
-      Home: () => this.fit(), 0: () => this.fit(),
-      n: () => this.stepRow(1), p: () => this.stepRow(-1),
-      v: () => this.nextViolation(1), V: () => this.nextViolation(-1),
-      Escape: () => { t.selected = null; this.detail.replaceChildren(); t.draw(); },
+      ArrowLeft: () => t.pan(-120), ArrowRight: () => t.pan(120),
+      ArrowUp: () => this.walk(-1), ArrowDown: () => this.walk(1), PageUp: () => this.walk(-10), PageDown: () => this.walk(10),
+      "+": () => t.zoom(0.6), "=": () => t.zoom(0.6), "-": () => t.zoom(1 / 0.6),
+      Home: () => t.view(0, t.until - t.from), End: () => t.view(t.run.end, t.until - t.from), 0: () => t.fit(),
+      n: () => this.step(1), p: () => this.step(-1), v: () => this.violation(1), V: () => this.violation(-1),
+      Enter: () => this.enter(), Escape: () => t.select(null),
     };
     const action = event.ctrlKey || event.metaKey || event.altKey ? null : actions[event.key];
     if (!action) return;
@@ -201,53 +159,32 @@ class Interaction {
     action();
   }
 
-  lane(step) {
-    const t = this.timeline;
-    t.focusLane = Math.max(0, Math.min(t.lanes.length - 1, t.focusLane + step));
-    const lane = t.lanes[t.focusLane], inner = t.height - AXIS;
-    if (lane.y < t.scroll) t.scroll = lane.y;
-    if (lane.y + lane.height > t.scroll + inner) t.scroll = lane.y + lane.height - inner;
-    t.clampScroll();
+  walk(step) {
+    const t = this.timeline, { all } = t;
+    t.focus = Math.max(0, Math.min(all.length - 1, t.focus + step));
+    t.reveal(all[t.focus]);
     t.draw();
   }
-}
 
-function rowLines(row) {
-  const lines = [["", row.kind + (row.actor ? " · " + row.actor : "")], ["time", `${showTime(row.t, 6)}  (event ${row.seq})`]];
-  if (row.from || row.to) lines.push(["state", row.from && row.to ? `${row.from} → ${row.to}` : row.to || row.from]);
-  const epochs = [["member", row.memberEpoch], ["group", row.groupEpoch]].filter(([, epoch]) => epoch !== -1);
-  if (epochs.length) lines.push(["epoch", epochs.map(([whose, epoch]) => `${whose} ${epoch}`).join(", ")]);
-  if (row.partitions) lines.push(["partitions", row.partitions.length > 300 ? row.partitions.slice(0, 300) + " …" : row.partitions]);
-  if (row.error && row.error !== "NONE") lines.push([row.kind === "violation" ? "invariant" : "error", row.error]);
-  if (row.detail) lines.push(["detail", row.detail.length > 500 ? row.detail.slice(0, 500) + " …" : row.detail]);
-  return lines;
-}
-
-function laneLines(lane, time, run) {
-  const lines = [["", lane.name], ["time", showTime(time, true)]];
-  const state = lane.stateAt(time), owned = lane.kind === "member" ? lane.ownedAt(time) : [];
-  if (state) lines.push(["state", state]);
-  const down = lane.downs.find((span) => span.from <= time && time < span.until);
-  if (down) lines.push(["host", down.sort]);
-  if (lane.kind === "member") {
-    const all = owned.sort((a, b) => run.partitionNumbers.get(a) - run.partitionNumbers.get(b)).join(", ");
-    lines.push(["owns", owned.length ? `${owned.length}: ${all.length > 160 ? all.slice(0, 160) + " …" : all}` : "nothing"]);
+  enter() {
+    const t = this.timeline, item = t.all[t.focus];
+    if (item.kind === "heading") t.fold(item);
+    else this.step(1);
   }
-  return lines;
-}
 
-function describe(lines) {
-  return lines.map(([name, value]) => {
-    const line = document.createElement("div");
-    if (name) line.append(element("span", name, "name"));
-    line.append(element(name ? "span" : "strong", value));
-    return line;
-  });
-}
+  // The next shown event of the lane that has the focus.
+  step(step) {
+    const t = this.timeline, lane = t.all[t.focus], { rows, times } = lane;
+    let at = rows.indexOf(t.selected);
+    if (at < 0) at = firstAfter(times ?? [], t.from - 1) - (step > 0 ? 1 : 0);
+    for (at += step; at >= 0 && at < rows.length; at += step) if (t.shows(rows[at])) return t.select(rows[at], "near");
+  }
 
-function element(tag, text, className) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  return made;
+  violation(step) {
+    const t = this.timeline, { run } = t;
+    if (!run.violations.length) return;
+    const at = run.violations.indexOf(t.selected);
+    const next = (at < 0 ? (step > 0 ? 0 : -1) : at + step) + run.violations.length;
+    t.select(run.violations[next % run.violations.length], "zoom");
+  }
 }

@@ -1,4 +1,4 @@
-// From an embedded run to what can be drawn: lanes with spans, marks and owned partitions, all sorted by time.
+// From an embedded run to lanes: reads its rows once, in their order.
 
 async function unpack(id) {
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
@@ -18,13 +18,14 @@ function parsePartitions(text) {
   return held;
 }
 
+const NODE_KINDS = new Set(["coordinator", "node"]);
+const MEMBER_KINDS = new Set(["member.state", "client.state", "host", "callback.begin", "callback.end", "sac.consumer"]);
+const THREAD_KINDS = new Set(["thread.state", "thread.failed"]);
+
 class Run {
   constructor(packed) {
     Object.assign(this, { id: packed.id, title: packed.title, why: packed.why, command: packed.command });
-    this.facts = packed.facts;
-    this.leftOut = packed.left_out;
-    this.strings = packed.strings;
-    this.sets = packed.sets;
+    Object.assign(this, { facts: packed.facts, leftOut: packed.left_out, strings: packed.strings, sets: packed.sets });
     this.columns = packed.columns;
     this.length = packed.columns.t.length;
     this.t = new Float64Array(this.length);
@@ -36,6 +37,11 @@ class Run {
     }
     this.end = Math.max(1, this.length ? this.t[this.length - 1] : 1);
     this.parsed = new Map();
+    this.violations = [];
+    this.rebalances = [];
+    this.faults = [];
+    this.open = new Map();
+    this.kinds = new Map();
     this.build();
   }
 
@@ -50,229 +56,209 @@ class Run {
   row(i) {
     const c = this.columns;
     return {
-      seq: this.seq[i], t: this.t[i], actor: this.text("actor", i), kind: this.text("kind", i),
+      seq: this.seq[i], t: this.t[i], group: this.text("group", i), actor: this.text("actor", i), kind: this.text("kind", i),
       from: this.text("from", i), to: this.text("to", i), memberEpoch: c.member_epoch[i],
       groupEpoch: c.group_epoch[i], partitions: this.sets[c.partitions[i]], error: this.text("error", i),
       detail: this.text("detail", i),
     };
   }
 
+  // The row with this number, or the one after it.
+  bySeq(seq) {
+    const i = firstAfter(this.seq, seq - 0.5);
+    return i < this.length ? i : null;
+  }
+
   build() {
-    this.lanes = [];
-    this.byName = new Map();
-    this.world = this.lane("faults, topics", "world");
-    this.group = this.lane("group", "group");
-    this.violations = [];
-    this.rebalances = [];
-    this.epochs = [];
-    this.faults = [];
-    this.lasting = new Map();
-    this.kinds = new Map();
-    this.partitionNumbers = new Map();
-    this.nameLanes();
+    this.makeLanes();
     for (let i = 0; i < this.length; i++) this.take(i);
     for (const lane of this.lanes) lane.close(this.end);
-    if (this.rebalance) this.rebalances.push({ ...this.rebalance, end: null });
+    for (const group of this.groups.values()) {
+      if (group.rebalance) this.rebalances.push({ ...group.rebalance, end: null });
+    }
+    this.rebalances.sort((a, b) => a.begin - b.begin);
     this.faults.sort((a, b) => a.from - b.from);
-    this.longestFault = this.faults.reduce((longest, s) => Math.max(longest, s.until - s.from), 0);
-    this.numberPartitions();
+    this.longestFault = longest(this.faults);
+    this.lanes.push(...this.ownerLanes());
+    this.most = 1;
+    for (const lane of this.lanes) {
+      lane.times = Float64Array.from(lane.rows, (i) => this.t[i]);
+      for (const { n } of lane.counts) this.most = Math.max(this.most, n);
+    }
   }
 
-  nameLanes() {
-    const found = { broker: new Set(), member: new Set() };
+  makeLanes() {
+    this.lanes = [];
+    this.byName = new Map();
+    this.groups = new Map();
+    const found = { node: new Set(), member: new Set(), thread: new Set(), group: new Set() };
     for (let i = 0; i < this.length; i++) {
       const kind = this.text("kind", i), actor = this.text("actor", i);
+      if (kind === "group.state" || kind === "group.epoch") found.group.add(this.text("group", i));
       if (!actor) continue;
-      if (kind === "coordinator") found.broker.add(actor);
-      else if (kind === "member.state" || kind === "host" || kind.startsWith("callback")) found.member.add(actor);
+      if (NODE_KINDS.has(kind)) found.node.add(actor);
+      else if (MEMBER_KINDS.has(kind)) found.member.add(actor);
+      else if (THREAD_KINDS.has(kind)) found.thread.add(actor);
     }
-    const natural = new Intl.Collator("en", { numeric: true }).compare;
-    for (const name of [...found.broker].sort(natural)) this.lane(name, "broker");
-    for (const name of [...found.member].sort(natural)) if (!found.broker.has(name)) this.lane(name, "member");
+    this.world = this.lane("faults", "world", "Faults and topics");
+    for (const name of [...found.group].sort(byName)) this.groupLane(name, found.group.size > 1);
+    for (const name of [...found.node].sort(byName)) this.lane(name, "node", "Nodes");
+    for (const name of found.node) found.member.delete(name);
+    this.makeMembers(found);
   }
 
-  lane(name, kind) {
+  groupLane(name, several) {
+    const lane = new Lane(name, "group");
+    lane.section = several ? "Groups" : "Group";
+    lane.label = name || "group";
+    this.lanes.push(lane);
+    this.groups.set(name, lane);
+  }
+
+  // Threads under their client, consumers of a stream under the stream, anybody else for themselves.
+  makeMembers({ member, thread }) {
+    const streams = new Set([...member].filter((name) => name.includes("/")).map((name) => name.slice(name.indexOf("/") + 1)));
+    const alone = [...member].filter((name) => !name.includes("/")).sort(byName);
+    for (const stream of [...streams].sort(byName)) {
+      for (const name of [...member].filter((each) => each.endsWith("/" + stream)).sort(byName)) {
+        const lane = this.lane(name, "consumer", `Stream ${stream}`);
+        lane.label = name.slice(0, -stream.length - 1);
+      }
+    }
+    const threads = [...thread].sort(byName);
+    for (const name of alone) {
+      this.lane(name, streams.size ? "client" : "member", streams.size ? "Clients" : thread.size ? "Clients and their threads" : "Members");
+      for (const each of threads.filter((one) => one.startsWith(name + "-"))) {
+        if (this.byName.has(each)) continue;
+        const lane = this.lane(each, "thread", "Clients and their threads");
+        lane.label = each.slice(name.length + 1);
+        lane.parent = name;
+      }
+    }
+    for (const name of threads) if (!this.byName.has(name)) this.lane(name, "thread", "Clients and their threads");
+    const parents = new Map([...this.byName]);
+    let number = 0;
+    for (const lane of this.lanes) {
+      const parent = parents.get(lane.kind === "consumer" ? lane.label : lane.parent);
+      if (parent && parent !== lane) parent.children.push(lane);
+      if (lane.kind === "member" || lane.kind === "client") lane.number = number++;
+    }
+    for (const lane of this.lanes) if (lane.kind === "consumer") lane.number = parents.get(lane.label)?.number ?? 0;
+  }
+
+  // Who had each partition: of a stream at the top of its section, else in a section of their own.
+  ownerLanes() {
+    const made = partitionLanes(this.lanes), sections = new Map();
+    for (const lane of this.lanes) if (lane.kind === "consumer") sections.set(lane.section.slice(7), lane.section);
+    this.partitionNumbers = new Map(made.map((lane, number) => [lane.name, number]));
+    for (const lane of this.lanes) for (const span of lane.owned) span.number = this.partitionNumbers.get(span.partition);
+    for (const lane of made) {
+      const own = sections.get(lane.name) ?? sections.get(lane.name.replace(/-0$/, ""));
+      lane.section = own ?? "Partitions and their owners";
+      if (own) [lane.label, lane.first] = ["active", true];
+    }
+    return made;
+  }
+
+  lane(name, kind, section) {
     const lane = new Lane(name, kind);
+    lane.section = section;
     this.lanes.push(lane);
     this.byName.set(name, lane);
     return lane;
   }
 
-  laneOf(kind, actor) {
-    if (kind.startsWith("group.")) return this.group;
-    return this.byName.get(actor) ?? this.world;
+  laneOf(kind, i) {
+    if (kind.startsWith("group.")) return this.groups.get(this.text("group", i)) ?? this.world;
+    return this.byName.get(this.text("actor", i)) ?? this.world;
   }
 
   take(i) {
-    const kind = this.text("kind", i), t = this.t[i], detail = this.text("detail", i);
-    const lane = this.laneOf(kind, this.text("actor", i));
+    const kind = this.text("kind", i), lane = this.laneOf(kind, i);
     this.kinds.set(kind, (this.kinds.get(kind) ?? 0) + 1);
     lane.rows.push(i);
-    if (kind === "heartbeat") {
-      lane.beats.push(t);
-      if (this.rebalance) this.rebalance.heartbeats++;
-    } else if (kind === "member.state") lane.enter(this.text("to", i), t);
-    else if (kind === "group.state" || kind === "group.epoch") this.takeGroup(i, kind, t, detail);
-    else if (kind === "callback.begin") this.beginCallback(lane, i, t, detail);
-    else if (kind === "callback.end") this.endCallback(lane, i, t, detail);
-    else if (kind === "host") lane.host(detail.split(" ")[0], t);
-    else if (kind === "coordinator") lane.broker(detail.split(" ")[0], t);
-    else if (kind === "member.removed") lane.marks.push({ t, i, sort: "removed" });
-    else if (kind === "violation") {
-      this.violations.push(i);
-      lane.marks.push({ t, i, sort: "violation" });
-    } else if (kind === "fault" || kind === "topic" || kind.startsWith("run.") || kind.endsWith(".lost")) {
-      const over = kind === "fault" && this.takeFault(i, t);
-      if (!over) lane.marks.push({ t, i, sort: kind });
-    }
+    TAKEN[kind]?.(this, lane, i, this.t[i]);
     const error = this.text("error", i);
-    if ((kind === "heartbeat" || kind === "commit") && error && error !== "NONE") lane.marks.push({ t, i, sort: "refused" });
+    if ((kind === "heartbeat" || kind === "commit") && error && error !== "NONE") this.mark(lane, i, "refused");
+    else if (kind === "callback.end" && error) this.mark(lane, i, "refused");
   }
 
-  // Faults that last are drawn from their begin to their end; true at the end of one.
-  takeFault(i, t) {
-    const open = this.lasting.get(this.text("actor", i)) ?? [];
-    this.lasting.set(this.text("actor", i), open);
-    if (this.text("to", i) !== "end") {
-      open.push(t);
-      return false;
-    }
-    if (open.length) this.faults.push({ from: open.shift(), until: t, i });
-    return true;
-  }
-
-  takeGroup(i, kind, t, detail) {
-    const to = this.text("to", i);
-    if (kind === "group.epoch") {
-      this.epochs.push({ t, i, epoch: this.columns.group_epoch[i] });
-      this.rebalance ??= { begin: t, i, cause: detail, epochs: 0, heartbeats: 0 };
-      this.rebalance.epochs++;
-    } else this.group.enter(to, t);
-    if (this.rebalance && (to === "Stable" || to === "Empty" || to === "Dead")) {
-      if (to === "Stable") this.rebalances.push({ ...this.rebalance, end: t });
-      this.rebalance = null;
-    }
-  }
-
-  beginCallback(lane, i, t, detail) {
-    lane.callback = { from: t, sort: detail };
-    if (detail !== "assigned") for (const p of this.partitions(i)) lane.release(p, t);
-  }
-
-  endCallback(lane, i, t, detail) {
-    if (lane.callback) lane.callbacks.push({ ...lane.callback, until: t });
-    lane.callback = null;
-    if (detail === "assigned" && !this.text("error", i)) for (const p of this.partitions(i)) lane.own(p, t);
-  }
-
-  numberPartitions() {
-    const names = new Set();
-    for (const lane of this.lanes) for (const span of lane.owned) names.add(span.partition);
-    const natural = new Intl.Collator("en", { numeric: true }).compare;
-    const sorted = [...names].sort(natural);
-    sorted.forEach((name, number) => this.partitionNumbers.set(name, number));
-    this.topics = [...new Set(sorted.map((name) => name.slice(0, name.lastIndexOf("-"))))];
-    for (const lane of this.lanes) lane.numberOwned(this.partitionNumbers);
-  }
+  mark(lane, i, sort) { lane.marks.push({ t: this.t[i], i, sort }); }
 }
 
-class Lane {
-  constructor(name, kind) {
-    Object.assign(this, { name, kind, rows: [], beats: [], marks: [], states: [], callbacks: [], downs: [] });
-    this.owned = [];
-    this.holding = new Map();
-    this.counts = [];
-  }
-
-  enter(state, t) {
-    const last = this.states[this.states.length - 1];
-    if (last && last.until === undefined) last.until = t;
-    this.states.push({ from: t, state });
-  }
-
-  own(partition, t) {
-    if (this.holding.has(partition)) return;
-    this.holding.set(partition, t);
-    this.counts.push({ t, n: this.holding.size });
-  }
-
-  release(partition, t) {
-    if (!this.holding.has(partition)) return;
-    this.owned.push({ partition, from: this.holding.get(partition), until: t });
-    this.holding.delete(partition);
-    this.counts.push({ t, n: this.holding.size });
-  }
-
-  releaseAll(t) { for (const partition of [...this.holding.keys()]) this.release(partition, t); }
-
-  host(what, t) {
-    if (what === "crash" || what === "stopped") {
-      this.releaseAll(t);
-      const last = this.states[this.states.length - 1];
-      if (last && last.until === undefined) last.until = t;
-      if (this.callback) this.callbacks.push({ ...this.callback, until: t });
-      this.callback = null;
+// What each kind of event does to its lane.
+const TAKEN = {
+  heartbeat(run, lane, i, t) {
+    lane.beats.push(t);
+    const group = run.groups.get(run.text("group", i));
+    if (group?.rebalance) group.rebalance.heartbeats++;
+    const epoch = run.columns.member_epoch[i];
+    if (epoch > 0 && !run.columns.error[i] && lane.epochs[lane.epochs.length - 1]?.epoch !== epoch) lane.epochs.push({ t, i, epoch });
+  },
+  "member.state"(run, lane, i, t) {
+    const to = run.text("to", i), from = run.text("from", i);
+    lane.enter(lane.states, to, t);
+    if (lane.kind !== "consumer") return;
+    if (to === "ACTIVE") for (const p of run.partitions(i)) lane.own(p, t);
+    else if (from === "STEPPING_DOWN" || from === "ACTIVE" && to !== "STEPPING_DOWN") lane.releaseAll(t);
+  },
+  "client.state"(run, lane, i, t) { lane.enter(lane.states, run.text("to", i), t); },
+  "thread.state"(run, lane, i, t) { lane.enter(lane.states, run.text("to", i), t); },
+  "thread.failed"(run, lane, i) { run.mark(lane, i, "failed"); },
+  "sac.consumer"(run, lane, i, t) {
+    const to = run.text("to", i);
+    lane.enter(lane.views, to === "UNREGISTERED" ? "" : to, t);
+  },
+  "group.state"(run, lane, i, t) {
+    lane.enter(lane.states, run.text("to", i), t);
+    settle(run, lane, i, t);
+  },
+  "group.epoch"(run, lane, i, t) {
+    lane.epochs.push({ t, i, epoch: run.columns.group_epoch[i] });
+    lane.rebalance ??= { begin: t, i, group: lane.label, cause: run.text("detail", i), epochs: 0, heartbeats: 0 };
+    lane.rebalance.epochs++;
+    settle(run, lane, i, t);
+  },
+  "callback.begin"(run, lane, i, t) {
+    const detail = run.text("detail", i);
+    lane.beginCallback(detail, i, t);
+    if (detail === "revoked" || detail === "lost") for (const p of run.partitions(i)) lane.release(p, t);
+  },
+  "callback.end"(run, lane, i, t) {
+    lane.endCallback(t);
+    if (run.text("detail", i) === "assigned" && !run.text("error", i)) for (const p of run.partitions(i)) lane.own(p, t);
+  },
+  host(run, lane, i, t) { lane.host(run.text("detail", i).split(" ")[0], t); },
+  coordinator(run, lane, i, t) { lane.node(run.text("detail", i).split(" ")[0], t); },
+  node(run, lane, i, t) { lane.node(run.text("detail", i).split(" ")[0], t); },
+  "member.removed"(run, lane, i, t) {
+    run.mark(lane, i, run.text("detail", i) === "left" ? "left" : "removed");
+    lane.removed(t);
+  },
+  violation(run, lane, i) {
+    run.violations.push(i);
+    run.mark(lane, i, "violation");
+  },
+  // Faults that last are drawn from their begin to their end.
+  fault(run, lane, i, t) {
+    const actor = run.text("actor", i), begun = run.open.get(actor) ?? [];
+    run.open.set(actor, begun);
+    if (run.text("to", i) === "end") {
+      if (begun.length) run.faults.push({ ...begun.shift(), until: t });
+      return;
     }
-    this.downFor({ crash: "down", stopped: "stopped", freeze: "frozen", start: null, thaw: null }[what], t);
-  }
+    begun.push({ from: t, i });
+    run.mark(lane, i, "fault");
+  },
+  topic(run, lane, i) { run.mark(lane, i, "topic"); },
+  "run.faults_end"(run, lane, i) { run.mark(lane, i, "calm"); },
+  "request.lost"(run, lane, i) { run.mark(lane, i, "lost"); },
+  "response.lost"(run, lane, i) { run.mark(lane, i, "lost"); },
+};
 
-  broker(what, t) {
-    this.downFor({ crash: "down", load: "loading", resign: null, restart: null, active: "active" }[what], t);
-  }
-
-  downFor(sort, t) {
-    if (sort === undefined) return;
-    const last = this.downs[this.downs.length - 1];
-    if (last && last.until === undefined) last.until = t;
-    if (sort) this.downs.push({ from: t, sort });
-  }
-
-  close(end) {
-    for (const list of [this.states, this.downs]) {
-      const last = list[list.length - 1];
-      if (last && last.until === undefined) last.until = end;
-    }
-    this.releaseAll(end);
-    if (this.callback) this.callbacks.push({ ...this.callback, until: end });
-    this.marks.sort((a, b) => a.t - b.t);
-  }
-
-  numberOwned(numbers) {
-    for (const span of this.owned) span.number = numbers.get(span.partition);
-    this.owned.sort((a, b) => a.from - b.from);
-    this.longestOwned = this.owned.reduce((longest, s) => Math.max(longest, s.until - s.from), 0);
-  }
-
-  stateAt(t) {
-    const i = firstAfter(this.states, t, "from") - 1;
-    return i >= 0 && this.states[i].until >= t ? this.states[i].state : "";
-  }
-
-  ownedAt(t) { return this.owned.filter((s) => s.from <= t && t < s.until).map((s) => s.partition); }
-}
-
-// The first index whose value is greater than t, in an ascending list (of objects under `key`, or of numbers).
-function firstAfter(list, t, key) {
-  let low = 0, high = list.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if ((key ? list[middle][key] : list[middle]) > t) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
-function showTime(us, precise) {
-  const s = us / 1e6, h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60, rest = s % 60;
-  const two = (n) => String(n).padStart(2, "0");
-  const seconds = precise ? rest.toFixed(precise === true ? 3 : precise).padStart(precise === true ? 6 : precise + 3, "0")
-    : two(Math.floor(rest + 1e-9));
-  return h ? `${h}:${two(m)}:${seconds}` : `${m}:${seconds}`;
-}
-
-function showDuration(us) {
-  if (us >= 60e6) return `${Math.floor(us / 60e6)} min ${((us % 60e6) / 1e6).toFixed(0)} s`;
-  if (us >= 1e6) return `${(us / 1e6).toFixed(2)} s`;
-  if (us >= 1e3) return `${(us / 1e3).toFixed(1)} ms`;
-  return `${us.toFixed(0)} µs`;
+function settle(run, lane, i, t) {
+  const to = run.text("to", i);
+  if (!lane.rebalance || !(to === "Stable" || to === "Empty" || to === "Dead")) return;
+  if (to === "Stable") run.rebalances.push({ ...lane.rebalance, end: t });
+  lane.rebalance = null;
 }

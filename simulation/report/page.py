@@ -1,0 +1,103 @@
+"""What all pages are made of: their parts as text, packed data, and the way into a file."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.report import palette
+from fencepost.simulation.report.model import TracedRun
+from fencepost.simulation.report.timeline import encode_run
+
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+"""What the page allows itself: nothing from anywhere. The browser enforces it."""
+
+TIMELINE_SCRIPTS = (
+    "words.js",
+    "theme.js",
+    "lane.js",
+    "run-data.js",
+    "painter.js",
+    "frame.js",
+    "timeline.js",
+    "interaction.js",
+    "details.js",
+    "filters.js",
+    "address.js",
+    "run-section.js",
+    "runs.js",
+)
+CAMPAIGN_SCRIPTS = ("heatmap.js", "charts.js", "all-runs.js")
+
+
+def part(name: str) -> str:
+    """A file of the pages, as text."""
+    return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
+
+
+def style(*parts: str) -> str:
+    """The colours, what all pages share, and these parts."""
+    return palette.style() + "".join(part(name) for name in ("style.css", *parts))
+
+
+def script(*more: str) -> str:
+    """The timeline and these parts; last the one that starts all of them."""
+    parts = "\n".join(part(name) for name in (*TIMELINE_SCRIPTS, *more, "start.js"))
+    return f"(() => {{\n{palette.script()}{parts}\n}})();"
+
+
+def embedded_runs(runs: Sequence[TracedRun]) -> str:
+    """The runs as elements of the page: packed, and found by their names."""
+    return "\n".join(
+        f'<script type="application/gzip" id="run-{number}" data-run-id="{html.escape(run.run_id)}"'
+        f' data-title="{html.escape(run.title)}" data-why="{html.escape(run.why)}">'
+        f"{packed(compact(encode_run(run)))}</script>"
+        for number, run in enumerate(runs)
+    )
+
+
+def compact(value: Any) -> str:
+    """A value as JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def packed(text: str) -> str:
+    """Compressed, and safe inside a page: the page's script unpacks it."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode("ascii")
+
+
+def inert(text: str) -> str:
+    """JSON that cannot end the script element around it."""
+    return text.replace("<", "\\u003c")
+
+
+def version() -> str:
+    """Which fencepost makes the page."""
+    try:
+        return metadata.version("fencepost")
+    except metadata.PackageNotFoundError:
+        return "from its sources"
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page, whole or not at all.
+
+    :raises FencepostError: if it cannot be written.
+    """
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(page)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except OSError as error:
+        raise FencepostError(f"{path}: cannot be written: {error.strerror or error}") from error

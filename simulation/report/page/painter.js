@@ -1,0 +1,331 @@
+// Paints lanes. The work of a frame is bound by the pixels drawn, not by the number of events.
+
+const FONT = "12px system-ui, sans-serif", BOLD = "600 12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
+
+class Painter {
+  constructor(timeline) {
+    this.t = timeline;
+    this.frame = new Frame(timeline);
+  }
+
+  paint() {
+    const t = this.t, c = t.context;
+    c.clearRect(0, 0, t.width, t.height);
+    c.textBaseline = "middle";
+    this.inside(c, 0, t.top, t.width, t.height - t.top, () => {
+      for (let i = Math.max(0, firstAfter(t.items, t.scroll, "y") - 1); i < t.items.length; i++) {
+        const item = t.items[i], y = t.top + item.y - t.scroll;
+        if (y > t.height) break;
+        if (item.kind === "heading") this.paintHeading(c, item, y);
+        else this.paintLane(c, item, y, i);
+      }
+    });
+    t.pinned.forEach((lane, i) => this.paintLane(c, lane, lane.y, i));
+    this.frame.paint(c);
+  }
+
+  inside(c, x, y, width, height, action) {
+    c.save();
+    c.beginPath();
+    c.rect(x, y, width, height);
+    c.clip();
+    action();
+    c.restore();
+  }
+
+  focused(item) { return document.activeElement === this.t.canvas && this.t.all[this.t.focus] === item; }
+
+  paintHeading(c, item, y) {
+    const t = this.t, { colours } = t.theme;
+    c.fillStyle = colours.heading;
+    c.fillRect(0, y - 1, t.width, item.height);
+    c.fillStyle = this.focused(item) ? colours.accent : colours.muted;
+    c.font = BOLD;
+    const middle = y - 1 + item.height / 2;
+    c.fillText(item.folded ? "▸" : "▾", 10, middle);
+    c.fillText(item.section, 26, middle + 0.5);
+    const width = c.measureText(item.section).width;
+    c.font = FONT;
+    c.fillText(item.folded ? `${NUMBERS.format(item.count)} lanes, click to unfold` : NUMBERS.format(item.count), 34 + width, middle + 0.5);
+  }
+
+  paintLane(c, lane, y, number) {
+    const t = this.t, { colours } = t.theme, top = y + lane.stateY, left = t.labels;
+    c.fillStyle = number % 2 ? colours.stripe : colours.panel;
+    c.fillRect(0, y - GAP / 2, t.width, lane.height + GAP);
+    this.inside(c, left, y - GAP / 2, t.width - left, lane.height + GAP, () => {
+      this.paintStates(c, lane, top);
+      if (lane.callbackY !== null) this.paintCallbacks(c, lane, y + lane.callbackY);
+      if (lane.viewY !== null) this.paintThin(c, lane.views, y + lane.viewY);
+      if (lane.rollY !== null) this.paintRoll(c, lane, y + lane.rollY);
+      if (lane.beatY !== null) this.paintBeats(c, lane, y + lane.beatY);
+      if (lane.kind === "world") this.paintFaultSpans(c, top, lane.band);
+      if (lane.kind === "partition") this.paintOwners(c, lane, top);
+      this.paintMarks(c, lane, top + lane.band / 2);
+      if (t.found.length) this.paintFound(c, lane, y);
+    });
+    this.paintName(c, lane, top + lane.band / 2);
+  }
+
+  paintName(c, lane, y) {
+    const t = this.t, { colours } = t.theme, indent = lane.kind === "thread" ? 34 : 22;
+    if (["member", "client", "consumer"].includes(lane.kind) && t.run.partitionNumbers.size) {
+      paintBox(c, t.theme.owner(lane.number), 8, y - 5, 8, 11);
+    }
+    c.fillStyle = this.focused(lane) ? colours.accent : lane.kind === "thread" ? colours.muted : colours.text;
+    c.font = ["world", "group"].includes(lane.kind) || lane.kind === "member" && lane.children.length || lane.first ? BOLD : FONT;
+    c.fillText(this.fitted(c, lane.label, t.labels - indent - 8), indent, y + 0.5);
+  }
+
+  // Calls draw(span, x, width) for the visible spans of a list without overlaps; those within one pixel are drawn once.
+  eachSpan(list, draw) {
+    const t = this.t, step = 1 / t.scale;
+    let i = Math.max(0, firstAfter(list, t.from, "from") - 1);
+    while (i < list.length && list[i].from < t.until) {
+      const span = list[i];
+      if (span.until > t.from) {
+        const x = Math.max(t.labels - 1, t.x(span.from));
+        draw(span, x, Math.max(1, Math.min(t.width, t.x(span.until)) - x));
+      }
+      i = span.until - span.from < step ? Math.max(i + 1, firstAfter(list, span.from + step, "from") - 1) : i + 1;
+    }
+  }
+
+  paintStates(c, lane, top) {
+    const t = this.t, kind = { group: "group.state", thread: "thread.state" }[lane.kind] ?? "member.state";
+    c.font = FONT;
+    if (!t.hidden.has(kind) && !(lane.kind === "member" && t.hidden.has("client.state"))) {
+      this.eachSpan(lane.states, (span, x, width) => {
+        const fill = t.theme.state(span.state);
+        paintBox(c, fill, x, top, width, lane.band);
+        this.paintWords(c, plainState(span.state), x, width, top + lane.band / 2, fill);
+      });
+    }
+    if (t.hidden.has("host")) return;
+    this.eachSpan(lane.downs, (span, x, width) => {
+      const fill = t.theme.down(span.sort), slim = span.sort === "active" ? 4 : 0;
+      paintBox(c, fill, x, top + slim, width, lane.band - 2 * slim);
+      if (!slim) this.paintWords(c, span.sort, x, width, top + lane.band / 2, fill);
+    });
+  }
+
+  // Words that fit into a box, on a plain ground where the box has a pattern.
+  paintWords(c, text, x, width, y, fill) {
+    if (width < 24) return;
+    const wide = this.measured(c, text);
+    if (wide > width - 8) return;
+    if (fill.pattern) {
+      c.fillStyle = fill.colour;
+      c.fillRect(x + 2, y - 7, wide + 6, 14);
+    }
+    c.fillStyle = fill.ink;
+    c.fillText(text, x + 5, y + 0.5);
+  }
+
+  measured(c, text) {
+    const key = c.font + text;
+    if (!this.t.widths.has(key)) {
+      if (this.t.widths.size > 20000) this.t.widths.clear();
+      this.t.widths.set(key, c.measureText(text).width);
+    }
+    return this.t.widths.get(key);
+  }
+
+  fitted(c, text, width) {
+    if (this.measured(c, text) <= width) return text;
+    let kept = text;
+    while (kept.length > 1 && c.measureText(kept + "…").width > width) kept = kept.slice(0, -1);
+    return kept + "…";
+  }
+
+  paintCallbacks(c, lane, y) {
+    if (this.t.hidden.has("callback.begin")) return;
+    this.eachSpan(lane.callbacks, (span, x, width) => {
+      c.fillStyle = this.t.theme.callback(span.sort);
+      c.fillRect(x, y, width, 3);
+    });
+  }
+
+  paintThin(c, list, y) {
+    if (this.t.hidden.has("sac.consumer")) return;
+    this.eachSpan(list, (span, x, width) => {
+      paintBox(c, this.t.theme.state(span.state), x, y, width, 5);
+    });
+  }
+
+  paintFaultSpans(c, top, height) {
+    const t = this.t, list = t.run.faults;
+    if (t.hidden.has("fault")) return;
+    c.fillStyle = t.theme.faultSpan;
+    for (let i = Math.max(0, firstAfter(list, t.from - t.run.longestFault, "from") - 1); i < list.length && list[i].from < t.until; i++) {
+      const x = Math.max(t.labels, t.x(list[i].from)), width = Math.min(t.width, t.x(list[i].until)) - x;
+      if (width > 0 && t.shows(list[i].i)) c.fillRect(x, top, Math.max(1, width), height);
+    }
+  }
+
+  // The partitions of a member: each at its height where there are few, their number where there are many.
+  paintRoll(c, lane, y) {
+    const t = this.t, height = lane.rollHeight, total = t.run.partitionNumbers.size, fill = t.theme.owner(lane.number);
+    c.fillStyle = fill.colour;
+    if (t.roll) {
+      const each = height / total, thick = Math.max(1, each - 0.5);
+      this.eachOwned(lane, (span, x, width) => {
+        c.globalAlpha = span.late ? 0.35 : 1;
+        c.fillRect(x, y + span.number * each, width, thick);
+      });
+      c.globalAlpha = 1;
+      return;
+    }
+    const counts = lane.counts;
+    let i = Math.max(0, firstAfter(counts, t.from, "t") - 1);
+    while (i < counts.length && counts[i].t < t.until) {
+      const shown = Math.max(i, firstAfter(counts, counts[i].t + 1 / t.scale, "t") - 1);
+      const x = Math.max(t.labels, t.x(counts[i].t));
+      const until = shown + 1 < counts.length ? t.x(counts[shown + 1].t) : t.x(t.run.end);
+      const tall = (counts[shown].n / t.run.most) * height;
+      c.fillRect(x, y + height - tall, Math.max(1, Math.min(t.width, until) - x), tall);
+      i = shown + 1;
+    }
+  }
+
+  eachOwned(lane, draw) {
+    const t = this.t, list = lane.owned;
+    for (let i = Math.max(0, firstAfter(list, t.from - lane.longestOwned, "from") - 1); i < list.length && list[i].from < t.until; i++) {
+      const span = list[i];
+      if (span.until <= t.from) continue;
+      const x = Math.max(t.labels - 1, t.x(span.from));
+      draw(span, x, Math.max(1, Math.min(t.width, t.x(span.until)) - x));
+    }
+  }
+
+  paintOwners(c, lane, top) {
+    const t = this.t;
+    c.font = FONT;
+    this.eachOwned(lane, (span, x, width) => {
+      const fill = t.theme.owner(span.owner.number);
+      if (span.late) {
+        c.globalAlpha = 0.35;
+        paintBox(c, fill, x, top + lane.band / 2, width, lane.band / 2);
+        c.globalAlpha = 1;
+        return;
+      }
+      paintBox(c, fill, x, top, Math.max(1, width - 1), lane.band);
+      this.paintWords(c, span.owner.kind === "consumer" ? span.owner.label : span.owner.name, x, width, top + lane.band / 2, fill);
+    });
+    const bad = t.theme.fill("bad", "crossed");
+    this.eachSpan(lane.shared, (span, x, width) => {
+      paintBox(c, bad, x, top, Math.max(2, width), lane.band);
+      this.paintWords(c, "two owners", x, width, top + lane.band / 2, bad);
+    });
+  }
+
+  // Heartbeats as ticks, epochs as numbers where they change.
+  paintBeats(c, lane, y) {
+    const t = this.t, { colours } = t.theme, step = 1 / t.scale;
+    if (!t.hidden.has("heartbeat")) {
+      c.fillStyle = colours.beat;
+      for (let i = firstAfter(lane.beats, t.from); i < lane.beats.length && lane.beats[i] < t.until;) {
+        c.fillRect(t.x(lane.beats[i]), y + 10, 1, 4);
+        i = Math.max(i + 1, firstAfter(lane.beats, lane.beats[i] + step));
+      }
+    }
+    c.font = SMALL;
+    c.fillStyle = colours.muted;
+    let clear = -Infinity;
+    const first = Math.max(0, firstAfter(lane.epochs, t.from, "t") - 1);
+    for (let i = first; i < lane.epochs.length && lane.epochs[i].t < t.until;) {
+      const x = Math.max(t.labels, t.x(lane.epochs[i].t)), text = (i === first ? "epoch " : "") + lane.epochs[i].epoch;
+      if (x > clear) {
+        c.fillRect(x, y, 1, 9);
+        c.fillText(text, x + 3, y + 5);
+        clear = x + this.measured(c, text) + 9;
+      }
+      i = Math.max(i + 1, firstAfter(lane.epochs, lane.epochs[i].t + step, "t"));
+    }
+  }
+
+  paintMarks(c, lane, y) {
+    const t = this.t, step = 2 / t.scale;
+    for (let i = firstAfter(lane.marks, t.from - 8 / t.scale, "t"); i < lane.marks.length;) {
+      const mark = lane.marks[i];
+      if (mark.t > t.until + 8 / t.scale) break;
+      const shown = t.shows(mark.i);
+      if (shown) {
+        if (lane.kind === "world") this.paintCause(c, lane.marks, i, y);
+        paintGlyph(c, mark.sort, t.x(mark.t), y, t.theme.colours);
+      }
+      i = !shown || mark.sort === "violation" ? i + 1 : Math.max(i + 1, Math.min(firstAfter(lane.marks, mark.t + step, "t"), i + 50));
+    }
+  }
+
+  // Beside a mark what it is, where the next one leaves room for that.
+  paintCause(c, marks, i, y) {
+    const t = this.t, { sort, t: time, i: row } = marks[i], x = t.x(time) + 10;
+    const text = sort === "violation" ? t.run.text("error", row) : `${t.run.text("actor", row)} ${t.run.text("detail", row)}`.trim();
+    const room = (i + 1 < marks.length ? t.x(marks[i + 1].t) - 8 : t.width) - x;
+    c.font = SMALL;
+    if (room < 30 || !text) return;
+    c.fillStyle = t.theme.colours[sort === "violation" ? "bad" : "text"];
+    c.fillText(this.fitted(c, text, room), x, y + 0.5);
+  }
+
+  // What was looked for, as small flags at the top of its lane.
+  paintFound(c, lane, y) {
+    const t = this.t, step = 3 / t.scale;
+    c.fillStyle = t.theme.colours.accent;
+    let last = -Infinity;
+    for (let at = firstAfter(lane.times, t.from - step); at < lane.times.length && lane.times[at] <= t.until; at++) {
+      if (lane.times[at] < last + step || !t.shows(lane.rows[at])) continue;
+      last = lane.times[at];
+      const x = t.x(last);
+      c.fillRect(x - 1, y - 1, 2, lane.stateY + lane.band + 1);
+      c.fillRect(x - 3, y - 2, 6, 3);
+    }
+  }
+}
+
+const GLYPHS = {
+  violation: "violation", fault: "fault begins", removed: "removed by the coordinator", left: "left", lost: "message lost", refused: "refused, or raised",
+  failed: "exception in a thread", topic: "topic changes", calm: "faults are over",
+};
+
+function paintGlyph(c, sort, x, y, colour) {
+  c.beginPath();
+  c.lineWidth = 1.5;
+  c.strokeStyle = colour.panel;
+  if (sort === "violation") {
+    c.fillStyle = colour.bad;
+    c.moveTo(x, y - 9); c.lineTo(x + 8, y + 7); c.lineTo(x - 8, y + 7); c.closePath();
+    c.stroke(); c.fill();
+    c.fillStyle = colour.panel;
+    c.fillRect(x - 1, y - 4, 2, 6);
+    c.fillRect(x - 1, y + 3.5, 2, 2);
+  } else if (sort === "lost" || sort === "removed" || sort === "failed") {
+    for (const [width, style] of [[4.5, colour.panel], [2, sort === "lost" ? colour.warn : colour.bad]]) {
+      c.lineWidth = width;
+      c.strokeStyle = style;
+      c.beginPath();
+      c.moveTo(x - 4, y - 4); c.lineTo(x + 4, y + 4); c.moveTo(x + 4, y - 4); c.lineTo(x - 4, y + 4);
+      c.stroke();
+    }
+    if (sort === "removed") c.strokeRect(x - 5.5, y - 5.5, 11, 11);
+  } else if (sort === "left") {
+    c.fillStyle = colour.panel;
+    c.strokeStyle = colour.muted;
+    c.lineWidth = 2;
+    c.arc(x, y, 4, 0, 7);
+    c.fill(); c.stroke();
+  } else if (sort === "refused") {
+    c.fillStyle = colour.warn;
+    c.arc(x, y, 4.5, 0, 7);
+    c.stroke(); c.fill();
+  } else if (sort === "topic") {
+    c.fillStyle = colour.muted;
+    c.rect(x - 4, y - 4, 8, 8);
+    c.stroke(); c.fill();
+  } else {
+    c.fillStyle = sort === "calm" ? colour.ok : colour.fault;
+    c.moveTo(x, y - 6.5); c.lineTo(x + 6, y); c.lineTo(x, y + 6.5); c.lineTo(x - 6, y); c.closePath();
+    c.stroke(); c.fill();
+  }
+}

@@ -1,0 +1,131 @@
+// The part of the page that looks into one run: the timeline with its controls, tables and legend.
+
+const READING = {
+  member: "In a member's lane: its state; below it the callback that runs, the partitions it owns (each keeps its height in all lanes, pale where"
+    + " the coordinator has removed the member and it does not know yet), its epochs, and a tick for each heartbeat.",
+  consumer: "In a consumer's lane: its own state, the callback that runs, and below them, thin, what the coordinator takes it for.",
+  thread: "A client's lane is above those of its threads; a cross is an exception that left a thread.",
+  partition: "A partition's lane tells who owned it: no colour, no owner; low and pale, an owner that was removed and does not know it.",
+};
+
+class RunSection {
+  constructor(section, theme) {
+    this.part = (name) => section.querySelector(`[data-part="${name}"]`);
+    this.section = section;
+    this.theme = theme;
+    const t = this.timeline = new Timeline(this.part("canvas"), this.part("overview"), theme);
+    this.interaction = new Interaction(t, new Tooltip(this.part("tooltip"), this.part("canvas")));
+    this.filters = new Filters(this.part, t);
+    this.list = new EventList(this.part("events"), this.part("events-count"), t);
+    const address = later(250, () => writeAddress(addressOf(t, this.filters)));
+    t.viewed = () => { address(); this.list.refresh(); };
+    t.selectedRow = (i) => { this.tell(i); address(); this.list.refresh(); };
+    this.filters.changed = () => { address(); this.list.refresh(); };
+    const click = {
+      fit: () => t.fit(), in: () => t.zoom(0.5), out: () => t.zoom(2), link: () => this.copyLink(),
+      previous: () => this.interaction.violation(-1), next: () => this.interaction.violation(1),
+    };
+    for (const [name, action] of Object.entries(click)) this.part(name).addEventListener("click", action);
+    theme.listeners.push(() => this.run && this.fillLegend());
+  }
+
+  show(run, view = {}) {
+    const t = this.timeline;
+    this.run = run;
+    t.show(run);
+    this.filters.show(run, view.filter);
+    if (view.until) t.view(view.from, view.until - view.from);
+    const event = view.event === undefined ? null : run.bySeq(view.event);
+    t.select(event, event !== null && "near");
+    this.part("title").textContent = run.title === document.title ? "Timeline" : run.title;
+    this.part("why").textContent = run.why;
+    this.part("facts").replaceChildren(...run.facts.map(([name, value]) => {
+      const fact = element("div");
+      fact.append(element("dt", name), element("dd", value));
+      return fact;
+    }));
+    this.part("command").textContent = run.command;
+    this.part("command").parentElement.hidden = !run.command;
+    this.part("left-out").textContent = run.leftOut.length ? `Left out to keep the page small: ${run.leftOut.join(", ")}.` : "";
+    for (const name of ["previous", "next"]) this.part(name).hidden = !run.violations.length;
+    const kinds = new Set(run.lanes.map((lane) => lane.kind));
+    this.part("reading").textContent = Object.entries(READING).filter(([kind]) => kinds.has(kind)).map(([, text]) => text).join(" ");
+    this.fillLegend();
+    this.fillTables();
+  }
+
+  tell(i) {
+    const detail = this.part("detail");
+    if (i === null) {
+      detail.replaceChildren(element("div", "Point at the timeline for details; click an event to keep it here.", "quiet"));
+      return;
+    }
+    const link = element("a", "link to this event");
+    link.href = addressOf(this.timeline, this.filters, i);
+    const last = element("div");
+    last.append(link);
+    detail.replaceChildren(...describe(rowLines(this.run.row(i))), last);
+  }
+
+  async copyLink() {
+    const address = addressOf(this.timeline, this.filters), button = this.part("link");
+    writeAddress(address);
+    try {
+      await navigator.clipboard.writeText(location.href.split("#")[0] + address);
+      button.textContent = "copied";
+    } catch {
+      button.textContent = "in the address bar";
+    }
+    setTimeout(() => { button.textContent = "copy link"; }, 1500);
+  }
+
+  fillLegend() {
+    const run = this.run, { theme } = this, items = [], lanes = run.lanes;
+    const swatch = (fill, text, height = 14) => items.push(legendKey(text, (c) => paintBox(c, fill, 1, (16 - height) / 2, 20, height)));
+    const all = (pick) => new Set(lanes.flatMap((lane) => pick(lane)));
+    const states = new Set([...all((lane) => lane.kind === "group" ? [] : lane.states.map((s) => s.state)), ...all((lane) => lane.kind === "group" ? lane.states.map((s) => s.state) : [])]);
+    const fills = Map.groupBy(states, (state) => theme.state(state));
+    for (const [fill, same] of fills) swatch(fill, [...new Set(same.map(plainState))].join(", "));
+    for (const sort of all((lane) => lane.downs.map((s) => s.sort))) {
+      swatch(theme.down(sort), sort === "active" ? "coordinates" : `host ${sort}`, sort === "active" ? 6 : 14);
+    }
+    for (const sort of all((lane) => lane.kind === "consumer" || lane.kind === "member" ? lane.callbacks.map((s) => s.sort) : [])) {
+      swatch({ colour: theme.callback(sort) }, `callback: ${sort}`, 4);
+    }
+    if (lanes.some((lane) => lane.shared?.length)) swatch(theme.fill("bad", "crossed"), "two owners");
+    for (const sort of Object.keys(GLYPHS).filter((each) => lanes.some((lane) => lane.marks.some((mark) => mark.sort === each)))) {
+      items.push(legendKey(GLYPHS[sort], (c) => paintGlyph(c, sort, 11, 8, theme.colours)));
+    }
+    this.part("legend").replaceChildren(...items);
+  }
+
+  fillTables() {
+    const run = this.run, t = this.timeline;
+    const near = () => t.canvas.scrollIntoView({ block: "nearest", behavior: "smooth" });
+    this.part("violations-box").hidden = !run.violations.length;
+    this.part("violations").replaceChildren(table(["time", "invariant", "what happened"],
+      run.violations.map((i) => {
+        const row = run.row(i);
+        return [jump(showTime(row.t, 3), () => { t.select(i, "zoom"); near(); }), row.error, row.detail];
+      }), ""));
+    const several = run.groups.size > 1;
+    this.part("rebalances-box").hidden = !run.groups.size;
+    this.part("rebalances").replaceChildren(table([...(several ? ["group"] : []), "began", "#took", "because of", "#epochs", "#heartbeats"],
+      run.rebalances.map((r) => {
+        const until = r.end ?? run.end, length = Math.max(2e5, (until - r.begin) * 1.6);
+        const show = () => { t.view((r.begin + until - length) / 2, length); t.select(r.i, "near"); near(); };
+        return [...(several ? [r.group] : []), jump(showTime(r.begin, 3), show), r.end === null ? "unfinished" : showDuration(r.end - r.begin),
+          r.cause, r.epochs, r.heartbeats];
+      }), "There was no rebalance."));
+  }
+}
+
+function legendKey(text, paint) {
+  const item = element("span", undefined, "key"), canvas = element("canvas"), ratio = 2;
+  [canvas.width, canvas.height] = [22 * ratio, 16 * ratio];
+  const c = canvas.getContext("2d");
+  c.scale(ratio, ratio);
+  paint(c);
+  item.append(canvas, text);
+  return item;
+}

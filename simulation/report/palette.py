@@ -1,0 +1,205 @@
+"""The pages' colours, once for light and once for dark, and the patterns of states and owners.
+
+Colours that stand for something differ for people who see red and green alike as well: the tests simulate
+their sight. Patterns and words say the same again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+
+class Colour(NamedTuple):
+    """One colour of the page, as CSS has it, on a light and on a dark page."""
+
+    light: str
+    dark: str
+
+
+class Fill(NamedTuple):
+    """How a state or an owner is drawn; the pattern is one of PATTERNS."""
+
+    colour: Colour
+    pattern: str = "plain"
+
+
+PATTERNS = ("plain", "rising", "falling", "dots", "upright", "crossed")
+
+PAGE: dict[str, Colour] = {
+    "page": Colour("#f4f5f8", "#10141a"),
+    "panel": Colour("#ffffff", "#181e27"),
+    "stripe": Colour("#f8f9fb", "#1c232d"),
+    "heading": Colour("#eef1f5", "#222a36"),
+    "text": Colour("#1a2230", "#e4e9f1"),
+    "muted": Colour("#5c6880", "#9aa7bb"),
+    "line": Colour("#dde2ea", "#2e3846"),
+    "accent": Colour("#1f56d0", "#7fa9ff"),
+    "accent-soft": Colour("#e4ecfc", "#1d2c4b"),
+    "bad": Colour("#c3202f", "#ff7a85"),
+    "bad-soft": Colour("#fdecee", "#3a1e24"),
+    "ok": Colour("#146c43", "#66d7a2"),
+    "ok-soft": Colour("#e6f5ec", "#17302a"),
+    "warn": Colour("#b35900", "#f0a24a"),
+    "fault": Colour("#7434b4", "#c598f5"),
+    "fault-line": Colour("#7434b42e", "#c598f533"),
+    "fault-span": Colour("#7434b445", "#c598f54d"),
+    "beat": Colour("#98a5ba", "#66748a"),
+    "cursor": Colour("#1f56d066", "#7fa9ff77"),
+    "shade": Colour("#78849833", "#06080c80"),
+    "host-down": Colour("#b6bdc8", "#59626f"),
+    "host-stopped": Colour("#eaedf1", "#262e3a"),
+    "host-frozen": Colour("#b4e1ee", "#3f7f92"),
+    "callback-assigned": Colour("#0f8a63", "#4cc99f"),
+    "callback-revoked": Colour("#b8560b", "#f0a24a"),
+    "ink": Colour("#10161f", "#0d1219"),
+    "paper": Colour("#ffffff", "#ffffff"),
+}
+
+STATES: dict[str, Fill] = {
+    "idle": Fill(Colour("#ccd0d6", "#585e65")),
+    "joining": Fill(Colour("#739cd3", "#438bd8"), "rising"),
+    "moving": Fill(Colour("#f2c520", "#e9af18"), "falling"),
+    "telling": Fill(Colour("#feed84", "#eee394"), "dots"),
+    "good": Fill(Colour("#6cd094", "#5dbea0")),
+    "waiting": Fill(Colour("#d5f7e9", "#5b9088"), "dots"),
+    "stale": Fill(Colour("#f68534", "#d4711a"), "upright"),
+    "leaving": Fill(Colour("#cfaff9", "#cba8fe"), "rising"),
+    "going": Fill(Colour("#6d45af", "#722090"), "falling"),
+    "bad": Fill(Colour("#de3e4a", "#c60900"), "crossed"),
+    "fatal": Fill(Colour("#641e1e", "#6c0b23"), "upright"),
+}
+"""How the states are drawn, by what they are about."""
+
+ABOUT: dict[str, str] = {
+    # members of groups, and the groups
+    "UNSUBSCRIBED": "idle",
+    "JOINING": "joining",
+    "UNJOINED": "joining",
+    "RECONCILING": "moving",
+    "PREPARING_REBALANCE": "joining",
+    "COMPLETING_REBALANCE": "moving",
+    "ACKNOWLEDGING": "telling",
+    "STABLE": "good",
+    "FENCED": "bad",
+    "STALE": "stale",
+    "FATAL": "fatal",
+    "PREPARE_LEAVING": "leaving",
+    "LEAVING": "going",
+    "EMPTY": "idle",
+    "NOT_READY": "waiting",
+    "ASSIGNING": "joining",
+    # applications and their threads
+    "CREATED": "idle",
+    "STARTING": "joining",
+    "REBALANCING": "moving",
+    "PARTITIONS_REVOKED": "telling",
+    "PARTITIONS_ASSIGNED": "moving",
+    "RUNNING": "good",
+    "DISCONNECTED": "stale",
+    "PENDING_SHUTDOWN": "leaving",
+    "NOT_RUNNING": "idle",
+    "PENDING_ERROR": "bad",
+    "ERROR": "fatal",
+    "DEAD": "fatal",
+    # single active consumers
+    "CONNECTING": "joining",
+    "SUBSCRIBING": "telling",
+    "WAITING": "waiting",
+    "ACTIVATING": "moving",
+    "ACTIVE": "good",
+    "STEPPING_DOWN": "leaving",
+    "LOST": "bad",
+    "BACKING_OFF": "stale",
+    "CLOSED": "idle",
+    "FAILED": "fatal",
+    "CONNECTED_WAITING": "waiting",
+    "CONNECTED_ACTIVE": "good",
+    "CONNECTED_DEACTIVATING": "leaving",
+    "DISCONNECTED_WAITING": "idle",
+    "DISCONNECTED_ACTIVE": "stale",
+    "FORGOTTEN_WAITING": "going",
+    "FORGOTTEN_ACTIVE": "bad",
+}
+"""What each state is about; words as states have them, in capitals."""
+
+OWNERS: tuple[Fill, ...] = tuple(
+    Fill(Colour(light, dark))
+    for light, dark in (
+        ("#648ff5", "#4a73d6"),
+        ("#e27e2e", "#d27f30"),
+        ("#a1ebbf", "#73dabe"),
+        ("#83658e", "#7b5980"),
+        ("#ebc22d", "#e0c248"),
+        ("#b94c30", "#af4222"),
+        ("#60aaa6", "#49a39c"),
+        ("#bfbafe", "#b694fd"),
+    )
+)
+"""Owners of partitions take these in turn, with another pattern for each turn."""
+
+SERIES: tuple[Colour, ...] = tuple(
+    Colour(light, dark)
+    for light, dark in (
+        ("#3f74dc", "#5a97ff"),
+        ("#a64a3a", "#e05111"),
+        ("#2f8f76", "#a6f2c8"),
+        ("#77147a", "#c35ba4"),
+        ("#a87c00", "#f7c219"),
+        ("#771d18", "#e79296"),
+        ("#347c95", "#35c5f5"),
+    )
+)
+"""Lines of charts take these in turn, with other dashes for each turn."""
+
+HEAT: tuple[Colour, ...] = tuple(
+    Colour(light, dark)
+    for light, dark in (
+        ("#fdf6d8", "#22303f"),
+        ("#f9dc9a", "#28506a"),
+        ("#f2b06b", "#2d7788"),
+        ("#e07a5a", "#4ba08d"),
+        ("#b84c68", "#8fc783"),
+        ("#7a2f70", "#dbe677"),
+    )
+)
+"""From little to much; each differs from the last in lightness as well."""
+
+
+def about(state: str) -> str:
+    """What a state is about, whatever its spelling."""
+    spelt = "".join(
+        f"_{c}" if c.isupper() and i and state[i - 1].islower() else c for i, c in enumerate(state)
+    )
+    return ABOUT.get(spelt.upper(), "idle")
+
+
+def _variables(dark: bool) -> str:
+    named = dict(PAGE)
+    named |= {f"state-{name}": fill.colour for name, fill in STATES.items()}
+    named |= {f"owner-{number}": fill.colour for number, fill in enumerate(OWNERS)}
+    named |= {f"series-{number}": colour for number, colour in enumerate(SERIES)}
+    named |= {f"heat-{number}": colour for number, colour in enumerate(HEAT)}
+    return "".join(f"--{name}:{colour[dark]};" for name, colour in named.items())
+
+
+def style() -> str:
+    """The colours as variables of CSS: as the system has it, unless the page's switch says otherwise."""
+    light, dark = _variables(False), _variables(True)
+    return (
+        f":root{{color-scheme:light;{light}}}\n"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}\n"
+        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
+    )
+
+
+def script() -> str:
+    """What the page's script knows of the palette."""
+    known = {
+        "about": ABOUT,
+        "patterns": {name: fill.pattern for name, fill in STATES.items()},
+        "turns": PATTERNS,
+        "owners": len(OWNERS),
+        "heat": len(HEAT),
+    }
+    return f"const PALETTE = {json.dumps(known, separators=(',', ':'))};\n"
