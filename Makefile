@@ -17,6 +17,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := coordinator member simulation
 
+# Hundreds of processes run here: each would compile all that it imports, where Python is told to keep nothing.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check docs bench venv lock clean distclean FORCE
 
