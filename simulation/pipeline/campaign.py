@@ -13,10 +13,11 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces
-from fencepost.simulation.pipeline.output import CampaignDirectory
+from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
 from fencepost.simulation.pipeline.plan import Option, cells_of, checked_seeds, dealt, parse_grid, tasks_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
-from fencepost.simulation.pipeline.session import LOCAL, run_job, spark_session, told, wall_clock
+from fencepost.simulation.pipeline.session import LOCAL, is_local, run_job, spark_session, told, wall_clock
+from fencepost.simulation.pipeline.shipping import check_shared
 from fencepost.simulation.scenarios.load import library
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ def carry_out(
     target = directory.root / "report.html" if report is None else Path(report)
     tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
     with spark_session(master) as spark:
+        if not is_local(spark.sparkContext.master):
+            check_shared(spark, directory.root / NOTE)
         if tasks:
             from fencepost.simulation.pipeline.runs import Orders
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.java import find_java_home
-from fencepost.simulation.pipeline.shipping import project_zip
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -63,9 +62,9 @@ _LOCALLY = {
 }
 
 
-def is_local(master: str) -> bool:
+def is_local(master: str | None) -> bool:
     """Whether executors run in the driver's own process."""
-    return master.startswith("local") and not master.startswith("local-cluster")
+    return master is None or (master.startswith("local") and not master.startswith("local-cluster"))
 
 
 @contextlib.contextmanager
@@ -90,7 +89,10 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
-        yield SparkSession.builder.getOrCreate()
+        session = SparkSession.builder.getOrCreate()
+        with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch:
+            _equip(session, Path(scratch))
+            yield session
         return
     _check_reachable(master)
     with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch:
@@ -100,12 +102,21 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         root.addFilter(_no_word_of_interrupts)
         try:
             release()
+            _equip(session, Path(scratch))
             yield session
         finally:
             with _interrupts_held() as release:
                 _stop(gateway)
             root.removeFilter(_no_word_of_interrupts)
             release()
+
+
+def _equip(spark: SparkSession, scratch: Path) -> None:
+    """Executors that are other processes have nothing of ours."""
+    from fencepost.simulation.pipeline.shipping import equip
+
+    if not is_local(spark.sparkContext.master):
+        equip(spark, scratch)
 
 
 def _check_reachable(master: str) -> None:
@@ -142,8 +153,6 @@ def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[Spa
     conf.set("spark.sql.warehouse.dir", str(scratch / "warehouse"))
     if is_local(master):
         conf.setAll(list(_LOCALLY.items()))
-    else:
-        conf.set("spark.submit.pyFiles", str(project_zip(scratch)))
     conf.setAll(list(settings.items()))
 
     log = scratch / "spark.log"

@@ -1,32 +1,174 @@
-"""The project's own code as a zip, for executors of a cluster that do not have it installed."""
+"""What executors of a cluster need and do not have: the project's own code, and the libraries of a run.
+
+The code goes as a zip by `addPyFile`. Compiled libraries can't be imported from a zip: they go by
+`addArchive`, which executors unpack into a folder that their Pythons are told of. A bare Python with nothing
+installed will do, if it is of the driver's version and kind of machine.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib
+import time
 import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-PACKAGES = ("fencepost.coordinator", "fencepost.member", "fencepost.simulation")
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.environment import cache_directory
+from fencepost.simulation.pipeline.executors import Found, look, machine
+from fencepost.simulation.pipeline.output import whole_file
+from fencepost.simulation.pipeline.session import first_line, run_job, told
 
-_MOMENT = (2020, 1, 1, 0, 0, 0)
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGES: Final = ("fencepost.coordinator", "fencepost.member", "fencepost.simulation")
+
+LIBRARIES: Final = ("msgspec", "structlog", "google-re2")
+"""What a run imports: small, so they always go along, in the driver's versions."""
+LARGE: Final = ("pyarrow",)
+"""What workers need beside, 170 MB: it goes only where it is missing."""
+
+EXECUTOR_SECONDS: Final = 300.0
+"""How long a cluster may take to give us an executor."""
+
+_FOLDER: Final = "fencepost-libraries"
+_MOMENT: Final = (2020, 1, 1, 0, 0, 0)
 """One time stamp for all files: equal code makes an equal zip."""
+_LEFT_OUT: Final = ("tests", "include", "__pycache__")
+_EXECUTABLE: Final = 0o755 << 16
+
+
+def equip(spark: SparkSession, folder: Path) -> None:
+    """Give the session's executors what they lack. The zip of our code is made in `folder`.
+
+    :raises EnvironmentLacks: if there is no executor within `EXECUTOR_SECONDS`, or it can't run our code.
+    """
+    context = spark.sparkContext
+    context.addPyFile(str(project_zip(folder)))
+    found = ask_executors(spark, libraries=LARGE)
+    for each in found:
+        if each.machine != machine():
+            raise EnvironmentLacks(
+                f"--master {context.master}: {each.host} is {each.machine}, this machine {machine()}:"
+                " compiled libraries must fit both; start fencepost on a machine like the executors"
+            )
+    missing = tuple(name for name in LARGE if any(name not in each.versions for each in found))
+    archive = libraries_zip((*LIBRARIES, *missing), cache_directory())
+    context.addArchive(f"{archive}#{_FOLDER}")
+    # Another environment makes Spark start Pythons anew: those that looked around know nothing of the folder.
+    context.environment["PYTHONPATH"] = f"./{_FOLDER}"
+
+
+def check_shared(spark: SparkSession, file: Path) -> None:
+    """See to it that executors find a file that this process has written.
+
+    :raises EnvironmentLacks: if one does not.
+    """
+    for each in ask_executors(spark, files=[str(file)]):
+        if not each.files[str(file)]:
+            raise EnvironmentLacks(
+                f"--out {file.parent}: {each.host} does not find it:"
+                " it must be on a file system that all executors share"
+            )
+
+
+def ask_executors(
+    spark: SparkSession, *, libraries: Sequence[str] = (), files: Sequence[str] = ()
+) -> list[Found]:
+    """What executors find, of those that are there.
+
+    :raises EnvironmentLacks: if they can't run Python, or there are none.
+    """
+    context = spark.sparkContext
+    began = time.monotonic()
+
+    def watch(done: int, total: int) -> None:
+        if not done and time.monotonic() - began > EXECUTOR_SECONDS and _executors(spark) == 0:
+            raise EnvironmentLacks(
+                f"--master {context.master}: it gave us no executor within {EXECUTOR_SECONDS:g} s;"
+                " are there workers with free cores and memory?"
+            )
+
+    def action() -> list[Found]:
+        slices = max(2, 2 * context.defaultParallelism)
+        rows = context.parallelize(range(slices), slices)
+        return rows.mapPartitions(functools.partial(look, libraries, files)).collect()
+
+    try:
+        return run_job(spark, "executors", action, watch)
+    except Exception as error:
+        if type(error).__module__.startswith(("pyspark", "py4j")):
+            why = told(error) if "Traceback" in str(error) else first_line(error)
+            raise EnvironmentLacks(
+                f"--master {context.master}: executors can't run our code: {why}"
+                " (PYSPARK_PYTHON names the Python that they start)"
+            ) from error
+        raise
+
+
+def _executors(spark: SparkSession) -> int:
+    scala: Any = spark.sparkContext._jsc
+    return len(scala.sc().statusTracker().getExecutorInfos()) - 1  # the driver counts itself
 
 
 def project_zip(folder: Path) -> Path:
     """Write fencepost.zip into `folder` and answer its path. Package data goes along."""
     target = folder / "fencepost.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(target, "w") as archive:
         # `fencepost` is a namespace: Python finds it in a zip only where the zip lists the folder itself.
         archive.writestr(zipfile.ZipInfo("fencepost/", _MOMENT), b"")
         for package in PACKAGES:
             for root in importlib.import_module(package).__path__:
-                _add(archive, Path(root), package.replace(".", "/"))
+                prefix = package.replace(".", "/")
+                _add(archive, {f"{prefix}/{name}": path for name, path in _files_below(Path(root))})
     return target
 
 
-def _add(archive: zipfile.ZipFile, root: Path, prefix: str) -> None:
-    for path in sorted(root.rglob("*")):
+def libraries_zip(names: Sequence[str], cache: Path) -> Path:
+    """An archive of these installed libraries, for machines like this one; made once for their versions.
+
+    :raises EnvironmentLacks: if one is not installed here, or the cache cannot be written.
+    """
+    try:
+        found = {name: distribution(name) for name in names}
+    except PackageNotFoundError as error:
+        raise EnvironmentLacks(
+            f"executors need {error.name}, which is missing here: pip install 'fencepost[spark]'"
+        ) from error
+    text = " ".join([machine(), *(f"{name}={each.version}" for name, each in sorted(found.items()))])
+    target = cache / f"libraries-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.zip"
+    if target.is_file():
+        return target
+    files: dict[str, Path] = {}
+    for each in found.values():
+        for file in each.files or ():
+            if ".." not in file.parts and not any(part in _LEFT_OUT for part in file.parts):
+                files[file.as_posix()] = Path(str(each.locate_file(file)))
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with whole_file(target) as path, zipfile.ZipFile(path, "w") as zipped:
+            _add(zipped, files)
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"cannot prepare libraries for executors in the cache folder {cache}: {error.strerror or error}; "
+            "set XDG_CACHE_HOME to a folder that can be written"
+        ) from error
+    return target
+
+
+def _files_below(root: Path) -> Iterator[tuple[str, Path]]:
+    for path in root.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
-            entry = zipfile.ZipInfo(f"{prefix}/{path.relative_to(root).as_posix()}", _MOMENT)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, path.read_bytes())
+            yield path.relative_to(root).as_posix(), path
+
+
+def _add(archive: zipfile.ZipFile, files: Mapping[str, Path]) -> None:
+    for name, path in sorted(files.items()):
+        entry = zipfile.ZipInfo(name, _MOMENT)
+        entry.external_attr = _EXECUTABLE
+        archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=1)

@@ -1,0 +1,163 @@
+"""A campaign on a standalone Spark cluster: a master, and two workers whose Python has nothing installed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.pipeline.java import find_java_home
+from fencepost.simulation.pipeline.shipping import LIBRARIES, check_shared, libraries_zip
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS = 100
+SPARK_HOME = Path(pyspark.__file__).parent
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SUBMIT = (
+    f"--driver-java-options '{LIGHT}' --conf spark.executor.extraJavaOptions='{LIGHT}' "
+    "--conf spark.sql.shuffle.partitions=2 pyspark-shell"
+)
+
+
+def said(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
+    """The first group of what a process wrote, once it has written it."""
+    until = time.monotonic() + SECONDS
+    while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
+        assert process.poll() is None, log.read_text(errors="replace")
+        assert time.monotonic() < until, log.read_text(errors="replace")
+        time.sleep(0.05)
+    return found[1]
+
+
+@contextlib.contextmanager
+def daemon(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A process of Spark's own, which sees nothing of this one: neither its folder nor its paths."""
+    folder.mkdir()
+    log = folder / "log"
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "JAVA_HOME": str(find_java_home()),
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": LIGHT,
+    }
+    command = [str(SPARK_HOME / "bin/spark-class"), *words, "--host", "127.0.0.1", "--webui-port", "0"]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=folder) as process,
+    ):
+        try:
+            yield process, log
+        finally:
+            process.kill()
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_a_campaign_on_a_cluster_whose_executors_have_nothing_of_ours(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    venv.create(bare, symlinks=True)
+    assert subprocess.call([bare / "bin/python", "-c", "import msgspec"], stderr=subprocess.DEVNULL) == 1
+    with contextlib.ExitStack() as stack:
+        master, log = stack.enter_context(daemon(tmp_path / "m", "org.apache.spark.deploy.master.Master"))
+        url = said(log, r"Starting Spark master at (spark://\S+)", master)
+        workers = [
+            stack.enter_context(
+                daemon(
+                    tmp_path / name,
+                    *("org.apache.spark.deploy.worker.Worker", url, "--cores", "1", "--memory", "1g"),
+                    *("--work-dir", str(tmp_path / name)),
+                )
+            )
+            for name in ("w1", "w2")
+        ]
+        for worker, log in workers:
+            said(log, r"(Successfully registered) with master", worker)
+        done = subprocess.run(
+            [
+                *(
+                    sys.executable,
+                    "-m",
+                    "fencepost.simulation",
+                    "campaign",
+                    "steady",
+                    "--master",
+                    url,
+                    "--json",
+                ),
+                *(
+                    "--seeds",
+                    "8",
+                    "--grid",
+                    "duration=150s",
+                    "--traces",
+                    "none",
+                    "--out",
+                    str(tmp_path / "out"),
+                ),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ
+            | {
+                "PYSPARK_PYTHON": str(bare / "bin/python"),
+                "PYSPARK_SUBMIT_ARGS": SUBMIT,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+        )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"] == 8
+    runs = pq.read_table(tmp_path / "out/runs").sort_by("seed")
+    scenario = load("steady", duration="150s")
+    assert runs.column("digest").to_pylist() == [run(scenario, seed).digest for seed in range(8)]
+    for name in ("w1", "w2"):
+        assert list((tmp_path / name).glob("app-*/*/fencepost-libraries/msgspec/__init__.py"))
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("default")
+def test_a_directory_that_executors_do_not_find_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    note = tmp_path / "campaign.json"
+    with pytest.raises(
+        EnvironmentLacks, match=f"--out {tmp_path}: .* does not find it: .* all executors share"
+    ):
+        check_shared(spark, note)
+    note.write_text("{}")
+    check_shared(spark, note)
+
+
+def test_libraries_travel_as_one_archive_that_is_made_once(tmp_path: Path) -> None:
+    archive = libraries_zip(LIBRARIES, tmp_path / "cache")
+    zipfile.ZipFile(archive).extractall(tmp_path / "there")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import msgspec, re2, structlog; print(re2.__file__)"
+    command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "there")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(tmp_path / "there"))
+    made = archive.stat().st_mtime_ns
+    assert libraries_zip(LIBRARIES, tmp_path / "cache").stat().st_mtime_ns == made
+    with pytest.raises(EnvironmentLacks, match="executors need no-such-library, which is missing here"):
+        libraries_zip(["no-such-library"], tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentLacks, match="set XDG_CACHE_HOME"):
+        libraries_zip(LIBRARIES, tmp_path / "file")
