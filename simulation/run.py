@@ -24,7 +24,7 @@ from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.run import StreamsRun
 from fencepost.simulation.streams.run import prepare as prepare_streams
-from fencepost.simulation.trace.chronicle import Chronicle
+from fencepost.simulation.trace.groups import GroupChronicle
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
 from fencepost.simulation.trace.schema import Kind
 from fencepost.simulation.world.loop import VirtualLoop
@@ -83,7 +83,7 @@ class _KafkaRun:
         checkers: Iterable[Observer] | None,
     ) -> None:
         self._plan = plan
-        self._chronicle = Chronicle(recorder)
+        self._chronicle = GroupChronicle(recorder)
         self.world = World(
             scenario,
             seed,

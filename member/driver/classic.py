@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import random
@@ -38,17 +37,17 @@ from fencepost.member.driver.transport import Clock, Reply, Transport
 class ClassicTransport(Transport, Protocol):
     """The way from one member of a classic group to its cluster: a leader has to know the sizes of topics."""
 
-    def partition_counts(self, topics: Iterable[str]) -> asyncio.Future[Mapping[str, int]]:
+    def partition_counts(self, topics: Iterable[str]) -> Reply[Mapping[str, int]]:
         """How many partitions topics have, from fresh metadata; those that do not exist are missing."""
 
 
 class ClassicDriver(MemberDriver):
     """One member of one classic group; see `MemberDriver` for what an application does with it.
 
-    `on_moved` is called with each state that the member comes to; the observer hears of the rest, and of
-    no requests but commits.
+    A callback that raised is over all the same: it is not called again.
     """
 
+    _RAISED_IS_OVER = True
     _member: ClassicMember
     _transport: ClassicTransport
 
@@ -63,11 +62,9 @@ class ClassicDriver(MemberDriver):
         config: ClassicConfig | None = None,
         rng: random.Random,
         observer: MemberObserver | None = None,
-        on_moved: Callable[[ClassicMemberState], None] = lambda state: None,
     ) -> None:
         member = ClassicMember(group_id, config or ClassicConfig(), rng, assignors)
         super().__init__(member, transport, clock, listener=listener, observer=observer)
-        self._on_moved = on_moved
 
     @property
     def state(self) -> ClassicMemberState:
@@ -78,6 +75,11 @@ class ClassicDriver(MemberDriver):
     def is_connected(self) -> bool:
         """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
         return self._member.is_connected
+
+    @property
+    def heartbeat_interval_ms(self) -> int:
+        """How often it tells that it is alive."""
+        return self._member.config.heartbeat_interval_ms
 
     @property
     def is_settled(self) -> bool:
@@ -91,6 +93,8 @@ class ClassicDriver(MemberDriver):
     # -- carrying actions out ----------------------------------------------------------------------------
 
     def _send_group_request(self, action: SendGroupRequest) -> None:
+        if self._observer is not None:
+            self._observer.on_request(action.request)
         reply = self._transport.send(action.request, action.timeout_ms)
         reply.add_done_callback(functools.partial(self._group_request_done, action))
 
@@ -103,8 +107,12 @@ class ClassicDriver(MemberDriver):
         elif isinstance(error, ProtocolError):
             response = _refusal(action.request, error.code)
         else:
+            if self._observer is not None:
+                self._observer.on_response(action.request, error)
             self._failed(action.token, error)
             return
+        if self._observer is not None:
+            self._observer.on_response(action.request, response)
         self._run(self._member.group_answered(action.token, response, self._clock.now_ms()))
 
     def _count_partitions(self, action: CountPartitions) -> None:
@@ -112,7 +120,8 @@ class ClassicDriver(MemberDriver):
         reply.add_done_callback(functools.partial(self._done, action.token, self._member.partitions_counted))
 
     def _moved(self, action: ClassicMoved) -> None:
-        self._on_moved(action.target)
+        if self._observer is not None:
+            self._observer.on_state(action.event, action.source, action.target)
         self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {

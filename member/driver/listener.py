@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.classic.states import ClassicMemberEvent, ClassicMemberState
 from fencepost.member.consumer.actions import CallbackKind
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 
 Phase = Literal["begin", "end", "raised"]
 """A callback that raised has not ended: it is called again, or on_revoked or on_lost is. Those that give
-everything up have ended even so."""
+everything up, and all of a classic member, have ended even so."""
+
+AnyEvent: TypeAlias = ConsumerMemberEvent | ClassicMemberEvent
+AnyState: TypeAlias = ConsumerMemberState | ClassicMemberState
 
 
 class RebalanceListener(Protocol):
@@ -52,18 +53,14 @@ class NoListener:
 class MemberObserver(Protocol):
     """Sees everything that a member does, as it happens. Must not call back into the driver."""
 
-    def on_state(
-        self, event: ConsumerMemberEvent, source: ConsumerMemberState, target: ConsumerMemberState
-    ) -> None:
+    def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine took an arrow of its table."""
 
-    def on_request(self, request: ConsumerGroupHeartbeatRequest | OffsetCommitRequest) -> None:
-        """A heartbeat or a commit goes out."""
+    def on_request(self, request: Request) -> None:
+        """A request to the coordinator goes out; fetches of offsets are not told."""
 
-    def on_response(
-        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse | Exception
-    ) -> None:
-        """A heartbeat was answered, or was not; called before the machine hears of it."""
+    def on_response(self, request: Request, response: Response | Exception) -> None:
+        """A request, other than a commit, was answered, or was not; before the machine hears of it."""
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         """A rebalance callback begins, has ended, or has raised."""

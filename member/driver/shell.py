@@ -124,6 +124,9 @@ class Machine(Protocol):
 class MachineShell:
     """A member's machine with its transport, its clock and its listener; without requests of one protocol."""
 
+    _RAISED_IS_OVER = False
+    """Whether a callback that raised has done its work; otherwise it, or its opposite, is called again."""
+
     def __init__(
         self,
         member: Machine,
@@ -274,7 +277,8 @@ class MachineShell:
         except Exception as raised:
             error = raised
         if self._observer is not None:
-            phase: Phase = "raised" if error is not None and not action.releases else "end"
+            over = error is None or action.releases or self._RAISED_IS_OVER
+            phase: Phase = "end" if over else "raised"
             self._observer.on_callback(action.kind, phase, action.partitions)
         self._callback_task = None
         self._run(self._member.callback_finished(action.token, error, self._clock.now_ms()))

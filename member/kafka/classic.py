@@ -50,7 +50,6 @@ class ClassicSession(Session):
             config=self._config,
             rng=random.Random(),
             observer=watch,
-            on_moved=lambda state: self._moved(),
         )
 
     @property

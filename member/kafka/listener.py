@@ -7,15 +7,11 @@ from typing import Any
 
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.consumer.actions import CallbackKind
-from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
-from fencepost.member.driver.listener import MemberObserver, Phase
+from fencepost.member.driver.listener import AnyEvent, AnyState, MemberObserver, Phase
 
 _REQUIRED = ("on_partitions_revoked", "on_partitions_assigned")
 
@@ -79,23 +75,19 @@ class MemberWatch:
         self._on_callback = on_callback
         self._observer = observer
 
-    def on_state(
-        self, event: ConsumerMemberEvent, source: ConsumerMemberState, target: ConsumerMemberState
-    ) -> None:
+    def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine took an arrow of its table."""
         if self._observer is not None:
             self._observer.on_state(event, source, target)
         self._on_state()
 
-    def on_request(self, request: ConsumerGroupHeartbeatRequest | OffsetCommitRequest) -> None:
-        """A heartbeat or a commit goes out."""
+    def on_request(self, request: Request) -> None:
+        """A request to the coordinator goes out."""
         if self._observer is not None:
             self._observer.on_request(request)
 
-    def on_response(
-        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse | Exception
-    ) -> None:
-        """A heartbeat was answered, or was not."""
+    def on_response(self, request: Request, response: Response | Exception) -> None:
+        """A request was answered, or was not."""
         if self._observer is not None:
             self._observer.on_response(request, response)
 

@@ -12,16 +12,13 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
 from fencepost.member.consumer.actions import CallbackKind
-from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
-from fencepost.member.driver.listener import Phase
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.driver.listener import AnyEvent, AnyState, Phase
 from fencepost.member.kafka.consumer import KIP848Consumer
 
 _POLL_MS = 100
@@ -51,19 +48,15 @@ class _Watch:
 
     def __init__(self) -> None:
         self.connected = True
-        self.state = ConsumerMemberState.UNSUBSCRIBED
+        self.state: AnyState = ConsumerMemberState.UNSUBSCRIBED
 
-    def on_state(
-        self, event: ConsumerMemberEvent, source: ConsumerMemberState, target: ConsumerMemberState
-    ) -> None:
+    def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         self.state = target
 
-    def on_request(self, request: ConsumerGroupHeartbeatRequest | OffsetCommitRequest) -> None:
+    def on_request(self, request: Request) -> None:
         """A request says nothing of the connection; its answer does."""
 
-    def on_response(
-        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse | Exception
-    ) -> None:
+    def on_response(self, request: Request, response: Response | Exception) -> None:
         self.connected = not isinstance(response, Exception)
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:

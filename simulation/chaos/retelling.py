@@ -32,7 +32,7 @@ from fencepost.simulation.chaos.happenings import (
 )
 from fencepost.simulation.chaos.merge import LOG, Merge, mark_before, marks_of_commit
 from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator
-from fencepost.simulation.nodes.world import SLACK_US
+from fencepost.simulation.nodes.world import SLACK_US, settling_ms
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.world.observers import CoordinatorView, Observer, Violation, hook_lists
 
@@ -145,9 +145,9 @@ class Retelling:
         return self.scenario.group.id
 
     @property
-    def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of any member, with what a busy machine may add."""
-        return self.scenario.group.rebalance_timeout.ms + SLACK_US // 1_000
+    def settling_ms(self) -> int:
+        """How long the group may take to settle, with what a busy machine may add."""
+        return settling_ms(self.scenario, self.config) + SLACK_US // 1_000
 
     def tell(self, hook: str, *arguments: object) -> None:
         """Tell observers what happened now."""

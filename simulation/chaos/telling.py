@@ -14,9 +14,9 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.consumer.actions import CallbackKind
-from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
-from fencepost.member.driver.listener import Phase
+from fencepost.member.driver.listener import AnyEvent, AnyState, Phase
 from fencepost.simulation.chaos import messages as m
 
 _REQUESTS_KEPT = 256
@@ -53,13 +53,11 @@ class MemberReports:
         self._numbers: OrderedDict[int, tuple[object, int]] = OrderedDict()
         self._last = 0
 
-    def on_state(
-        self, event: ConsumerMemberEvent, source: ConsumerMemberState, target: ConsumerMemberState
-    ) -> None:
+    def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine moved."""
         self._say(m.Moved, str(event), str(source), str(target), *self._standing())
 
-    def on_request(self, request: ConsumerGroupHeartbeatRequest | OffsetCommitRequest) -> None:
+    def on_request(self, request: Request) -> None:
         """A request goes out."""
         number, new = self._number(request)
         heartbeat = request if new and isinstance(request, ConsumerGroupHeartbeatRequest) else None
@@ -77,14 +75,12 @@ class MemberReports:
             self._numbers.popitem(last=False)
         return self._last, True
 
-    def on_response(
-        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse | Exception
-    ) -> None:
+    def on_response(self, request: Request, response: Response | Exception) -> None:
         """A heartbeat was answered, or failed."""
         number, _ = self._number(request)
         if isinstance(response, Exception):
             self._say(m.Answered, number, None, type(response).__name__)
-        else:
+        elif isinstance(response, ConsumerGroupHeartbeatResponse):
             self._say(m.Answered, number, response, "")
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:

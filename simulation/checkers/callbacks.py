@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.classic.states import ClassicMemberEvent
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
 
@@ -102,7 +103,7 @@ class Callbacks(Checker):
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Whoever joins owns nothing."""
-        if target == ConsumerMemberState.JOINING:
+        if target == ConsumerMemberState.JOINING or event == ClassicMemberEvent.RELEASED:
             self.report_all(self.watch(host).emptied("joined"))
         elif target == ConsumerMemberState.PREPARE_LEAVING:
             self.watch(host).leaving_since_us = now_us

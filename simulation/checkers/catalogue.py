@@ -252,6 +252,32 @@ _ALL: Final = (
         "Members that left or died are removed within their session timeout.",
         "KIP-848, Member Session Management",
     ),
+    # Classic groups.
+    Invariant(
+        "classic-generations",
+        "Each round raises the generation by one; what is on record of it never falls.",
+        "Kafka's group membership protocol",
+    ),
+    Invariant(
+        "classic-assignment",
+        "A leader gives no partition to two members, and none away that another says it has.",
+        "KIP-429",
+    ),
+    Invariant(
+        "classic-answers",
+        "Heartbeats and SyncGroup are refused by member, instance and generation, or accepted.",
+        "KIP-345; Kafka's group membership protocol",
+    ),
+    Invariant(
+        "classic-record",
+        "A group that is Stable or Empty is what its record says.",
+        "Kafka's group membership protocol",
+    ),
+    Invariant(
+        "classic-joins",
+        "A member joins with exactly what it owns: with nothing if its assignor is eager.",
+        "KIP-429",
+    ),
     # Single active consumers.
     Invariant(
         "sac-one-active",
@@ -359,6 +385,7 @@ def _yes(note: str) -> RealJudgement:
 
 _REQUEST: Final = _no("Requests to the broker are in no record.")
 _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
+_NO_CLASSIC: Final = _no("The members of a real run speak the protocol of KIP-848.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _ON_REAL: Final[Mapping[str, RealJudgement]] = {
@@ -381,6 +408,7 @@ _ON_REAL: Final[Mapping[str, RealJudgement]] = {
     "commit-fenced": _REQUEST,
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
+    **{name: _NO_CLASSIC for name in INVARIANTS if name.startswith("classic-")},
     **dict.fromkeys(("sac-one-active", "sac-exclusive", "sac-stale-node", "sac-settled"), _NO_STREAMS),
     "streams-shutdown-reaches": _yes("From the first client on that the group told."),
     "journal-replay": _yes("Each record can follow those before it."),

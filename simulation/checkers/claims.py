@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId, TopicPartition
-from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.outcome import Answer, Outcome
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, without
 from fencepost.simulation.world.observers import StepEvent
 
@@ -78,19 +80,59 @@ class OneClaimant(Checker):
     def __init__(self) -> None:
         self._groups: dict[str, Claims] = {}
         self._member_ids: dict[str, MemberId] = {}
+        self._generations: dict[MemberId, int] = {}
+        """For which generation each member of a classic group has joined."""
+        self._generation = 0
 
     def _claims(self) -> Claims:
         return self._groups.setdefault(self.world.group_id, Claims())
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Notes whom the coordinator keeps."""
+        group = self._classic_group()
         for record in outcome.records:
             key, value = record.key, record.value
             if type(key) is r.ConsumerGroupCurrentMemberAssignmentKey:
                 epoch = (
                     value.member_epoch if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue else None
                 )
+                if epoch is None and group is not None and key.member_id in group.members:
+                    continue  # it stays, and the group has become a classic one
                 self._groups.setdefault(key.group_id, Claims()).stored(key.member_id, epoch)
+
+        if group is not None and type(event) is not HeartbeatRequest:
+            self._in_generation(group, outcome)
+
+    def _classic_group(self) -> ClassicGroup | None:
+        live = self.world.active
+        return None if live is None else live.classic.groups.get(self.world.group_id)
+
+    def _in_generation(self, group: ClassicGroup, outcome: Outcome) -> None:
+        """Of a classic group those are members who joined for its generation.
+
+        A static one that did not is kept by name only: what it still has the leader does not know of.
+        """
+        claims = self._claims()
+        waited = (effect.response for effect in outcome.effects if isinstance(effect, Answer))
+        for response in (outcome.reply, *waited):
+            if isinstance(response, JoinGroupResponse) and response.generation >= 0:
+                self._generations[response.member_id] = response.generation
+                claims.stored(response.member_id, response.generation)
+        if len(self._generations) > len(group.members):
+            for member_id in [each for each in self._generations if each not in group.members]:
+                del self._generations[member_id]
+                claims.stored(member_id, None)
+        if group.generation != self._generation:
+            self._generation = group.generation
+            for member_id, generation in self._generations.items():
+                if generation < group.generation:
+                    claims.stored(member_id, None)
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """Members that joined for a generation which another coordinator never heard of are none."""
+        group = self._classic_group() if what == "active" else None
+        if group is not None:
+            self._in_generation(group, Outcome())
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A process that starts, crashes or has stopped believes nothing."""
@@ -108,7 +150,7 @@ class OneClaimant(Checker):
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
         """Claims begin and end with callbacks."""
-        member_id = self.world.members[host].member_id
+        member_id = self._member_ids[host] = self.world.members[host].member_id
         if kind == "assigned" and phase == "end":
             self.report_all(self._claims().claim(member_id, partitions))
         elif (kind, phase) in (("revoked", "end"), ("lost", "begin")):

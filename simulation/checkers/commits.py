@@ -51,11 +51,16 @@ def expected_commit_error(
     if request.member_epoch == member.member_epoch:
         return NONE
     if request.member_epoch > member.member_epoch:
-        return ErrorCode.STALE_MEMBER_EPOCH
+        return _stale(member)
     for partition in request.offsets:
         if not _held_since(member, request.topic_ids, partition, request.member_epoch, image):
-            return ErrorCode.STALE_MEMBER_EPOCH
+            return _stale(member)
     return NONE
+
+
+def _stale(member: ConsumerGroupMember) -> ErrorCode:
+    """What an epoch is called that is not the member's; one of the classic protocol knows a generation."""
+    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
 def _held_since(
@@ -158,7 +163,7 @@ def _expected_fetch_error(request: OffsetFetchRequest, known: Known | None) -> E
     member = known.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return NONE if request.member_epoch == member.member_epoch else ErrorCode.STALE_MEMBER_EPOCH
+    return NONE if request.member_epoch == member.member_epoch else _stale(member)
 
 
 def _check_commit(

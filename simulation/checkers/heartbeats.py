@@ -86,7 +86,9 @@ def _expected_of_static(request: ConsumerGroupHeartbeatRequest, known: Known) ->
     holder = None if holder_id is None else known.members.get(holder_id)
     epoch = request.member_epoch
     if epoch == JOIN_EPOCH:
-        free = holder is None or holder.member_epoch == STATIC_LEAVE_EPOCH
+        # One that speaks the classic protocol never says that it is away: it is replaced like that.
+        classic = holder is not None and holder.classic is not None
+        free = holder is None or classic or holder.member_epoch == STATIC_LEAVE_EPOCH
         if free and request.member_id in known.members and holder_id != request.member_id:
             return None  # one member id under two names
         return NONE if free else ErrorCode.UNRELEASED_INSTANCE_ID

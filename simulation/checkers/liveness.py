@@ -23,13 +23,14 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
+from fencepost.simulation.checkers.settled import unsettled_classic
 from fencepost.simulation.checkers.targets import assignor_of, homogeneous, subscriptions_of
 from fencepost.simulation.world.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.protocol.topics import TopicsImage
-    from fencepost.member.driver.consumer import ConsumerDriver
+    from fencepost.member.driver.member import MemberDriver
 
 
 def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Finding]:
@@ -106,12 +107,7 @@ class Liveness(Checker):
     @property
     def bound_us(self) -> int:
         """How long after the faults' end the group may still move."""
-        config = self.world.config
-        session, interval = (
-            config.group_consumer_session_timeout_ms,
-            config.group_consumer_heartbeat_interval_ms,
-        )
-        return 1000 * (session + self.world.rebalance_timeout_ms + 3 * interval)
+        return 1000 * self.world.settling_ms
 
     def on_faults_end(self, now_us: int) -> None:
         """The bound begins."""
@@ -177,6 +173,10 @@ class Liveness(Checker):
             for member_id, host in live.items()
             if host.driver is not None and host.driver.state not in _OUTSIDE
         }
+        classic = coordinator.classic.groups.get(self.world.group_id)
+        if classic is not None:
+            yield from unsettled_classic(classic, joined, coordinator.image)
+            return
         group = coordinator.groups.get(self.world.group_id)
         if group is None:
             if joined:
@@ -188,7 +188,7 @@ class Liveness(Checker):
             yield from self._own_eyes(group, member_id, live[member_id].driver, coordinator.image)
 
     def _own_eyes(
-        self, group: ConsumerGroup, member_id: MemberId, driver: ConsumerDriver | None, image: TopicsImage
+        self, group: ConsumerGroup, member_id: MemberId, driver: MemberDriver | None, image: TopicsImage
     ) -> Iterator[Finding]:
         assert driver is not None
         member = group.members.get(member_id)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.consumer_protocol import read_subscription
 from fencepost.coordinator.protocol.ids import (
     JOIN_EPOCH,
     NO_PARTITIONS,
@@ -195,11 +197,18 @@ def _frozen(
 def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> bool:
     """Whether the event is a heartbeat of this member that says it owns none of these partitions.
 
+    One of the classic protocol says so when it joins again, under the topics' names.
     A real coordinator's journal does not show what was acknowledged, only what followed from it.
     """
     request = step.event
     if isinstance(request, RecordsObserved):
         return True
+    if isinstance(request, JoinGroupRequest) and request.member_id == member_id:
+        kept = read_subscription(request.protocols[0].metadata).owned
+        return not any(
+            set(numbers) & set(kept.get(step.image.name_of(topic_id) or "", ()))
+            for topic_id, numbers in pending.items()
+        )
     if not isinstance(request, ConsumerGroupHeartbeatRequest) or request.member_id != member_id:
         return False
     owned = request.topic_partitions

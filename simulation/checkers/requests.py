@@ -25,6 +25,7 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
 from fencepost.simulation.checkers.heartbeats import NONE, is_full
@@ -40,7 +41,7 @@ NEVER = 2**63
 """Microseconds; later than any run."""
 
 
-def _patience_us(interval_ms: int) -> int:
+def patience_us(interval_ms: int) -> int:
     """How long a member may be silent: its interval, and what a drifting clock adds."""
     return 1000 * (interval_ms + interval_ms // 4 + 100)
 
@@ -58,6 +59,7 @@ class Sender:
         "_sent_in",
         "_told",
         "checked",
+        "classic",
         "host",
         "in_flight",
         "interval_ms",
@@ -69,6 +71,8 @@ class Sender:
 
     def __init__(self, host: str, names: Mapping[TopicId, str]) -> None:
         self.host = host
+        self.classic = False
+        """Whether it speaks the classic protocol."""
         self.state = str(ConsumerMemberState.UNSUBSCRIBED)
         self.in_flight: ConsumerGroupHeartbeatRequest | None = None
         self.checked: ConsumerGroupHeartbeatRequest | None = None
@@ -90,8 +94,9 @@ class Sender:
         """The newest assignment of this membership."""
 
     def moved(self, target: str) -> None:
-        """The member machine is in another state."""
-        self.state = target
+        """The member machine is in another state. One of the classic protocol is judged elsewhere."""
+        self.classic = isinstance(target, ClassicMemberState)
+        self.state = str(target)
         self.checked = self.last_answer = None
         if target == ConsumerMemberState.JOINING:
             self._joins += 1
@@ -220,7 +225,7 @@ class Sender:
             return
         self.interval_ms = response.heartbeat_interval_ms
         if self.state in _SENDING:
-            self.patience_us = _patience_us(self.interval_ms)
+            self.patience_us = patience_us(self.interval_ms)
             self.late_us = now_us + self.patience_us
             self.last_answer = response
             if response.assignment is not None:
@@ -232,7 +237,7 @@ class Sender:
 
     def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
         """A commit goes out."""
-        if request.member_epoch >= 0 and request.member_epoch != self._epoch:
+        if not self.classic and request.member_epoch >= 0 and request.member_epoch != self._epoch:
             yield (
                 "epoch-as-answered",
                 f"{self.host} commits at epoch {request.member_epoch}, it was told {self._epoch} last",
@@ -293,7 +298,7 @@ class Requests(Checker):
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """States decide what may be sent."""
-        self._sender(host).moved(str(target))
+        self._sender(host).moved(target)
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int

@@ -6,6 +6,8 @@ from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.checkers.callbacks import Callbacks
 from fencepost.simulation.checkers.catalogue import NOT_ON_REAL
 from fencepost.simulation.checkers.claims import OneClaimant
+from fencepost.simulation.checkers.classic import ClassicGroups
+from fencepost.simulation.checkers.classic_members import ClassicMembers
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import Liveness
 from fencepost.simulation.checkers.observed import ObservedCoordination
@@ -16,7 +18,7 @@ from fencepost.simulation.checkers.transitions import Transitions
 
 def all_checkers() -> list[Checker]:
     """New checkers, in the order in which they look at an event; each set watches one run."""
-    return [Coordination(), *_of_members()]
+    return [Coordination(), ClassicGroups(), *_of_members(), ClassicMembers()]
 
 
 def real_checkers() -> list[Checker]:

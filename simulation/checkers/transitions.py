@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from fencepost.member.classic.states import CLASSIC_MEMBER, ClassicMemberEvent
 from fencepost.member.consumer.states import CONSUMER_MEMBER
 from fencepost.simulation.checkers.base import Checker, Finding
 
 _ARROWS: Final = frozenset((str(t.source), str(t.event), str(t.target)) for t in CONSUMER_MEMBER.transitions)
+_CLASSIC_ARROWS: Final = frozenset(
+    (str(t.source), str(t.event), str(t.target)) for t in CLASSIC_MEMBER.transitions
+)
 
 
 class MachineWatch:
@@ -20,10 +24,11 @@ class MachineWatch:
         self.state = str(CONSUMER_MEMBER.initial)
 
     def move(self, host: str, event: str, source: str, target: str) -> Iterator[Finding]:
-        """Takes one arrow."""
+        """Takes one arrow, of the table that the event is from."""
         if source != self.state:
             yield "transitions", f"{host} left {source} on {event}, but was in {self.state}"
-        if (source, event, target) not in _ARROWS:
+        arrows = _CLASSIC_ARROWS if isinstance(event, ClassicMemberEvent) else _ARROWS
+        if (source, event, target) not in arrows:
             yield (
                 "transitions",
                 f"{host} went from {source} on {event} to {target}, which is no arrow of the table",
@@ -45,4 +50,4 @@ class Transitions(Checker):
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Checks one move."""
         machine = self._machines.setdefault(host, MachineWatch())
-        self.report_all(machine.move(host, str(event), str(source), str(target)))
+        self.report_all(machine.move(host, event, str(source), str(target)))

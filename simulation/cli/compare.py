@@ -15,7 +15,7 @@ from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.report.tables import NONE
 from fencepost.simulation.report.tables import duration as told
-from fencepost.simulation.scenarios.load import DEFAULT, load
+from fencepost.simulation.scenarios.load import DEFAULT, load, require_consumer_protocol
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -66,6 +66,7 @@ def compare(
     from fencepost.simulation.fidelity.compare import compare as simulate_too
 
     loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, duration=None)
+    require_consumer_protocol(loaded, scenario)
     length_us = played_us(duration)
     writable_folder(out, "--out")
     writable_file(report, "--report")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
@@ -83,9 +84,10 @@ class Nemesis(PlanCarrier):
 
     def _restart(self, entry: Entry) -> None:
         host = self._host(entry)
+        host.protocol = entry.protocol or host.protocol
         if host.status is MemberStatus.STOPPED and not host.wanted:
             return
-        self._tell(entry.kind, "begin", host.name)
+        self._tell(entry.kind, "begin", f"{host.name} {entry.protocol}".rstrip())
         if entry.graceful:
             host.stop(come_back=True)
         else:
@@ -246,7 +248,7 @@ class Nemesis(PlanCarrier):
         rule = Matching(
             cutting,
             direction=Direction.RESPONSE,
-            kinds=(ConsumerGroupHeartbeatRequest,),
+            kinds=(ConsumerGroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest),
             condition=lambda message: moves_epoch(message.request, message.response),
             limit=1,
         )

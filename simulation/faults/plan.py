@@ -75,6 +75,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     probability: float = 0.0
     added: tuple[str, int, int] = ("constant", 0, 0)
     """For a slow link: the span of what is added to each message."""
+    protocol: str = ""
+    """Which group.protocol a member has afterwards; as before if there is none."""
     name: str = ""
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -148,7 +150,13 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
         batch = 1 if step.batch is None else max(1, round(members * step.batch))
         times = _spread(step.at, step.over, -(-members // batch), length)
         return [
-            Entry(at_us=times[number // batch], kind=Kind.RESTART, member=number, graceful=step.graceful)
+            Entry(
+                at_us=times[number // batch],
+                kind=Kind.RESTART,
+                member=number,
+                graceful=step.graceful,
+                protocol=step.protocol or "",
+            )
             for number in range(members)
         ]
     if isinstance(step, s.Subscribe):

@@ -27,6 +27,7 @@ class DisturbedMember(Protocol):
 
     name: str
     wanted: bool
+    protocol: str
     topics: tuple[str, ...] | None
     pattern: str | None
 

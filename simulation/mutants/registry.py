@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from fencepost.simulation.mutants.classic import CLASSIC_MUTANTS
 from fencepost.simulation.mutants.coordinators import COORDINATOR_MUTANTS
 from fencepost.simulation.mutants.members import MEMBER_MUTANTS
 from fencepost.simulation.mutants.mutant import Mutant
@@ -20,6 +21,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         *MEMBER_MUTANTS,
         *SLIPS,
         *SLEEPERS,
+        *CLASSIC_MUTANTS,
         *SAC_MUTANTS,
         *STREAMS_MUTANTS,
     )

@@ -16,7 +16,7 @@ from fencepost.member.consumer.errors import CallbackFailed, CommitFailed, Fatal
 from fencepost.simulation.world.host import HostTimer
 
 if TYPE_CHECKING:
-    from fencepost.member.driver.consumer import ConsumerDriver
+    from fencepost.member.driver.member import MemberDriver
     from fencepost.simulation.nodes.member import MemberHost
 
 Taken: TypeAlias = dict[TopicPartition, tuple[int, int]]
@@ -29,7 +29,7 @@ _AFTER_ERROR_US = 100_000
 class Application:
     """The loop of one process. It ends when it is told to stop, or meets an error that is fatal."""
 
-    def __init__(self, host: MemberHost, driver: ConsumerDriver) -> None:
+    def __init__(self, host: MemberHost, driver: MemberDriver) -> None:
         world = host.world
         self._host = host
         self._loop = host.loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -10,7 +11,9 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRespon
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
+    Answer,
     DeadlineReached,
+    Effect,
     Event,
     Outcome,
     ResolveRegularExpressions,
@@ -18,6 +21,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.simulation.nodes.requests import GROUP_REQUESTS, refuse
+from fencepost.simulation.nodes.waiting import MAY_WAIT, WaitingCalls
 from fencepost.simulation.world.host import Host
 from fencepost.simulation.world.network import Call
 from fencepost.simulation.world.rng import Samples
@@ -53,6 +57,7 @@ class BrokerHost(Host):
         self._term = 0
         """Grows whenever this host stops or starts being the coordinator: what is due of before is void."""
         self._armed_ms: int | None = None
+        self._unanswered = WaitingCalls()
         self._steady = cluster.hooks["on_steady_step"]
         self._changed = cluster.hooks["on_coordinator_step"]
         self._replication: Samples = cluster.streams.samples(
@@ -82,7 +87,12 @@ class BrokerHost(Host):
         if not isinstance(request, GROUP_REQUESTS):
             call.answer(self._cluster.answer(request), now)
         elif self.status is ACTIVE:
+            if type(request) in MAY_WAIT:
+                request = self._cluster.tokens.stamp(request)
             outcome = self.step(request)  # type: ignore[arg-type]  # GROUP_REQUESTS are events
+            if outcome.reply is None:
+                self._unanswered.add(request.token, call)  # type: ignore[attr-defined]  # of MAY_WAIT
+                return
             call.answer(outcome.reply, now + self._replication.draw() if outcome.records else now)
         elif self.status is LOADING:
             call.answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), now)
@@ -112,8 +122,17 @@ class BrokerHost(Host):
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self._resolve(effect)
+        answers = [effect for effect in outcome.effects if isinstance(effect, Answer)]
+        if answers:
+            self._answer(answers, now + self._replication.draw() if outcome.records else now)
         self._arm()
         return outcome
+
+    def _answer(self, answers: Iterable[Effect], ready_us: int) -> None:
+        """Answer requests that waited."""
+        for answer in answers:
+            if isinstance(answer, Answer):
+                self._unanswered.answer(answer, ready_us)
 
     # -- timers and effects -------------------------------------------------------------------------------
 
@@ -179,12 +198,18 @@ class BrokerHost(Host):
     def resign(self) -> None:
         """Stop being the coordinator, in good order: the journal has everything."""
         if self.status in (LOADING, ACTIVE):
+            if self.runtime is not None:
+                self.run(self._turn_away, self.runtime.coordinator.unload())
             self._forget(STANDBY)
             self._cluster.tell("on_coordinator_state", self.name, "resign")
+
+    def _turn_away(self, answers: tuple[Effect, ...]) -> None:
+        self._answer(answers, self.loop.now_us)
 
     def crash(self) -> None:
         """Die. All connections break; replies that waited for replication are never sent."""
         self._forget(DOWN)
+        self._unanswered.clear()
         self.up = False
         self.end()
         self._cluster.tell("on_coordinator_state", self.name, "crash")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.consumer.regular_expressions import resolve
+from fencepost.coordinator.consumer.regular_expressions import resolve, whole_matches
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
@@ -17,7 +17,15 @@ from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.nodes.broker import BrokerHost, BrokerStatus
 from fencepost.simulation.nodes.journal import ReplicatedJournal
 from fencepost.simulation.nodes.logs import PartitionLogs
-from fencepost.simulation.nodes.requests import CoordinatorFound, FindCoordinator, LogOffsets, TopicNames
+from fencepost.simulation.nodes.requests import (
+    CoordinatorFound,
+    FindCoordinator,
+    LogOffsets,
+    MatchingTopics,
+    PartitionCounts,
+    TopicNames,
+)
+from fencepost.simulation.nodes.waiting import Tokens
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.network import Network
 from fencepost.simulation.world.rng import Streams
@@ -46,6 +54,7 @@ class Cluster:
         self.network = network
         self.hooks = hooks
         self.journal = ReplicatedJournal()
+        self.tokens = Tokens(streams)
         self.topics = TopicsImage()
         self.logs = PartitionLogs(loop)
         self.load = streams.samples("cluster/load", spec.load.quantiles)
@@ -184,6 +193,12 @@ class Cluster:
         if isinstance(request, TopicNames):
             by_id = self.topics.by_id
             return {i: by_id[i].name for i in request.topic_ids if i in by_id}
+        if isinstance(request, PartitionCounts):
+            by_name = self.topics.by_name
+            return {name: by_name[name].partitions for name in request.topics if name in by_name}
+        if isinstance(request, MatchingTopics):
+            matches = whole_matches(request.pattern)
+            return tuple(name for name in sorted(self.topics.by_name) if matches(name))
         assert isinstance(request, LogOffsets)
         known = [partition for partition in request.partitions if partition in self.logs]
         return {partition: 0 if request.earliest else self.logs[partition] for partition in known}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import random
 from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
-from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.member.driver.member import MemberDriver
 from fencepost.simulation.nodes.application import Application
-from fencepost.simulation.nodes.reports import MemberReports
+from fencepost.simulation.nodes.drivers import MatchingSubscription, classic_driver, consumer_driver
 from fencepost.simulation.nodes.transport import SimulatedTransport
 from fencepost.simulation.world.host import Host, HostClock, HostTimer
 
@@ -49,8 +47,10 @@ class MemberHost(Host):
         self.wanted = False
         """Whether the host is meant to run: a supervisor starts it again when its process ends by itself."""
         self.member_id: MemberId = ""
-        self.driver: ConsumerDriver | None = None
+        self.driver: MemberDriver | None = None
         self.application: Application | None = None
+        self.protocol: str = world.scenario.group.protocol
+        """The group.protocol of the next process."""
         self.topics = world.scenario.group.topics
         self.pattern = world.scenario.group.pattern
         self._callback_raises = False
@@ -63,6 +63,7 @@ class MemberHost(Host):
             offset_us=round(self.rng.uniform(0, 10**12)),
         )
         self._processes = 0
+        self._matching: MatchingSubscription | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # -- the process --------------------------------------------------------------------------------------
@@ -74,8 +75,6 @@ class MemberHost(Host):
             return
         world = self.world
         self._processes += 1
-        self.member_id = world.streams.uuid(f"member/{self.name}/{self._processes}")
-        world.hosts_by_member[self.member_id] = self.name
         transport = SimulatedTransport(
             self,
             world.network,
@@ -84,35 +83,22 @@ class MemberHost(Host):
             timeout_us=world.scenario.network.request_timeout.us,
         )
         self.status = MemberStatus.RUNNING
+        classic = self.protocol == "classic"
+        self.known_as("" if classic else world.streams.uuid(f"member/{self.name}/{self._processes}"))
         self.tell("start")
-        self.driver = ConsumerDriver(
-            world.group_id,
-            self.member_id,
-            transport,
-            self.clock,
-            listener=self,
-            config=self._config(),
-            rng=cast(random.Random, self.rng),
-            observer=MemberReports(world, self),
-        )
+        self.driver = (classic_driver if classic else consumer_driver)(self, transport)
+        self._matching = MatchingSubscription(self, self.driver, transport) if classic else None
         self.application = Application(self, self.driver)
         self.resubscribe()
         self.spawn(self._live(self.driver, self.application))
 
-    def _config(self) -> ConsumerConfig:
-        scenario = self.world.scenario
-        return ConsumerConfig(
-            max_poll_interval_ms=scenario.group.rebalance_timeout.ms,
-            request_timeout_ms=scenario.network.request_timeout.ms,
-            enable_auto_commit=scenario.application.commit == "auto",
-            auto_commit_interval_ms=scenario.application.auto_commit_interval.ms,
-            auto_offset_reset="earliest",
-            group_instance_id=self.instance_id,
-            group_remote_assignor=scenario.group.assignor,
-            client_id=self.name,
-        )
+    def known_as(self, member_id: MemberId) -> None:
+        """The process's member has this id from now on; that of a classic one comes from the coordinator."""
+        self.member_id = member_id
+        if member_id:
+            self.world.hosts_by_member[member_id] = self.name
 
-    async def _live(self, driver: ConsumerDriver, application: Application) -> None:
+    async def _live(self, driver: MemberDriver, application: Application) -> None:
         """The main function of the process."""
         error = await application.run()
         self.status = MemberStatus.STOPPING
@@ -200,14 +186,22 @@ class MemberHost(Host):
         if self.application is not None:
             self.application.stall(until_us)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the process is on its way out, or gone."""
+        return self.status not in (MemberStatus.RUNNING, MemberStatus.FROZEN)
+
     def resubscribe(self) -> None:
         """Tell the member what it is to subscribe to now; a frozen one hears it when it thaws."""
         self.run(self._resubscribe, None)
 
     def _resubscribe(self, _: object) -> None:
-        if self.driver is not None and self.status is not MemberStatus.STOPPING:
+        if self.driver is not None and not self.stopping:
             names = self.topics if self.topics is not None or self.pattern else self.world.all_topics
-            self.driver.subscribe(names or (), pattern=self.pattern)
+            if self._matching is None:
+                self.driver.subscribe(names or (), pattern=self.pattern)
+            else:
+                self._matching.subscribe(names or (), self.pattern)
 
     # -- what runs in the process -------------------------------------------------------------------------
 

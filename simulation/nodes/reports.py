@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fencepost.coordinator.protocol.classic import JoinGroupResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
@@ -54,7 +56,13 @@ class MemberReports:
             hook(self._name, request, self._loop.now_us)
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
-        """A request was answered, or failed."""
+        """A request was answered, or failed. A classic member learns its id so."""
+        if (
+            type(response) is JoinGroupResponse
+            and response.member_id
+            and response.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
+        ):
+            self._host.known_as(response.member_id)
         for hook in self._responses:
             hook(self._name, request, response, self._loop.now_us)
 

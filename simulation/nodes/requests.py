@@ -6,9 +6,17 @@ from collections.abc import Mapping
 
 import msgspec
 
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    LeaveGroupRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
@@ -16,12 +24,9 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
-    OffsetFetchResponse,
 )
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
+from fencepost.coordinator.runtime import refusal
 
 
 class FindCoordinator(msgspec.Struct, frozen=True):
@@ -43,6 +48,18 @@ class TopicNames(msgspec.Struct, frozen=True):
     topic_ids: tuple[TopicId, ...]
 
 
+class PartitionCounts(msgspec.Struct, frozen=True):
+    """How many partitions these topics have. Answered with a mapping; those that do not exist are missing."""
+
+    topics: tuple[str, ...]
+
+
+class MatchingTopics(msgspec.Struct, frozen=True):
+    """All topics that a regular expression matches, as a client finds them. The answer is a tuple."""
+
+    pattern: str
+
+
 class LogOffsets(msgspec.Struct, frozen=True):
     """The first or the next offset of these logs. Answered with a mapping."""
 
@@ -55,24 +72,23 @@ GROUP_REQUESTS: tuple[type, ...] = (
     StreamsGroupHeartbeatRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    JoinGroupRequest,
+    SyncGroupRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
 )
 """What only the group's coordinator answers."""
 
 
 def refuse(request: object, code: ErrorCode) -> object:
     """The response that carries this error for a group request."""
-    if isinstance(request, ConsumerGroupHeartbeatRequest):
-        return ConsumerGroupHeartbeatResponse(error_code=code)
-    if isinstance(request, StreamsGroupHeartbeatRequest):
-        return StreamsGroupHeartbeatResponse(error_code=code)
-    if isinstance(request, OffsetCommitRequest):
-        return OffsetCommitResponse(errors={partition: code for partition in request.offsets})
-    assert isinstance(request, OffsetFetchRequest)
-    return OffsetFetchResponse(group_id=request.group_id, error_code=code)
+    return refusal(request, code)  # type: ignore[arg-type]  # GROUP_REQUESTS are events
 
 
 def moves_epoch(request: object, response: object) -> bool:
-    """Whether a heartbeat's response carries another epoch than its request, or an assignment."""
+    """Whether a response carries another epoch than its request, or an assignment."""
+    if isinstance(response, JoinGroupResponse | SyncGroupResponse):
+        return response.error_code == ErrorCode.NONE
     return (
         isinstance(request, ConsumerGroupHeartbeatRequest)
         and isinstance(response, ConsumerGroupHeartbeatResponse)

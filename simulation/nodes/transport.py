@@ -10,7 +10,14 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.driver.transport import Disconnected, Reply
-from fencepost.simulation.nodes.requests import CoordinatorFound, FindCoordinator, LogOffsets, TopicNames
+from fencepost.simulation.nodes.requests import (
+    CoordinatorFound,
+    FindCoordinator,
+    LogOffsets,
+    MatchingTopics,
+    PartitionCounts,
+    TopicNames,
+)
 from fencepost.simulation.world.host import Host
 from fencepost.simulation.world.network import Call, Connection, Network
 
@@ -72,6 +79,14 @@ class SimulatedTransport:
     def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
         """Names of topics, as the cluster knows them now."""
         return self._asked(TopicNames(tuple(topic_ids)))
+
+    def partition_counts(self, topics: Iterable[str]) -> Reply[Mapping[str, int]]:
+        """How many partitions topics have, as the cluster knows them now."""
+        return self._asked(PartitionCounts(tuple(topics)))
+
+    def matching_topics(self, pattern: str) -> Call:
+        """The names of all topics that the expression matches now; a tuple."""
+        return self._asked(MatchingTopics(pattern))
 
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool

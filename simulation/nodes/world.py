@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -12,10 +13,11 @@ from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.driver.classic import ClassicDriver
 from fencepost.simulation.nodes.broker import BrokerHost
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.nodes.member import ALIVE, MemberHost
-from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.scenario import CreateTopic, DeleteTopic, GrowTopic, Scenario
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.network import Network
 from fencepost.simulation.world.observers import Observer, Violation, hook_lists
@@ -33,10 +35,26 @@ def quiet_us(scenario: Scenario, config: GroupCoordinatorConfig) -> int:
     """
     if scenario.quiet is not None:
         return scenario.quiet.us
-    heartbeats = 3 * config.group_consumer_heartbeat_interval_ms
-    bound_ms = config.group_consumer_session_timeout_ms + scenario.group.rebalance_timeout.ms + heartbeats
     before_us = scenario.network.request_timeout.us + scenario.application.restart.longest_us
-    return bound_ms * 1_000 + before_us + SLACK_US
+    return settling_ms(scenario, config) * 1_000 + before_us + SLACK_US
+
+
+def settling_ms(scenario: Scenario, config: GroupCoordinatorConfig) -> int:
+    """The session timeout, the rebalance timeout and three heartbeat intervals of the slower protocol.
+
+    In a classic group the first of those who join wait for others; where topics change its members have to
+    see that first.
+    """
+    group, found = scenario.group, []
+    if "consumer" in scenario.protocols:
+        heartbeats = 3 * config.group_consumer_heartbeat_interval_ms
+        found.append(config.group_consumer_session_timeout_ms + heartbeats)
+    if "classic" in scenario.protocols:
+        changes = any(isinstance(step, CreateTopic | GrowTopic | DeleteTopic) for step in scenario.steps)
+        seen = group.metadata_max_age.ms if changes else 0
+        heartbeats = 3 * group.heartbeat_interval.ms
+        found.append(group.session_timeout.ms + heartbeats + config.group_initial_rebalance_delay_ms + seen)
+    return max(found) + group.rebalance_timeout.ms
 
 
 class World:
@@ -159,6 +177,18 @@ class World:
         coordinator = self.active
         if coordinator is None:
             return False
+        classic = coordinator.classic.groups.get(self.group_id)
+        if classic is not None and classic.members:
+            return (
+                classic.state is ClassicGroupState.STABLE
+                and len(classic.members) == len(running)
+                and all(
+                    isinstance(host.driver, ClassicDriver)
+                    and host.driver.is_settled
+                    and host.driver.member_epoch == classic.generation
+                    for host in running
+                )
+            )
         group = coordinator.groups.get(self.group_id)
         if group is None or not group.members:
             return not running
@@ -167,7 +197,7 @@ class World:
             and len(group.members) == len(running)
             and all(
                 host.driver is not None
-                and host.driver.state is ConsumerMemberState.STABLE
+                and host.driver.state == ConsumerMemberState.STABLE
                 and host.driver.member_epoch == group.group_epoch
                 for host in running
             )
@@ -211,6 +241,6 @@ class World:
         return self.cluster.logs
 
     @property
-    def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of any member."""
-        return self.scenario.group.rebalance_timeout.ms
+    def settling_ms(self) -> int:
+        """How long the group may take to settle once nothing disturbs it."""
+        return settling_ms(self.scenario, self.config)

@@ -37,6 +37,9 @@ def first_mistake(scenario: AnyScenario) -> Mistake | None:
 def _lengths(scenario: s.Scenario) -> Iterator[Mistake]:
     positive = {
         ("duration",): scenario.duration,
+        ("group", "session_timeout"): scenario.group.session_timeout,
+        ("group", "heartbeat_interval"): scenario.group.heartbeat_interval,
+        ("group", "metadata_max_age"): scenario.group.metadata_max_age,
         ("group", "rebalance_timeout"): scenario.group.rebalance_timeout,
         ("network", "request_timeout"): scenario.network.request_timeout,
         ("application", "poll"): scenario.application.poll,
@@ -128,10 +131,28 @@ def _config(scenario: s.Scenario) -> Iterator[Mistake]:
         yield from mistakes
         return
     config = GroupCoordinatorConfig.from_properties(scenario.config)
+    yield from _classic(scenario.group, config)
     assignor = scenario.group.assignor
     if assignor is not None and assignor not in config.group_consumer_assignors:
         allowed = ", ".join(config.group_consumer_assignors)
         yield ("group", "assignor"), f"expected one of {allowed}, got {assignor!r}"
+
+
+def _classic(group: s.Group, config: GroupCoordinatorConfig) -> Iterator[Mistake]:
+    """What the coordinator accepts of clients."""
+    low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not low <= group.session_timeout.ms <= high:
+        yield (
+            ("group", "session_timeout"),
+            f"expected what group.min.session.timeout.ms and group.max.session.timeout.ms allow, {low} ms to"
+            f" {high} ms, got {group.session_timeout}",
+        )
+    if group.heartbeat_interval.ms >= group.session_timeout.ms:
+        yield (
+            ("group", "heartbeat_interval"),
+            f"expected less than group.session_timeout, which is {group.session_timeout}, got"
+            f" {group.heartbeat_interval}",
+        )
 
 
 def _steps(scenario: AnyScenario) -> Iterator[Mistake]:

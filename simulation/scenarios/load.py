@@ -103,7 +103,21 @@ def load_of_kafka(
     found = load_any(name_or_path, overrides=overrides, members=members, partitions=partitions)
     if isinstance(found, SacScenario):
         raise _other_kind(name_or_path, "single active consumers", "`simulate` and `campaign`")
+    if isinstance(found, Scenario):
+        require_consumer_protocol(found, name_or_path)
     return found
+
+
+def require_consumer_protocol(scenario: Scenario, name: str | FilePath) -> None:
+    """The members that there are for real brokers speak KIP-848's protocol.
+
+    :raises FencepostError: if some of the scenario speak the classic one.
+    """
+    if "classic" in scenario.protocols:
+        raise FencepostError(
+            f"{name} has members of the classic protocol: `simulate` and `campaign` run it, real brokers are"
+            " met with group.protocol=consumer only"
+        )
 
 
 def _other_kind(name_or_path: str | FilePath, about: str, who: str) -> FencepostError:

@@ -18,6 +18,9 @@ Count = Annotated[int, Meta(ge=1, le=100_000)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=249)]
 
+GroupProtocol: TypeAlias = Literal["consumer", "classic"]
+AssignmentStrategy: TypeAlias = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
+
 SECOND = 1_000_000
 
 
@@ -36,7 +39,17 @@ class Group(_Table, frozen=True):
     """What members subscribe to; all topics of the file if neither this nor `pattern` is given."""
     pattern: Annotated[str, Meta(min_length=1)] | None = None
     """A regular expression (RE2) to subscribe to, beside `topics` if they are given."""
+    protocol: GroupProtocol = "consumer"
+    """The clients' group.protocol: that of KIP-848, or the classic one, in which members assign."""
     assignor: Name | None = None
+    partition_assignment_strategy: AssignmentStrategy = "range"
+    """The assignor of members that speak the classic protocol; all but `cooperative-sticky` are eager."""
+    session_timeout: Duration = Duration(45 * SECOND)
+    """Their session.timeout.ms; for others the coordinator's configuration has it."""
+    heartbeat_interval: Duration = Duration(3 * SECOND)
+    """Their heartbeat.interval.ms; for others the coordinator's configuration has it."""
+    metadata_max_age: Duration = Duration(300 * SECOND)
+    """How long it may take until they see that topics have changed."""
     rebalance_timeout: Duration = Duration(60 * SECOND)
     """The clients' max.poll.interval.ms, which is also their rebalance timeout."""
     start: Span = Span("uniform", 0, 5 * SECOND)
@@ -115,6 +128,8 @@ class RollingRestart(_Step, frozen=True, tag="rolling-restart"):
     """Which part of the members restarts at the same time, at least one; one by one if not given."""
     graceful: bool = True
     """Whether members close their consumer before they go."""
+    protocol: GroupProtocol | None = None
+    """The group.protocol that members have afterwards; as before if not given."""
 
 
 class Scale(_Step, frozen=True, tag="scale"):
@@ -277,7 +292,7 @@ class LostResponse(_Fault, frozen=True, tag="lost-response"):
     """The next response to a member is lost, and its connection with it."""
 
     epoch_moved: bool = True
-    """Wait for a heartbeat whose response carries another epoch than its request."""
+    """Wait for a response that carries another epoch than its request, or a generation or its assignment."""
 
 
 Fault: TypeAlias = (
@@ -326,3 +341,9 @@ class Scenario(_Table, frozen=True, kw_only=True):
     def partitions(self) -> int:
         """Of all topics at the start."""
         return sum(topic.partitions for topic in self.topics)
+
+    @property
+    def protocols(self) -> frozenset[GroupProtocol]:
+        """All that members speak at some time."""
+        later = (step.protocol for step in self.steps if isinstance(step, RollingRestart))
+        return frozenset((self.group.protocol, *(protocol for protocol in later if protocol is not None)))

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     LeaveGroupBatchRequest,
@@ -125,7 +126,7 @@ class Chronicle(Observer):
         for record in outcome.records:
             value = record.value
             if isinstance(value, r.ConsumerGroupMetadataValue):
-                cause = _cause(event)
+                cause = cause_of(event)
                 self._add(
                     now_us, host, Kind.GROUP_EPOCH, state_to=state, group_epoch=value.epoch, detail=cause
                 )
@@ -143,7 +144,9 @@ class Chronicle(Observer):
 
     def _removed(self, member_id: MemberId, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         reason = "left"
-        if isinstance(event, ConsumerGroupHeartbeatRequest) and event.member_epoch >= 0:
+        if isinstance(event, JoinGroupRequest) or (
+            isinstance(event, ConsumerGroupHeartbeatRequest) and event.member_epoch >= 0
+        ):
             reason = "replaced"
         elif isinstance(event, RecordsObserved):
             reason = event.removed.get(member_id, reason)
@@ -278,7 +281,8 @@ def _asks(request: ConsumerGroupHeartbeatRequest) -> str:
     return "full" if request.rebalance_timeout_ms != -1 else "ack"
 
 
-def _cause(event: StepEvent) -> str:
+def cause_of(event: StepEvent) -> str:
+    """What raised a group's epoch."""
     if isinstance(event, ConsumerGroupHeartbeatRequest):
         return _asks(event)
     if isinstance(event, RecordsObserved):
@@ -288,10 +292,13 @@ def _cause(event: StepEvent) -> str:
 
 _CAUSES: dict[type, str] = {
     DeadlineReached: "timeout",
+    HeartbeatRequest: "keepalive",
+    JoinGroupRequest: "join",
     LeaveGroupBatchRequest: "leave",
     LeaveGroupRequest: "leave",
     RebalanceRequested: "asked",
     SessionEnded: "timeout",
+    SyncGroupRequest: "full",
     TopicsChanged: "topics",
     RegularExpressionsResolved: "expressions",
 }

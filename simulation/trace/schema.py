@@ -20,7 +20,10 @@ class Kind(enum.StrEnum):
     """From here on nothing disturbs the group; the liveness bound starts."""
     RUN_END = "run.end"
     HEARTBEAT = "heartbeat"
-    """The coordinator answered one, for the host `actor`; `detail`: join, full, ack, keepalive or leave."""
+    """The coordinator answered one, for the host `actor`; `detail`: join, full, ack, keepalive or leave.
+
+    Of the classic protocol: JoinGroup is `join`, SyncGroup `full`, with the assignment in `partitions`.
+    """
     REQUEST_LOST = "request.lost"
     RESPONSE_LOST = "response.lost"
     MEMBER_STATE = "member.state"
@@ -34,13 +37,17 @@ class Kind(enum.StrEnum):
     GROUP_EPOCH = "group.epoch"
     """The group epoch was raised; `detail` says by what, `state_to` is the group's state after that step.
 
+    Of a classic group the epoch is its generation, and it counts as raised when members begin to join.
+
     `detail` is that of a heartbeat, or timeout (of a member), topics (changed), expressions (resolved), or
     asked (for by somebody who drives the group).
     """
     TARGET = "group.target"
-    """A new target assignment; `group_epoch` is its epoch."""
+    """A new target assignment, of a classic group its leader's; `group_epoch` is its epoch."""
     MEMBER_REMOVED = "member.removed"
     """The coordinator removed a member; `detail` is left, session, rebalance or replaced.
+
+    A classic one that did not join, or ask for its assignment, within its rebalance timeout: join or sync.
 
     `actor` is its host, or its member id if another member runs there by now.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.config import GroupCoordinatorConfig
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.coordinator.journal.memory import MemoryJournal
-    from fencepost.member.driver.consumer import ConsumerDriver
+    from fencepost.member.driver.member import MemberDriver
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,14 +85,14 @@ class MemberView(Protocol):
 
     @property
     def member_id(self) -> MemberId:
-        """The id of the member that runs here now, or ran here last."""
+        """The id of the member that runs here now, or ran here last; empty before a classic one has its."""
 
     @property
     def instance_id(self) -> str | None:
         """The instance id of a static member."""
 
     @property
-    def driver(self) -> ConsumerDriver | None:
+    def driver(self) -> MemberDriver | None:
         """The member itself while its process lives."""
 
 
@@ -144,8 +144,8 @@ class WorldView(Protocol):
         """Whether the last phase has begun, in which nothing disturbs the group."""
 
     @property
-    def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of any member."""
+    def settling_ms(self) -> int:
+        """How long the group may take to settle once nothing disturbs it."""
 
 
 class Observer:

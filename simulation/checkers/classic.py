@@ -1,0 +1,233 @@
+"""Classic groups in the coordinator's eyes: generations, assignments, who is refused, and what is on record.
+
+The rules are stated here a second time (Kafka's group membership protocol, KIP-62, KIP-345, KIP-429), and
+judged by what the group was before a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE, ClassicGroupState
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import HeartbeatRequest, SyncGroupRequest
+from fencepost.coordinator.protocol.consumer_protocol import read_assignment, read_subscription
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.world.observers import StepEvent
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.classic.group import ClassicGroup
+    from fencepost.coordinator.coordinator import GroupCoordinator
+
+_S = ClassicGroupState
+_E = ErrorCode
+_FENCING: Final = frozenset(
+    {_E.UNKNOWN_MEMBER_ID, _E.FENCED_INSTANCE_ID, _E.ILLEGAL_GENERATION, _E.REBALANCE_IN_PROGRESS}
+)
+_Fenced: TypeAlias = HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest
+
+
+class KnownClassic:
+    """A classic group as it was after the event before."""
+
+    __slots__ = ("generation", "instances", "members", "state")
+
+    def __init__(self, group: ClassicGroup) -> None:
+        self.generation = group.generation
+        self.state = group.state
+        self.members: Mapping[MemberId, str | None] = {
+            member_id: member.instance_id for member_id, member in group.members.items()
+        }
+        """Instance ids by member id."""
+        self.instances = {name: member_id for member_id, name in self.members.items() if name is not None}
+
+    def expected_error(self, request: _Fenced, generation: int) -> ErrorCode:
+        """What member, instance and generation bring on a request; NONE if they are right."""
+        if request.instance_id is not None:
+            holder = self.instances.get(request.instance_id)
+            if holder is None:
+                return _E.UNKNOWN_MEMBER_ID
+            if holder != request.member_id:
+                return _E.FENCED_INSTANCE_ID
+        if request.member_id not in self.members:
+            return _E.UNKNOWN_MEMBER_ID
+        return _E.NONE if generation == self.generation else _E.ILLEGAL_GENERATION
+
+
+def check_answer(request: _Fenced, got: ErrorCode, known: KnownClassic) -> Iterator[Finding]:
+    """Findings of classic-answers and commit-fenced."""
+    commits = isinstance(request, OffsetCommitRequest)
+    if got is _E.UNKNOWN_TOPIC_OR_PARTITION:
+        return  # it is looked at first
+    generation = request.member_epoch if isinstance(request, OffsetCommitRequest) else request.generation
+    if commits and generation < 0 and known.state is _S.EMPTY:
+        expected = _E.NONE
+    else:
+        expected = known.expected_error(request, generation)
+        waits = _S.COMPLETING_REBALANCE if commits else _S.PREPARING_REBALANCE
+        if expected is _E.NONE and known.state is waits:
+            expected = _E.REBALANCE_IN_PROGRESS
+    if got is not expected if expected is not _E.NONE else got in _FENCING:
+        yield (
+            "commit-fenced" if commits else "classic-answers",
+            f"{request.member_id} of {request.group_id}, which is {known.state} in generation"
+            f" {known.generation}, sent {type(request).__name__} in generation {generation}: {got.name}"
+            f" instead of {expected.name}",
+        )
+
+
+def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Finding]:
+    """Findings of classic-assignment in what a leader has assigned."""
+    given: dict[tuple[str, int], MemberId] = {}
+    owned: dict[tuple[str, int], MemberId] = {}
+    for member in value.members:
+        subscription = read_subscription(member.subscription)
+        owned.update(
+            ((topic, number), member.member_id)
+            for topic, numbers in subscription.owned.items()
+            for number in numbers
+        )
+    for member in value.members:
+        topics = read_subscription(member.subscription).topics
+        for topic, numbers in read_assignment(member.assignment).partitions.items():
+            if topic not in topics:
+                yield (
+                    "classic-assignment",
+                    f"{member.member_id} of {group_id} was given {topic}, which is not in its subscription",
+                )
+            for number in numbers:
+                holder = given.setdefault((topic, number), member.member_id)
+                owner = owned.get((topic, number), member.member_id)
+                if holder != member.member_id or owner != member.member_id:
+                    other = holder if holder != member.member_id else owner
+                    yield (
+                        "classic-assignment",
+                        f"{topic}-{number} of {group_id} was given to {member.member_id} in generation"
+                        f" {value.generation}, and {other} {'was given' if other == holder else 'has'} it",
+                    )
+
+
+class ClassicGroups(Checker):
+    """Watches the coordinators' classic groups. Consumer groups that they become are judged elsewhere."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, KnownClassic] = {}
+        self._written: dict[str, int] = {}
+        """Generations on record."""
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """A group goes back to its last complete generation when another coordinator has loaded it."""
+        self._known.clear()
+        live = self.world.coordinators[host].coordinator
+        if what == "active" and live is not None:
+            self._known = {group_id: KnownClassic(group) for group_id, group in live.classic.groups.items()}
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """Checks one event."""
+        live = self.world.coordinators[host].coordinator
+        if live is None:
+            return
+        known = self._known.get(getattr(event, "group_id", None) or "")
+        reply = outcome.reply
+        if known is not None and isinstance(event, HeartbeatRequest):
+            self.report_all(check_answer(event, reply.error_code, known))  # type: ignore[union-attr]
+            return
+        if known is not None and isinstance(event, SyncGroupRequest) and reply is not None:
+            self.report_all(check_answer(event, reply.error_code, known))  # type: ignore[union-attr]
+        elif known is not None and isinstance(event, OffsetCommitRequest):
+            if isinstance(reply, OffsetCommitResponse) and not event.is_transactional:
+                for code in dict.fromkeys(reply.errors.values()):
+                    self.report_all(check_answer(event, code, known))
+            return
+        self.report_all(self._records(live, event, outcome))
+        for group_id, group in live.classic.groups.items():
+            self.report_all(self._moved(group, self._known.get(group_id)))
+            self.report_all(_sizes(group, live))
+            self._known[group_id] = KnownClassic(group)
+        for group_id in [each for each in self._known if each not in live.classic.groups]:
+            del self._known[group_id]
+
+    def _records(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
+        for record in outcome.records:
+            if not isinstance(record.key, r.GroupMetadataKey):
+                continue
+            group_id, value = record.key.group_id, record.value
+            if not isinstance(value, r.GroupMetadataValue):
+                if group_id not in live.groups:
+                    self._written.pop(group_id, None)
+                continue
+            before = self._written.get(group_id, 0)
+            self._written[group_id] = value.generation
+            if value.generation < before:
+                yield (
+                    "classic-generations",
+                    f"the generation of {group_id} on record fell from {before} to {value.generation}",
+                )
+            if isinstance(event, SyncGroupRequest):
+                yield from check_assignment(group_id, value)
+
+    def _moved(self, group: ClassicGroup, known: KnownClassic | None) -> Iterator[Finding]:
+        before = group.generation if known is None else known.generation
+        if not before <= group.generation <= before + 1:
+            yield (
+                "classic-generations",
+                f"the generation of {group.group_id} went from {before} to {group.generation}",
+            )
+        if known is not None and group.state is not known.state and not _reachable(known.state, group.state):
+            yield (
+                "transitions",
+                f"{group.group_id} went from {known.state} to {group.state}, which is no arrow of its table",
+            )
+
+    def on_end(self, now_us: int) -> None:
+        """A group at rest is what its record says."""
+        live = self.world.active
+        for group_id, group in () if live is None else live.classic.groups.items():
+            stored = live.classic.stored.get(group_id)  # type: ignore[union-attr]  # there is one
+            if group.is_in(_S.STABLE, _S.EMPTY) and not _is_on_record(group, stored):
+                self.report(
+                    "classic-record",
+                    f"{group_id}, {group.state} in generation {group.generation}, differs from its record",
+                )
+
+
+def _is_on_record(group: ClassicGroup, stored: r.GroupMetadataValue | None) -> bool:
+    """All but when it came into its state: that is after the write."""
+    if stored is None:
+        return False
+    moved = stored.current_state_timestamp_ms
+    live = group.value(group.assignments)
+    return msgspec.structs.replace(live, current_state_timestamp_ms=moved) == stored
+
+
+def _reachable(source: ClassicGroupState, target: ClassicGroupState) -> bool:
+    """One event may start a round and end it."""
+    table = CLASSIC_GROUP_TABLE
+    return table.allows(source, target) or (
+        table.allows(source, _S.PREPARING_REBALANCE) and table.allows(_S.PREPARING_REBALANCE, target)
+    )
+
+
+def _sizes(group: ClassicGroup, live: GroupCoordinator) -> Iterator[Finding]:
+    members = len(group.members)
+    static = sum(member.instance_id is not None for member in group.members.values())
+    if len(group.static_members) != static:
+        yield (
+            "static-bijection",
+            f"{group.group_id} has {static} static members and {len(group.static_members)} instance ids",
+        )
+    if strangers := [each for each in group.pending_syncs if each not in group.members]:
+        yield "bounded-memory", f"{group.group_id} waits for {strangers}, who are no members"
+    limit = sum(len(each.members) + len(each.pending_joins) + 2 for each in live.classic.groups.values())
+    if len(live.classic.timers) > limit:
+        yield (
+            "bounded-memory",
+            f"{group.group_id} has {members} members, and {len(live.classic.timers)} timers run",
+        )

@@ -1,0 +1,202 @@
+"""What members of classic groups send: one request of a round at a time, honest about what they own.
+
+A member with an eager assignor joins with nothing; with a cooperative one it says what it keeps (KIP-429).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+)
+from fencepost.coordinator.protocol.consumer_protocol import read_subscription
+from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.assignors.offered import ASSIGNORS
+from fencepost.member.classic.states import ClassicMemberState as S
+from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
+from fencepost.simulation.checkers.requests import NEVER, patience_us
+
+_COOPERATIVE: Final = frozenset(name for name, make in ASSIGNORS.items() if make().cooperative)
+_BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
+"""Where a member that is in a generation keeps its session up."""
+
+
+class ClassicSender:
+    """One member process: what its next request must look like."""
+
+    __slots__ = ("generation", "host", "in_flight", "late_us", "owned", "patience_us", "state")
+
+    def __init__(self, host: str, interval_ms: int) -> None:
+        self.host = host
+        self.state: S | None = None
+        """None until the process has moved, and of members of another protocol."""
+        self.generation = 0
+        self.owned: frozenset[TopicPartition] = NOTHING
+        self.in_flight: dict[type, Request] = {}
+        self.late_us = NEVER
+        self.patience_us = patience_us(interval_ms)
+
+    def moved(self, state: S, now_us: int) -> None:
+        """The member machine is in another state."""
+        self.state = state
+        if state in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
+            self.generation = 0
+        if state not in (*_BEATING, S.PREPARING_REBALANCE):
+            self.in_flight.clear()  # the answers belong to a membership that is over
+        if state not in _BEATING or not self.generation:
+            self.late_us = NEVER
+        elif state is S.COMPLETING_REBALANCE:
+            self.late_us = now_us + self.patience_us
+
+    def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
+        """A callback began or ended."""
+        chosen = as_set(tuple(partitions))
+        if kind == "assigned" and phase == "begin":
+            self.owned = joined(self.owned, chosen)
+        elif kind != "assigned" and phase == "end":
+            self.owned = without(self.owned, chosen)
+
+    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
+        """A request goes out."""
+        if isinstance(request, JoinGroupRequest):
+            yield from self._alone(request, S.UNJOINED)
+            yield from self._joins(request)
+        elif isinstance(request, SyncGroupRequest):
+            yield from self._alone(request, S.COMPLETING_REBALANCE)
+            yield from self._knows(request, request.generation)
+        elif isinstance(request, HeartbeatRequest):
+            yield from self._alone(request, *_BEATING, S.PREPARE_LEAVING)
+            yield from self._knows(request, request.generation)
+            if now_us > self.late_us:
+                late_ms = (now_us - self.late_us) // 1_000
+                yield "heartbeats-go-on", f"{self.host} in {self.state} sent its heartbeat {late_ms} ms late"
+            self.late_us = NEVER
+        elif isinstance(request, OffsetCommitRequest) and request.member_epoch >= 0:
+            yield from self._knows(request, request.member_epoch)
+
+    def _alone(self, request: Request, *states: S) -> Iterator[Finding]:
+        what = type(request)
+        rounds = (JoinGroupRequest, SyncGroupRequest)
+        for kind in rounds if what in rounds else (what,):
+            if kind in self.in_flight:
+                yield (
+                    "one-in-flight",
+                    f"{self.host} sent {what.__name__} while a {kind.__name__} is in flight",
+                )
+        if self.state not in states:
+            yield "one-in-flight", f"{self.host} sent {what.__name__} in {self.state}"
+        self.in_flight[what] = request
+
+    def _knows(self, request: Request, generation: int) -> Iterator[Finding]:
+        if generation != self.generation:
+            yield (
+                "epoch-as-answered",
+                f"{self.host} sent {type(request).__name__} in generation {generation}, it was told"
+                f" {self.generation} last",
+            )
+
+    def _joins(self, request: JoinGroupRequest) -> Iterator[Finding]:
+        for protocol in request.protocols:
+            told = read_subscription(protocol.metadata).owned
+            listed = {p for topic, numbers in told.items() for p in topic_partitions(topic, numbers)}
+            if protocol.name not in _COOPERATIVE and self.owned:
+                yield (
+                    "classic-joins",
+                    f"{self.host} joins with {protocol.name}, which is eager, and owns"
+                    f" {shown_names(self.owned)}",
+                )
+            elif listed != self.owned:
+                yield (
+                    "classic-joins",
+                    f"{self.host} joins with {shown_names(listed)}, and owns {shown_names(self.owned)}",
+                )
+
+    def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
+        """A request was answered, or failed."""
+        if self.in_flight.get(type(request)) is not request:
+            return
+        del self.in_flight[type(request)]
+        good = not isinstance(response, Exception) and not getattr(response, "error_code", 0)
+        if good and isinstance(response, JoinGroupResponse):
+            self.generation = response.generation
+        elif good and isinstance(request, HeartbeatRequest) and self.state in _BEATING:
+            self.late_us = now_us + self.patience_us
+
+
+class ClassicMembers(Checker):
+    """Checks the requests of all members that speak the classic protocol."""
+
+    def __init__(self) -> None:
+        self._senders: dict[str, ClassicSender] = {}
+
+    def _sender(self, host: str) -> ClassicSender | None:
+        sender = self._senders.get(host)
+        return None if sender is None or sender.state is None else sender
+
+    def _excuse(self) -> None:
+        for sender in self._senders.values():
+            sender.late_us = NEVER
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A new process starts anew; one that was frozen has an excuse for its silence."""
+        if what in ("start", "crash"):
+            self._senders.pop(host, None)
+        elif sender := self._senders.get(host):
+            sender.late_us = NEVER
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """States decide what may be sent."""
+        if isinstance(target, S):
+            sender = self._senders.get(host)
+            if sender is None:
+                interval_ms: int = getattr(self.world.members[host].driver, "heartbeat_interval_ms", 0)
+                sender = self._senders[host] = ClassicSender(host, interval_ms)
+            sender.moved(target, now_us)
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """Callbacks decide what is owned."""
+        if sender := self._sender(host):
+            sender.callback(str(kind), phase, partitions)
+
+    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+        """Checks a request."""
+        if sender := self._sender(host):
+            self.report_all(sender.sends(request, now_us))
+
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """Takes an answer in."""
+        if sender := self._sender(host):
+            sender.receives(request, response, now_us)
+
+    def on_commit(
+        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """A commit that fails makes the member look for the coordinator."""
+        failed = isinstance(response, Exception) or any(response.errors.values())
+        if failed and (sender := self._sender(host)):
+            sender.late_us = NEVER
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """While members look for the coordinator they cannot send to it."""
+        self._excuse()
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """Members notice a lost connection by whatever they send next."""
+        if fault == "connection-loss":
+            self._excuse()
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """A member that lost any request or reply looks for the coordinator again."""
+        if sender := self._sender(host):
+            sender.late_us = NEVER

@@ -1,0 +1,122 @@
+"""Bugs of the classic protocol: of its groups, its members, and the assignors that members bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.classic import sessions
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.protocol.consumer_protocol import Assignment
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.records import GroupMetadataMember
+from fencepost.member.assignors.sticky import CooperativeStickyAssignor
+from fencepost.member.classic.assignor import Subscriber
+from fencepost.member.classic.membership import ClassicMembership
+from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.slips import NOBODY
+
+_Function = Callable[..., Any]
+_DEPLOY: Final = ("classic-rolling-deploy",)
+_RESTARTS_AFTER: Final = 3
+
+
+def _keeps_partitions(prepare: _Function) -> _Function:
+    def mutated(self: Any, now_ms: int) -> bool:
+        was, self._cooperative = self._cooperative, True
+        try:
+            return bool(prepare(self, now_ms))
+        finally:
+            self._cooperative = was
+
+    return mutated
+
+
+def _gives_away_at_once(assign: _Function) -> _Function:
+    def mutated(
+        self: Any, partitions: Mapping[str, int], members: Sequence[Subscriber]
+    ) -> Mapping[MemberId, Assignment]:
+        told = []
+        for member in members:
+            subscription = member.subscription
+            if subscription is not None:
+                subscription = msgspec.structs.replace(subscription, owned={})
+            told.append(member._replace(subscription=subscription))
+        given: Mapping[MemberId, Assignment] = assign(self, partitions, told)
+        return given
+
+    return mutated
+
+
+def _restarts(next_generation: _Function) -> _Function:
+    def mutated(self: ClassicGroup, now_ms: int) -> None:
+        if self.generation == _RESTARTS_AFTER:
+            self.generation = 0
+        next_generation(self, now_ms)
+
+    return mutated
+
+
+def _any_generation(_: _Function) -> _Function:
+    def mutated(
+        group: ClassicGroup, member_id: MemberId, instance_id: str | None, generation: int
+    ) -> ClassicGroupMember:
+        return group.check_member(member_id, instance_id)
+
+    return mutated
+
+
+def _writes_the_last_one(record: _Function) -> _Function:
+    def mutated(self: ClassicGroupMember, protocol: str | None, assignment: bytes) -> GroupMetadataMember:
+        written: GroupMetadataMember = record(self, protocol, self.assignment)
+        return written
+
+    return mutated
+
+
+CLASSIC_MUTANTS: Final = (
+    Mutant(
+        "eager-keeps-partitions",
+        NOBODY,
+        "A member with an eager assignor joins again without letting go of what it has.",
+        ("classic-joins",),
+        _DEPLOY,
+        (Patch(ClassicMembership, "_prepare", _keeps_partitions),),
+        ("group.partition_assignment_strategy=range",),
+    ),
+    Mutant(
+        "cooperative-gives-at-once",
+        "KIP-429",
+        "A leader with the cooperative assignor gives partitions away that others still have.",
+        ("classic-assignment",),
+        _DEPLOY,
+        (Patch(CooperativeStickyAssignor, "assign", _gives_away_at_once),),
+    ),
+    Mutant(
+        "generations-restart",
+        NOBODY,
+        "The generation after the third one is the first again.",
+        ("classic-generations",),
+        _DEPLOY,
+        (Patch(ClassicGroup, "next_generation", _restarts),),
+    ),
+    Mutant(
+        "any-generation",
+        NOBODY,
+        "Heartbeats and commits are taken in whatever generation they are sent.",
+        ("classic-answers", "commit-fenced"),
+        _DEPLOY,
+        (Patch(sessions, "check_generation", _any_generation),),
+    ),
+    Mutant(
+        "last-assignment-written",
+        NOBODY,
+        "What is written of a generation is the assignment of the one before.",
+        ("classic-record",),
+        _DEPLOY,
+        (Patch(ClassicGroupMember, "record", _writes_the_last_one),),
+    ),
+)

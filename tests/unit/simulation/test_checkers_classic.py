@@ -1,0 +1,222 @@
+"""The checkers of classic groups are shown bad histories by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+)
+from fencepost.coordinator.protocol.consumer_protocol import (
+    Assignment,
+    Subscription,
+    write_assignment,
+    write_subscription,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.member.classic.states import ClassicMemberState as S
+from fencepost.simulation.checkers.classic import KnownClassic, check_answer, check_assignment
+from fencepost.simulation.checkers.classic_members import ClassicSender
+from fencepost.simulation.checkers.settled import unsettled_classic
+
+E = ErrorCode
+
+
+def said(topics=("t",), owned=None):
+    return write_subscription(Subscription(topics=topics, owned=owned or {}))
+
+
+def given(**topics):
+    return write_assignment(Assignment(partitions=topics))
+
+
+def group(state=ClassicGroupState.STABLE, generation=3):
+    made = ClassicGroup("g", 0)
+    for name, instance in (("a", None), ("b", "i")):
+        protocols = (JoinGroupProtocol("range", said()),)
+        made.add(
+            ClassicGroupMember(
+                name,
+                instance_id=instance,
+                client_id=name,
+                client_host="",
+                rebalance_timeout_ms=1,
+                session_timeout_ms=1,
+                protocols=protocols,
+            ),
+            "consumer",
+        )
+    made.state, made.generation, made.protocol = state, generation, "range"
+    return made
+
+
+def beat(member_id="a", generation=3, instance=None):
+    return HeartbeatRequest(group_id="g", generation=generation, member_id=member_id, instance_id=instance)
+
+
+def sync(generation):
+    return SyncGroupRequest(group_id="g", generation=generation, member_id="a")
+
+
+def commit(member_id, generation):
+    return OffsetCommitRequest(group_id="g", member_id=member_id, member_epoch=generation, offsets={})
+
+
+@pytest.mark.parametrize(
+    ("request_", "state", "right"),
+    [
+        (beat(), "Stable", E.NONE),
+        (beat("x"), "Stable", E.UNKNOWN_MEMBER_ID),
+        (beat("a", 2), "Stable", E.ILLEGAL_GENERATION),
+        (beat("b", instance="other"), "Stable", E.UNKNOWN_MEMBER_ID),
+        (beat("a", instance="i"), "Stable", E.FENCED_INSTANCE_ID),
+        (beat("b", instance="i"), "Stable", E.NONE),
+        (beat(), "PreparingRebalance", E.REBALANCE_IN_PROGRESS),
+        (
+            SyncGroupRequest(group_id="g", generation=3, member_id="a"),
+            "PreparingRebalance",
+            E.REBALANCE_IN_PROGRESS,
+        ),
+        (
+            SyncGroupRequest(group_id="g", generation=2, member_id="a"),
+            "CompletingRebalance",
+            E.ILLEGAL_GENERATION,
+        ),
+        (OffsetCommitRequest(group_id="g", member_id="a", member_epoch=3, offsets={}), "Stable", E.NONE),
+        (
+            OffsetCommitRequest(group_id="g", member_id="a", member_epoch=2, offsets={}),
+            "Stable",
+            E.ILLEGAL_GENERATION,
+        ),
+        (
+            OffsetCommitRequest(group_id="g", member_id="a", member_epoch=3, offsets={}),
+            "CompletingRebalance",
+            E.REBALANCE_IN_PROGRESS,
+        ),
+        (OffsetCommitRequest(group_id="g", member_id="", member_epoch=-1, offsets={}), "Empty", E.NONE),
+    ],
+)
+def test_each_request_has_one_right_answer(request_, state, right):
+    known = KnownClassic(group(ClassicGroupState(state)))
+    assert list(check_answer(request_, right, known)) == []
+    for wrong in {E.NONE, E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.FENCED_INSTANCE_ID} - {right}:
+        assert len(list(check_answer(request_, wrong, known))) == 1
+
+
+def test_other_errors_are_no_business_of_generations():
+    known = KnownClassic(group())
+    assert list(check_answer(beat(), E.COORDINATOR_NOT_AVAILABLE, known)) == []
+
+
+def record(*members):
+    return GroupMetadataValue(
+        protocol_type="consumer",
+        generation=3,
+        protocol="x",
+        leader="a",
+        current_state_timestamp_ms=0,
+        members=tuple(
+            GroupMetadataMember(
+                member_id=name,
+                instance_id=None,
+                client_id="",
+                client_host="",
+                rebalance_timeout_ms=1,
+                session_timeout_ms=1,
+                subscription=subscription,
+                assignment=assignment,
+            )
+            for name, subscription, assignment in members
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ((said(), given(t=(1,))), None),
+        ((said(), given(t=(0,))), "a was given it"),
+        ((said(owned={"t": (0,)}), given()), "b has it"),
+        ((said(), given(other=(0,))), "not in its subscription"),
+    ],
+)
+def test_a_partition_is_given_to_one_who_wants_it_when_nobody_has_it(second, message):
+    found = [text for _, text in check_assignment("g", record(("a", said(), given(t=(0,))), ("b", *second)))]
+    assert len(found) == (message is not None)
+    assert message is None or message in found[0]
+
+
+def join(name="range", owned=None):
+    return JoinGroupRequest(
+        group_id="g",
+        protocol_type="consumer",
+        protocols=(JoinGroupProtocol(name, said(owned=owned)),),
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+    )
+
+
+def sender(state=S.UNJOINED, *owned):
+    made = ClassicSender("m", 3_000)
+    made.moved(state, 0)
+    made.callback("assigned", "begin", [TopicPartition("t", number) for number in owned])
+    return made
+
+
+def names(findings):
+    return [name for name, _ in findings]
+
+
+def test_an_eager_member_joins_with_nothing():
+    assert names(sender().sends(join(), 0)) == []
+    assert names(sender(S.UNJOINED, 0).sends(join(), 0)) == ["classic-joins"]
+    assert names(sender(S.UNJOINED, 0).sends(join(owned={"t": (0,)}), 0)) == ["classic-joins"]
+
+
+def test_a_cooperative_member_says_what_it_keeps():
+    assert names(sender(S.UNJOINED, 0).sends(join("cooperative-sticky", {"t": (0,)}), 0)) == []
+    assert names(sender(S.UNJOINED, 0).sends(join("cooperative-sticky"), 0)) == ["classic-joins"]
+    kept = sender(S.UNJOINED, 0)
+    kept.callback("revoked", "end", [TopicPartition("t", 0)])
+    assert names(kept.sends(join("cooperative-sticky", {"t": (0,)}), 0)) == ["classic-joins"]
+
+
+def test_rounds_have_one_request_at_a_time_in_its_state():
+    member = sender()
+    assert names(member.sends(join(), 0)) == []
+    assert names(member.sends(join(), 0)) == ["one-in-flight"]
+    assert names(sender(S.STABLE).sends(join(), 0)) == ["one-in-flight"]
+
+
+def test_requests_carry_the_generation_that_was_answered_and_heartbeats_go_on():
+    member = sender()
+    asked = join()
+    assert names(member.sends(asked, 0)) == []
+    member.receives(asked, JoinGroupResponse(generation=3, member_id="a"), 0)
+    member.moved(S.COMPLETING_REBALANCE, 0)
+    assert names(member.sends(sync(2), 0)) == ["epoch-as-answered"]
+    first = beat()
+    assert names(member.sends(first, 3_000_000)) == []
+    member.receives(first, HeartbeatResponse(), 3_000_000)
+    assert names(member.sends(beat(), 9_000_000)) == ["heartbeats-go-on"]
+    member.moved(S.FENCED, 9_000_000)
+    assert names(member.sends(beat(), 9_000_000)) == ["one-in-flight", "epoch-as-answered"]
+
+
+def test_a_group_has_not_settled_while_nobody_runs_for_its_members():
+    found = list(unsettled_classic(group(), {}, TopicsImage()))
+    assert [name for name, _ in found] == ["gone-members", "gone-members"]
+    moving = list(unsettled_classic(group(ClassicGroupState.PREPARING_REBALANCE), {}, TopicsImage()))
+    assert moving[0][0] == "progress"
