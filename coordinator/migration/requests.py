@@ -28,10 +28,12 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
-from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
+from fencepost.coordinator.protocol.records import ConsumerGroupMetadataValue, GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams import leaving as streams_leaving
 from fencepost.coordinator.streams.group import StreamsGroup
+
+_IN_A_ROUND = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE)
 
 
 class ClassicProtocol:
@@ -174,6 +176,10 @@ class ClassicProtocol:
             upgrade.check_may_upgrade(classic, self._config)
             group, before = upgrade.upgrade(classic, around.image)
         found = heartbeat.heartbeat(group, GroupSoftState(), request, member_id, around)
+        if classic.is_in(*_IN_A_ROUND) and not _raises_epoch(found):
+            # A static member that comes back changes nothing, and the round that it ends was about something.
+            group, before = upgrade.upgrade(classic, around.image, stale=True)
+            found = heartbeat.heartbeat(group, GroupSoftState(), request, member_id, around)
         return Outcome(
             records=before + found.records,
             reply=found.reply,
@@ -191,6 +197,10 @@ class ClassicProtocol:
         self._classic.adopt(classic, now_ms, rebalance=True)
         value = classic.value(classic.assignments)
         return (*leaving.group_tombstones(group), Record(GroupMetadataKey(group.group_id), value))
+
+
+def _raises_epoch(outcome: Outcome) -> bool:
+    return any(isinstance(record.value, ConsumerGroupMetadataValue) for record in outcome.records)
 
 
 def _copy_of(group: ConsumerGroup) -> dict[str, ConsumerGroup]:

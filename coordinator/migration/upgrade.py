@@ -50,8 +50,12 @@ def check_may_upgrade(group: ClassicGroup, config: GroupCoordinatorConfig) -> No
         raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
 
 
-def upgrade(group: ClassicGroup, image: TopicsImage) -> tuple[ConsumerGroup, tuple[Record, ...]]:
+def upgrade(
+    group: ClassicGroup, image: TopicsImage, *, stale: bool = False
+) -> tuple[ConsumerGroup, tuple[Record, ...]]:
     """The consumer group that the classic one becomes, and the records of that.
+
+    With `stale` its target is not up to date: another one is due.
 
     :raises ProtocolError: GROUP_ID_NOT_FOUND if what its members say of themselves, or were assigned, can't
         be read, or was made by an assignor of their own, whose data would be lost.
@@ -65,7 +69,7 @@ def upgrade(group: ClassicGroup, image: TopicsImage) -> tuple[ConsumerGroup, tup
         *(member.metadata_record(group_id) for member in members),
         Record(
             ConsumerGroupMetadataKey(group_id),
-            ConsumerGroupMetadataValue(epoch, metadata_hash(topics, image)),
+            ConsumerGroupMetadataValue(epoch + stale, metadata_hash(topics, image)),
         ),
         *(
             Record(

@@ -369,3 +369,19 @@ class TestDowngrade:
         assert (answer.error_code.name, list(classic.scene.group.members)) == ("NONE", ["A"])
         assert classic.scene.holds("A")[2] == {"x": (0, 1, 2, 3)}
         assert classic.beat(old, 1, instance_id="i") == "FENCED_INSTANCE_ID"
+
+    def test_a_round_that_it_ends_is_not_forgotten(self, classic: Any) -> None:
+        """Nothing changes with it, but a member has just gone, and its partitions are nobody's."""
+        token, other = classic.join(instance_id="i"), classic.join(instance_id="j")
+        while classic.state == "PreparingRebalance":
+            classic.after(3_000)
+        old, gone = classic.joined(token).member_id, classic.joined(other).member_id
+        classic.sync(gone, 1)
+        classic.sync(old, 1, {old: assigned({"x": (0, 1)}), gone: assigned({"x": (2, 3)})})
+        classic.leave((gone, "j"))
+        assert classic.state == "PreparingRebalance"
+        answer = classic.scene.join("A", instance_id="i")
+        assert answer.error_code.name == "NONE"
+        classic.scene.settle("A")
+        assert classic.scene.holds("A")[2] == {"x": (0, 1, 2, 3)}
+        classic.scene.reload()
