@@ -15,6 +15,7 @@ from fencepost.coordinator.consumer.heartbeat import Evaluated, Surroundings
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import apply_to_groups
 from fencepost.coordinator.consumer.soft import GroupSoftState, TimerKind
+from fencepost.coordinator.consumer.states import MemberState
 from fencepost.coordinator.migration import downgrade, members, upgrade
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -114,7 +115,12 @@ class ClassicProtocol:
             apply_to_groups(after, record)
         then = after[group.group_id]
         classic = downgrade.downgrade(then, (), around.image, around.now_ms)
-        stale = then.group_epoch > group.group_epoch or then.assignment_epoch < then.group_epoch
+        # Nobody tells members of what they have not taken up yet, unless they join anew.
+        behind = any(
+            member.member_epoch < then.group_epoch or member.state is not MemberState.STABLE
+            for member in then.members.values()
+        )
+        stale = behind or then.group_epoch > group.group_epoch or then.assignment_epoch < then.group_epoch
         self._classic.adopt(classic, around.now_ms, rebalance=stale)
         end = Record(GroupMetadataKey(group.group_id), classic.value(classic.assignments))
         reply = members.joined(found.member)

@@ -360,6 +360,18 @@ class TestDowngrade:
         assert classic.beat(answer.member_id, epoch, instance_id="i") == "NONE"
         classic.scene.reload()
 
+    def test_members_that_wait_for_partitions_then_join_anew(self, classic: Any) -> None:
+        """The group's target is theirs already, but nobody would tell them any more."""
+        classic.scene.join("A", instance_id="i")
+        member_id = classic.enter(protocols=owning())[0]
+        assert classic.scene.holds(member_id)[1:3] == ("UNRELEASED_PARTITIONS", {})
+        classic.scene.settle("A")
+        classic.scene.beat("A", -2, instance_id="i")
+        answer = classic.joined(classic.join(instance_id="i", protocols=owning()))
+        assert answer.error_code.name == "NONE"
+        assert classic.state == "PreparingRebalance"
+        assert classic.beat(member_id, classic.group.generation) == "REBALANCE_IN_PROGRESS"
+
     def test_a_static_classic_member_comes_back_as_a_consumer(self, classic: Any) -> None:
         token = classic.join(instance_id="i")
         classic.after(3_000)
