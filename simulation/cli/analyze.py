@@ -1,4 +1,4 @@
-"""`fencepost analyze`: the analyses over traces that exist."""
+"""`fencepost analyze`: the analyses over traces that exist, or that come."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.declaration import Column
 from fencepost.simulation.cli.arguments import Json, writable_file
+from fencepost.simulation.cli.live import WINDOW_S, follow_topic
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.analyze import Tables
@@ -38,9 +40,35 @@ class Analyzed(msgspec.Struct, frozen=True):
 
 
 def analyze(
-    traces: Annotated[Path, Parameter(help="A campaign's directory, a directory of traces, or one trace.")],
+    traces: Annotated[
+        Path | None, Parameter(help="A campaign's directory, a directory of traces, or one trace.")
+    ] = None,
     /,
     *,
+    kafka: Annotated[
+        str | None, Parameter(help="HOST:PORT of a Kafka: follow --topic in place of reading files.")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        Parameter(help="With --kafka: where a trace is written to; or __consumer_offsets, Kafka's own log."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Parameter(help="With --kafka: the folder for rows, to go on from as well. Default: out/live/TOPIC."),
+    ] = None,
+    until_idle: Annotated[
+        float | None,
+        Parameter(validator=Number(gt=0), help="With --kafka: end when nothing came for so many seconds."),
+    ] = None,
+    available_now: Annotated[
+        bool, Parameter(show_default=False, help="With --kafka: end when all is read that is there now.")
+    ] = False,
+    window: Annotated[
+        float,
+        Parameter(
+            validator=Number(gte=0.1), help="With --kafka: seconds of a stretch that is counted alone."
+        ),
+    ] = WINDOW_S,
     master: Annotated[
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
@@ -51,10 +79,32 @@ def analyze(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Rebalances, downtime, state residency and more, as distributions, from traces of any world."""
+    """Rebalances, downtime, state residency and more, as distributions, from traces of any world.
+
+    With --kafka, rows are taken from a topic as they come, each of them once, whatever happens on the way:
+    begun again with the same --out it goes on where it was. Ctrl-C ends it, with the tables.
+    """
     from fencepost.simulation.pipeline.analyze import analyze as run_analyses
 
     writable_file(report, "--report")
+    if kafka is not None:
+        if traces is not None or run:
+            raise FencepostError("--kafka: reads a topic: expected neither files nor --run")
+        return follow_topic(
+            kafka,
+            topic,
+            out,
+            master=master,
+            window_s=window,
+            available_now=available_now,
+            idle_s=until_idle,
+            report=report,
+            json=json,
+        )
+    if topic is not None or out is not None or until_idle is not None or available_now:
+        raise FencepostError("--topic, --out, --until-idle, --available-now: expected with --kafka")
+    if traces is None:
+        raise FencepostError("expected a directory of traces, one trace, or --kafka HOST:PORT --topic NAME")
     configure_logs()
     if run:
         return _show(traces, run, report, json=json)
@@ -64,10 +114,10 @@ def analyze(
     else:
         from fencepost.simulation.cli.terminal import Terminal
 
-        out = Terminal()
-        print_tables(out, tables)
+        terminal = Terminal()
+        print_tables(terminal, tables)
         if report is not None:
-            out.say(f"Report: {report}")
+            terminal.say(f"Report: {report}")
     return 0
 
 

@@ -89,15 +89,15 @@ def whole_trace(path: Path, run_id: str) -> Iterator[ParquetTrace]:
         unfinished.unlink(missing_ok=True)
 
 
-def record_batch(rows: Sequence[Row], run_id: str) -> pa.RecordBatch:
-    """Rows as Arrow, in the order of `SCHEMA`.
+def record_batch(rows: Sequence[Row], run_id: str | Sequence[str]) -> pa.RecordBatch:
+    """Rows as Arrow, in the order of `SCHEMA`; `run_id` is that of all, or one for each.
 
     Columns are handed over as buffers: `pa.array` looks at each value, and imports pandas to do so, which
     takes as long as a small run.
     """
     columns = rows.columns if isinstance(rows, Batch) else list(zip(*rows, strict=True))
     columns = columns or [()] * len(Row._fields)
-    arrays = [_strings((run_id,) * len(rows))]
+    arrays = [_strings((run_id,) * len(rows) if isinstance(run_id, str) else run_id)]
     for field, values in zip(list(SCHEMA)[1:], columns, strict=True):
         if field.name == "partitions":
             arrays.append(_partition_lists(values))

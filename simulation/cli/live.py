@@ -1,0 +1,218 @@
+"""`fencepost analyze --kafka`: a topic followed, with a table that keeps up with it, or lines."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.output import print_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.live.follow import Followed, Snapshot
+    from fencepost.simulation.live.windows import Window
+
+OUT: Final = Path("out/live")
+WINDOW_S: Final = 10.0
+SHOWN: Final = 12
+"""Windows that are seen at once; JSON has them all."""
+
+_COUNTS: Final = ("heartbeats", "epochs", "rebalances", "removed", "commits", "violations")
+_HEADINGS: Final = ("from", "group", *_COUNTS)
+
+
+def follow_topic(
+    kafka: str,
+    topic: str | None,
+    out: Path | None,
+    *,
+    master: str,
+    window_s: float,
+    available_now: bool,
+    idle_s: float | None,
+    report: Path | None,
+    json: bool,
+) -> int:
+    """Carry `analyze --kafka` out.
+
+    :raises FencepostError: if there is no topic, or the options contradict each other.
+    """
+    from fencepost.simulation.live.follow import Until, follow
+    from fencepost.simulation.pipeline.progress import progress_for
+
+    if topic is None:
+        raise FencepostError("--kafka: expected with --topic NAME")
+    if available_now and idle_s is not None:
+        raise FencepostError("--available-now: ends by itself, --until-idle has no meaning with it")
+    configure_logs("info")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    with _told_to_stop() as stop, _display(json) as tell:
+        followed = follow(
+            kafka,
+            topic,
+            OUT / topic if out is None else out,
+            master=master,
+            window_s=window_s,
+            until=Until(available_now, idle_s),
+            report=report,
+            stop=stop,
+            tell=tell,
+            progress=progress_for(json=json),
+        )
+    if json:
+        print_json(followed)
+    else:
+        _print(followed)
+    return 0
+
+
+@contextlib.contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Set by the first Ctrl-C or SIGTERM, which ends following; another one ends everything."""
+    stop = threading.Event()
+    before: dict[signal.Signals, object] = {}
+
+    def ask(number: int, frame: object) -> None:
+        stop.set()
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal` answered it
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+@contextlib.contextmanager
+def _display(json: bool) -> Iterator[Callable[[Snapshot], None]]:
+    """A table on a terminal, which goes when it ends; elsewhere a line for each window that is over."""
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    if json:
+        yield lambda snapshot: None
+        return
+    if not out.is_terminal or os.environ.get("TERM") == "dumb":
+        lines = Lines(out)
+        yield lines.tell
+        lines.end()
+        return
+    from rich.live import Live
+
+    with Live(console=out, transient=True, auto_refresh=False) as live:
+        yield lambda snapshot: live.update(table_of(snapshot), refresh=True)
+
+
+class Lines:
+    """Tells each window once: when a newer one of its group is there, or in the end."""
+
+    def __init__(self, out: Terminal) -> None:
+        self._out = out
+        self._told: set[tuple[str, str]] = set()
+        self._last: Sequence[Window] = ()
+
+    def tell(self, snapshot: Snapshot) -> None:
+        """Tell what is over."""
+        self._last = snapshot.windows
+        newest = {window.group: window.start for window in snapshot.windows}
+        self._say(window for window in snapshot.windows if window.start < newest[window.group])
+
+    def end(self) -> None:
+        """Tell the rest."""
+        self._say(iter(self._last))
+
+    def _say(self, windows: Iterator[Window]) -> None:
+        for window in windows:
+            if (window.start, window.group) in self._told:
+                continue
+            self._told.add((window.start, window.group))
+            counts = (f"{getattr(window, name):,} {name}" for name in _COUNTS if getattr(window, name))
+            self._out.say(f"{_clock(window.start)} {window.group or '-'}: {', '.join(counts) or 'nothing'}")
+
+
+def table_of(snapshot: Snapshot) -> RenderableType:
+    """How things stand, for a terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    windows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in _HEADINGS:
+        windows.add_column(heading, justify="left" if heading in ("from", "group") else "right")
+    for window in snapshot.windows[-SHOWN:]:
+        cells = [f"{getattr(window, name):,}" if getattr(window, name) else "·" for name in _COUNTS]
+        style = "red" if window.violations else ""
+        windows.add_row(_clock(window.start), window.group, *cells, style=style)
+    parts: list[RenderableType] = [Text(_summary(snapshot.rows, snapshot.skipped), "bold"), windows]
+    if said := _headlines(snapshot):
+        parts.append(Text("\n".join(said)))
+    parts.append(Text("Ctrl-C ends it, with all tables", "dim"))
+    return Group(*parts)
+
+
+def _summary(rows: int, skipped: Mapping[str, int]) -> str:
+    reasons = [f"{number:,} skipped ({reason})" for reason, number in skipped.items()]
+    return ", ".join([f"{rows:,} rows", *reasons])
+
+
+def _headlines(snapshot: Snapshot) -> list[str]:
+    """A line for each kind of finding that there is."""
+    from fencepost.simulation.live.follow import HEADLINES
+
+    tables = {name: snapshot.tables.get(name, []) for name in HEADLINES}
+    said = [
+        f"{row['scenario']}: {row['count']:,} rebalances, median {row['median']:.2f} s, "
+        f"longest {row['max']:.2f} s"
+        for row in tables["rebalances"]
+        if row["count"]
+    ]
+    said += [
+        f"{row['scenario']}: {row['count']:,} partitions changed hands, median {row['median']:.2f} s without "
+        f"an owner, longest {row['max']:.2f} s"
+        for row in tables["downtime"]
+        if row["count"] and row["cause"] is None
+    ]
+    said += [
+        f"{row['scenario']}: {row['count']:,} times two owners"
+        for row in tables["two_owners"]
+        if row["count"]
+    ]
+    said += [
+        f"{row['scenario']}: {row['count']:,} of {row['invariant']} violated" for row in tables["violations"]
+    ]
+    return said[:SHOWN]
+
+
+def _clock(start: str) -> str:
+    """The time of day of an ISO time."""
+    return start[11:19]
+
+
+def _print(followed: Followed) -> None:
+    from fencepost.simulation.cli.analyze import print_tables
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    out.say()
+    print_tables(out, followed.tables)
+    out.say(f"{followed.topic} at {followed.kafka}: {_summary(followed.rows, followed.skipped)}")
+    if followed.late:
+        out.say(f"{followed.late:,} rows came too late for their window; they are in the tables")
+    out.say(f"Rows:   {followed.out}")
+    if followed.report is not None:
+        out.say(f"Report: {followed.report}")

@@ -1,0 +1,144 @@
+"""The folder that a topic is followed into: rows, a file a batch; what was skipped; Spark's checkpoint.
+
+OUT/following.json           which topic it is
+OUT/traces/batch-N.parquet   rows of batch N, sorted by run; none if it had none
+OUT/batches/N.json           how many rows there were, and what was skipped
+OUT/checkpoint               how far it came
+OUT/lock                     held by who follows
+
+A batch that is written again, because nobody knows whether it was written, replaces what it left: so each
+record counts once, whenever the process was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.traces import TRACES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Following(msgspec.Struct, frozen=True):
+    """Which topic a folder is of."""
+
+    kafka: str
+    topic: str
+    topic_id: str | None = None
+    """Another topic may have the name by now."""
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What a batch had."""
+
+    rows: int
+    skipped: dict[str, int] = {}
+    """Records that were no rows, by the reason."""
+
+
+class LiveFolder:
+    """The files of one topic.
+
+    :raises FencepostError: if the folder is of another topic, or can't be read or written.
+    """
+
+    def __init__(self, path: Path, following: Following) -> None:
+        self.path = path
+        self._traces, self._batches = path / TRACES, path / "batches"
+        with contextlib.ExitStack() as on_failure:
+            try:
+                for each in (self._traces, self._batches):
+                    each.mkdir(parents=True, exist_ok=True)
+                lock = on_failure.enter_context((path / "lock").open("w"))
+                self._claim(following, lock)
+            except BlockingIOError:
+                raise FencepostError(f"--out {path}: another process follows a topic into it") from None
+            except OSError as error:
+                why = (error.strerror or type(error).__name__).lower()
+                raise FencepostError(f"--out {path}: cannot be written: {why}") from error
+            self._lock = on_failure.pop_all()
+
+    @property
+    def traces(self) -> Path:
+        """Where the rows are."""
+        return self._traces
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps how far it came."""
+        return self.path / "checkpoint"
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of rows that are there, in the order of their batches."""
+        return sorted(self._traces.glob("batch-*.parquet"))
+
+    def write(self, number: int, rows: pa.Table, skipped: dict[str, int]) -> None:
+        """Write a batch, or write it again."""
+        from pyarrow import parquet
+
+        target = self._traces / f"batch-{number:08}.parquet"
+        if len(rows):
+            unfinished = target.with_name(f".{target.name}")
+            parquet.write_table(rows.sort_by([("run_id", "ascending"), ("seq", "ascending")]), unfinished)
+            unfinished.replace(target)
+        else:
+            target.unlink(missing_ok=True)
+        _replace(self._batches / f"{number:08}.json", msgspec.json.encode(Counts(len(rows), skipped)))
+
+    def counts(self) -> Counts:
+        """What all batches had."""
+        rows, skipped = 0, Counter[str]()
+        for file in sorted(self._batches.glob("*.json")):
+            counts = msgspec.json.decode(file.read_bytes(), type=Counts)
+            rows += counts.rows
+            skipped.update(counts.skipped)
+        return Counts(rows, dict(sorted(skipped.items())))
+
+    def close(self) -> None:
+        """Let others follow into it."""
+        self._lock.close()
+
+    def __enter__(self) -> LiveFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _claim(self, following: Following, lock: IO[str]) -> None:
+        if os.name != "nt":
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file = self.path / "following.json"
+        if not file.exists():
+            if any(self._traces.iterdir()):
+                raise FencepostError(f"--out {self.path}: holds other traces: expected a new folder")
+            _replace(file, msgspec.json.encode(following))
+            return
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=Following)
+        except msgspec.DecodeError as error:
+            raise FencepostError(f"{file}: can't be read ({error})") from None
+        if found.topic != following.topic or found.topic_id != following.topic_id:
+            what = f"topic {found.topic}"
+            if found.topic == following.topic:
+                what = f"another topic of the name {found.topic}, since deleted"
+            raise FencepostError(f"--out {self.path}: is of {what}, at {found.kafka}: expected a new folder")
+
+
+def _replace(file: Path, data: bytes) -> None:
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    unfinished.write_bytes(data)
+    unfinished.replace(file)

@@ -1,0 +1,305 @@
+"""Follows a topic: rows into Parquet, each exactly once; windows as they fill; the analyses over all."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.analyses.catalogue import ANALYSES
+from fencepost.simulation.analyses.views import Views
+from fencepost.simulation.live.documents import AT, SKIPPED, rows_of
+from fencepost.simulation.live.folder import Counts, Following, LiveFolder
+from fencepost.simulation.live.source import Reader, choose_reader
+from fencepost.simulation.live.windows import LATENESS, Window, Windows, late_rows
+from fencepost.simulation.pipeline.analyze import Tables, analyze
+from fencepost.simulation.pipeline.progress import Progress
+from fencepost.simulation.pipeline.session import LOCAL, run_job, spark_session, told
+from fencepost.simulation.trace.brokers import require_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+HEADLINES: Final = ("rebalances", "downtime", "two_owners", "fencings", "violations")
+"""The tables that are kept up to date while rows come; all others are made in the end."""
+
+_LOOK_S: Final = 0.25
+_REFRESH_S: Final = 10.0
+"""The least time between two looks at the tables; they take no more than half of the time."""
+_TRIGGER: Final = "1 second"
+_WINDOWS_EVERY_S: Final = 1
+_STARVED: Final = "Python worker failed to connect back"
+"""What Spark says if a worker takes more than ten seconds to start: then the machine is busy, and no more."""
+_STARTS: Final = 5
+_RAISED: Final = re.compile(r"^(?:[\w.]+\.)?\w+(?:Error|Lacks|Exception): ")
+
+_log = structlog.get_logger(__name__)
+
+
+class Until(msgspec.Struct, frozen=True):
+    """When to end, besides when it is told to: after what is there now, or after so long without a record."""
+
+    available_now: bool = False
+    idle_s: float | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """How things stand."""
+
+    rows: int
+    skipped: dict[str, int]
+    windows: list[Window]
+    tables: Tables
+    """The headlines, as of some seconds ago."""
+
+
+class Followed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    kafka: str
+    topic: str
+    out: str
+    reader: str
+    rows: int
+    """Rows in the folder, of earlier sessions too."""
+    skipped: dict[str, int]
+    late: int
+    """Rows of this session that came too late for their window."""
+    windows: list[Window]
+    tables: Tables
+    report: str | None = None
+
+
+class _Stopping(Exception):
+    """Ends the query before it begins another batch."""
+
+
+class _Intake:
+    """Writes what comes. The query calls it in a thread of its own."""
+
+    def __init__(self, folder: LiveFolder) -> None:
+        self.counts = folder.counts()
+        self.stopping = False
+        self.heard_s = time.monotonic()
+        """When a record came last."""
+        self.failure: Exception | None = None
+        self._folder = folder
+
+    def take(self, batch: DataFrame, number: int) -> None:
+        """One batch, which may have been written already."""
+        if self.stopping:
+            raise _Stopping
+        try:
+            self._write(batch, number)
+        except Exception as error:  # the query ends with it, and tells of it in Java's words
+            self.failure = error
+            raise
+
+    def _write(self, batch: DataFrame, number: int) -> None:
+        from pyarrow import compute
+
+        from fencepost.simulation.trace.parquet import SCHEMA
+
+        found = batch.toArrow()
+        if len(found):
+            skipped = found.column(SKIPPED.name)
+            rows = found.filter(compute.is_null(skipped)).select([*SCHEMA.names, AT.name])
+            reasons = Counter(each for each in skipped.drop_null().to_pylist())
+            self._folder.write(number, rows.cast(SCHEMA.append(AT)), dict(sorted(reasons.items())))
+            self.counts = self._folder.counts()
+            self.heard_s = time.monotonic()
+
+
+def follow(
+    kafka: str,
+    topic: str,
+    out: Path,
+    *,
+    master: str = LOCAL,
+    window_s: float = 10.0,
+    until: Until = Until(),  # noqa: B008  # frozen
+    report: Path | None = None,
+    stop: threading.Event | None = None,
+    tell: Callable[[Snapshot], None] = lambda snapshot: None,
+    progress: Progress | None = None,
+) -> Followed:
+    """Follow a topic into a folder, until it is told to stop, and analyse what is there.
+
+    Begun again with the same folder it goes on where it was.
+
+    :raises FencepostError: if there is no such topic, the folder is another topic's, or all records were
+        skipped.
+    :raises EnvironmentLacks: if no broker answers, Spark cannot run here, or following fails on the way.
+    """
+    known = require_topic(kafka, topic, "--kafka")
+    following = Following(kafka, topic, known.topic_id)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(LiveFolder(out, following))
+        reader = choose_reader()
+        _log.info("kafka_reader", reader=reader.name)
+        spark = stack.enter_context(spark_session(master, reader.settings))
+        session = _Session(spark, reader, folder, following, window_s=window_s)
+        late = session.run(until, stop or threading.Event(), tell)
+        counts = folder.counts()
+        _require_rows(counts, topic)
+        tables: Tables = {}
+        if counts.rows:
+            tables = analyze(out, master=master, report=report, progress=progress)
+    return Followed(
+        kafka=kafka,
+        topic=topic,
+        out=str(out),
+        reader=reader.name,
+        rows=counts.rows,
+        skipped=counts.skipped,
+        late=late,
+        windows=session.windows.all(),
+        tables=tables,
+        report=None if report is None or not counts.rows else str(report),
+    )
+
+
+def _require_rows(counts: Counts, topic: str) -> None:
+    if counts.skipped and not counts.rows:
+        reasons = ", ".join(f"{number:,} of {reason}" for reason, number in counts.skipped.items())
+        raise FencepostError(f"--topic {topic}: holds no row of a trace; records: {reasons}")
+
+
+class _Session:
+    """The queries of one session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        reader: Reader,
+        folder: LiveFolder,
+        following: Following,
+        *,
+        window_s: float,
+    ) -> None:
+        self.windows = Windows(window_s)
+        self._spark = spark
+        self._reader = reader
+        self._folder = folder
+        self._following = following
+        self._intake = _Intake(folder)
+        self._tables: Tables = {}
+        self._starts_left = _STARTS
+        self._looked = (0.0, 0)
+        """When the tables may be looked at again, and how many rows there were the last time."""
+
+    def run(self, until: Until, stop: threading.Event, tell: Callable[[Snapshot], None]) -> int:
+        """Until it is time to end. Answers how many rows came too late for their window."""
+        with tempfile.TemporaryDirectory(prefix="fencepost-live-") as scratch, _quiet():
+            intake = self._begin(until)
+            windows = self.windows.start(
+                self._spark, self._folder.traces, Path(scratch), every_s=_WINDOWS_EVERY_S
+            )
+            try:
+                while intake.isActive or (intake := self._again(intake, until)).isActive:
+                    if self._is_idle(intake, until) or stop.wait(_LOOK_S):
+                        break
+                    self._look()
+                    tell(self._snapshot())
+                self._end(intake)
+                windows.processAllAvailable()
+                tell(self._snapshot())
+                return late_rows(windows)
+            finally:
+                for query in (intake, windows):
+                    with contextlib.suppress(Exception):  # it has ended, or its JVM has
+                        query.stop()
+
+    def _begin(self, until: Until) -> StreamingQuery:
+        following = self._following
+        source = self._reader.load(self._spark, following.kafka, following.topic)
+        writer = rows_of(source, following.kafka, following.topic).writeStream.foreachBatch(self._intake.take)
+        writer = writer.option("checkpointLocation", str(self._folder.checkpoint)).queryName("intake")
+        if until.available_now:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=_TRIGGER).start()
+
+    def _is_idle(self, intake: StreamingQuery, until: Until) -> bool:
+        if until.idle_s is None or time.monotonic() - self._intake.heard_s < until.idle_s:
+            return False
+        # The first look at the topic may take longer than that, and so may a batch.
+        status = intake.status
+        return bool(intake.lastProgress) and not status["isDataAvailable"] and not self._intake.stopping
+
+    def _end(self, intake: StreamingQuery) -> None:
+        """Let a batch that is under way come to its end."""
+        self._intake.stopping = True
+        while intake.isActive and intake.status["isTriggerActive"]:
+            time.sleep(_LOOK_S)
+        intake.stop()
+
+    def _again(self, intake: StreamingQuery, until: Until) -> StreamingQuery:
+        """The query, if it came to its end; another one, if only a worker of its could not start in time.
+
+        :raises EnvironmentLacks: if it failed.
+        """
+        error = intake.exception()
+        if error is None or "_Stopping" in str(error):
+            return intake
+        if _STARVED in str(error) and self._starts_left:
+            self._starts_left -= 1
+            return self._begin(until)
+        failure = self._intake.failure
+        why = _RAISED.sub("", told(error)) if failure is None else str(failure) or type(failure).__name__
+        raise EnvironmentLacks(
+            f"--topic {self._following.topic}: following it failed: {why}; "
+            f"with the same --out {self._folder.path} it goes on where it was"
+        )
+
+    def _look(self) -> None:
+        """Bring the headlines up to date, now and then."""
+        due_s, rows = self._looked
+        files, count = self._folder.files, self._intake.counts.rows
+        began_s = time.monotonic()
+        if not files or count == rows or began_s < due_s:
+            return
+        views = Views(self._spark.read.parquet(*map(str, files)), cached=True)
+        try:
+            for name in HEADLINES:
+                table = ANALYSES[name].over(views)
+                rows_of_table = run_job(self._spark, name, table.collect)
+                self._tables[name] = [row.asDict() for row in rows_of_table]
+        finally:
+            views.release()
+        ended_s = time.monotonic()
+        self._looked = max(began_s + _REFRESH_S, 2 * ended_s - began_s), count
+
+    def _snapshot(self) -> Snapshot:
+        counts = self._intake.counts
+        return Snapshot(
+            rows=counts.rows, skipped=counts.skipped, windows=self.windows.all(), tables=self._tables
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """py4j logs a traceback when a batch is refused because it is time to stop."""
+    loggers = [logging.getLogger(name) for name in ("py4j.clientserver", "py4j.java_gateway")]
+    before = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for each, level in zip(loggers, before, strict=True):
+            each.setLevel(level)
+
+
+__all__ = ["LATENESS", "Followed", "Snapshot", "Until", "follow"]

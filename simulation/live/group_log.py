@@ -1,0 +1,352 @@
+"""Kafka's own log of groups as a trace: records of `__consumer_offsets`, told as rows.
+
+A log says what a coordinator decided, and not what it was asked: heartbeats are not in it, nor whether a
+member that is gone left or timed out. What a member holds is what the coordinator has given it. The model is
+lenient, for compaction may have taken any older record, and tombstones too.
+
+Records of one millisecond are one step: the group's state is told once they are all applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from fencepost.coordinator.codec.group_record_encoder import MalformedRecord
+from fencepost.coordinator.codec.group_records import decode_record
+from fencepost.coordinator.consumer.states import GroupState, MemberState
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol import streams_records as s
+from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE
+from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_assignment
+from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, TopicPartition
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import TaskIds
+from fencepost.simulation.trace.group_runs import start_row
+from fencepost.simulation.trace.schema import Kind, Row
+
+TOPIC: Final = "__consumer_offsets"
+WORLD: Final = "kafka"
+
+Names = Callable[[TopicId], str]
+"""The name of a topic by its id; the id itself where it is not known any more."""
+
+_EPOCHS: Final = (r.ConsumerGroupMetadataValue, s.StreamsGroupMetadataValue)
+_TARGETS: Final = (r.ConsumerGroupTargetAssignmentMetadataValue, s.StreamsGroupTargetAssignmentMetadataValue)
+_MEMBERS: Final = (r.ConsumerGroupMemberMetadataKey, s.StreamsGroupMemberMetadataKey)
+_PLACES: Final = (r.ConsumerGroupCurrentMemberAssignmentKey, s.StreamsGroupCurrentMemberAssignmentKey)
+_GROUPS: Final = (r.ConsumerGroupMetadataKey, s.StreamsGroupMetadataKey)
+
+
+class LogRecord(NamedTuple):
+    """A record as it lies in the log; its time is in milliseconds, by the broker's clock."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class _Member(msgspec.Struct):
+    """One member, as far as it was told: what it holds, and what it has yet to let go of."""
+
+    epoch: int = -1
+    state: str = ""
+    held: tuple[TopicPartition, ...] = ()
+    leaving: tuple[TopicPartition, ...] = ()
+
+
+class _Known(msgspec.Struct):
+    """What is known of a group: all that is kept between two batches of its records."""
+
+    began_ms: int | None = None
+    last_us: int = 0
+    seq: int = 0
+    state: str = ""
+    epoch: int = -1
+    target: int = -1
+    classic: bool = False
+    members: dict[MemberId, _Member] = {}
+
+
+class GroupLog:
+    """The log of one group, told as rows. `kept` is what `keep` answered after the records before."""
+
+    def __init__(self, group_id: str, names: Names, kept: bytes | None = None) -> None:
+        self._group_id = group_id
+        self._names = names
+        self._known = _Known() if kept is None else msgspec.msgpack.decode(kept, type=_Known)
+        self._rows: list[Row] = []
+        self._now_us = 0
+        self.unreadable = 0
+        """Records that are not what their type and version announce, or of a type that nobody knows."""
+
+    @property
+    def began_ms(self) -> int:
+        """The time of its first record, which is 0 in the trace."""
+        return self._known.began_ms or 0
+
+    def keep(self) -> bytes:
+        """All that has to be known to go on."""
+        return msgspec.msgpack.encode(self._known)
+
+    def take(self, records: Iterable[LogRecord]) -> list[Row]:
+        """The rows that these records make, in the order of the log."""
+        for timestamp_ms, instant in groupby(records, key=lambda each: each.timestamp_ms):
+            read = [record for each in instant if (record := self._read(each)) is not None]
+            if read:
+                self._step(timestamp_ms, read)
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _read(self, record: LogRecord) -> Record | None:
+        try:
+            found = decode_record(record.key, record.value)
+        except MalformedRecord:
+            found = None
+        if isinstance(found, Record):
+            return found
+        self.unreadable += 1
+        return None
+
+    # -- one step ----------------------------------------------------------------------------------------
+
+    def _step(self, timestamp_ms: int, records: Sequence[Record]) -> None:
+        known = self._known
+        if known.began_ms is None:
+            known.began_ms = timestamp_ms
+            known.seq = 1
+            self._rows.append(start_row(WORLD, self._group_id))
+        # A broker's clock may be set back; a trace goes on.
+        self._now_us = known.last_us = max((timestamp_ms - known.began_ms) * 1_000, known.last_us)
+        cause = self._cause(records)
+        first = len(self._rows)
+        offsets: list[tuple[r.OffsetCommitKey, r.OffsetCommitValue]] = []
+        for key, value in ((each.key, each.value) for each in records):
+            match key:
+                case r.OffsetCommitKey() if isinstance(value, r.OffsetCommitValue):
+                    offsets.append((key, value))
+                case r.GroupMetadataKey():
+                    self._classic(value if isinstance(value, r.GroupMetadataValue) else None)
+                case _:
+                    self._apply(key, value, cause)
+        if offsets:
+            self._commit(offsets)
+        self._settle(first)
+
+    def _apply(self, key: Any, value: Any, cause: str) -> None:
+        known = self._known
+        if isinstance(value, _EPOCHS):
+            known.classic, known.epoch = False, value.epoch
+            self._add(Kind.GROUP_EPOCH, detail=cause)
+        elif isinstance(value, _TARGETS):
+            known.target = value.assignment_epoch
+            self._add(Kind.TARGET)
+        elif isinstance(key, _GROUPS):
+            known.epoch = known.target = -1
+            known.state = self._moved(known.state, GroupState.DEAD)
+        elif isinstance(key, _MEMBERS):
+            if value is None:
+                self._remove(key.member_id)
+            else:
+                self._join(key.member_id)
+        elif isinstance(key, _PLACES) and value is not None:
+            self._place(key.member_id, value)
+
+    def _cause(self, records: Sequence[Record]) -> str:
+        """What raised the group's epoch, as far as the records tell."""
+        said = [each.key.member_id for each in records if isinstance(each.key, _MEMBERS) and each.value]
+        if any(member_id not in self._known.members for member_id in said):
+            return "join"
+        if any(isinstance(each.key, _MEMBERS) and each.value is None for each in records):
+            return "gone"
+        if said:
+            return "full"
+        if any(isinstance(each.key, r.ConsumerGroupRegularExpressionKey) for each in records):
+            return "expressions"
+        return "topics"
+
+    def _settle(self, first: int) -> None:
+        """The group's state after the step, in the rows that tell of its epoch, and as a row of its own."""
+        known = self._known
+        before, after = known.state, self._state_now()
+        for index in range(first, len(self._rows)):
+            if self._rows[index].kind == Kind.GROUP_EPOCH:
+                self._rows[index] = self._rows[index]._replace(state_to=after)
+        if after != before:
+            known.state = self._moved(before, after)
+
+    def _state_now(self) -> str:
+        known = self._known
+        if known.epoch < 0:
+            return known.state  # it is gone, or nothing of it was told but offsets
+        if not known.members:
+            return str(GroupState.EMPTY)
+        if known.classic:
+            return str(GroupState.STABLE)
+        if known.epoch > known.target:
+            return str(GroupState.ASSIGNING)
+        settled = all(
+            each.epoch == known.target and each.state == MemberState.STABLE for each in known.members.values()
+        )
+        return str(GroupState.STABLE if settled else GroupState.RECONCILING)
+
+    def _moved(self, before: str, after: str) -> str:
+        self._add(Kind.GROUP_STATE, state_from=before, state_to=str(after))
+        return str(after)
+
+    # -- members -----------------------------------------------------------------------------------------
+
+    def _join(self, member_id: MemberId) -> None:
+        if member_id not in self._known.members:
+            self._known.members[member_id] = _Member()
+            self._add(Kind.HOST, member_id, detail="start")
+            self._add(Kind.MEMBER_STATE, member_id, state_from="UNSUBSCRIBED", state_to="JOINING")
+
+    def _remove(self, member_id: MemberId) -> None:
+        if self._known.members.pop(member_id, None) is not None:
+            self._add(Kind.MEMBER_REMOVED, member_id)
+            self._add(Kind.HOST, member_id, detail="stopped")
+
+    def _place(
+        self,
+        member_id: MemberId,
+        value: r.ConsumerGroupCurrentMemberAssignmentValue | s.StreamsGroupCurrentMemberAssignmentValue,
+    ) -> None:
+        """A member's epoch, state and partitions."""
+        self._join(member_id)
+        if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
+            held, leaving = self._named(value.assigned), self._named(value.pending_revocation)
+        else:
+            held, leaving = _tasks(value.assigned.active), _tasks(value.pending_revocation.active)
+        state = str(MemberState.of_code(value.state))
+        self._move(member_id, value.member_epoch, state, held, leaving)
+
+    def _move(
+        self,
+        member_id: MemberId,
+        epoch: int,
+        state: str,
+        held: tuple[TopicPartition, ...],
+        leaving: tuple[TopicPartition, ...] = (),
+    ) -> None:
+        member = self._known.members[member_id]
+        had, had_leaving = {*member.held}, {*member.leaving}
+        taken = tuple(each for each in sorted(had) if each not in held)
+        gone = tuple(sorted((had_leaving | {*taken}) - {*leaving}))
+        given = tuple(each for each in held if each not in had)
+        before = _of_client(member.state)
+        member.epoch, member.state, member.held, member.leaving = epoch, state, held, leaving
+        if taken:
+            self._add(Kind.CALLBACK_BEGIN, member_id, partitions=taken, detail="revoked")
+        if gone:
+            self._add(Kind.CALLBACK_END, member_id, partitions=gone, detail="revoked")
+        if given:
+            self._add(Kind.CALLBACK_BEGIN, member_id, partitions=given, detail="assigned")
+            self._add(Kind.CALLBACK_END, member_id, partitions=given, detail="assigned")
+        if (after := _of_client(state)) != before:
+            states = {"state_from": before, "state_to": after}
+            self._add(Kind.MEMBER_STATE, member_id, partitions=held, detail=state, **states)
+
+    # -- classic groups ----------------------------------------------------------------------------------
+
+    def _classic(self, value: r.GroupMetadataValue | None) -> None:
+        """A classic group as of its last generation; the rounds between two are in no record."""
+        known = self._known
+        if value is None:
+            if known.classic:
+                for member_id in list(known.members):
+                    self._remove(member_id)
+                known.epoch, known.state = -1, self._moved(known.state, GroupState.DEAD)
+            return
+        known.classic = True
+        if value.generation != known.epoch:
+            known.epoch = known.target = value.generation
+            self._add(Kind.GROUP_EPOCH, detail="join")
+            self._add(Kind.TARGET)
+        now = {member.member_id: member for member in value.members}
+        for member_id in [each for each in known.members if each not in now]:
+            self._remove(member_id)
+        for member_id, member in now.items():
+            self._join(member_id)
+            readable = value.protocol_type == CONSUMER_PROTOCOL_TYPE
+            held = _assigned(member.assignment) if readable else ()
+            self._move(member_id, value.generation, str(MemberState.STABLE), held)
+
+    # -- rows --------------------------------------------------------------------------------------------
+
+    def _commit(self, offsets: Sequence[tuple[r.OffsetCommitKey, r.OffsetCommitValue]]) -> None:
+        last = {TopicPartition(key.topic, key.partition): value.offset for key, value in offsets}
+        self._add(
+            Kind.COMMIT,
+            partitions=tuple(sorted(last)),
+            detail=" ".join(
+                f"{each.topic}-{each.partition}:{offset}" for each, offset in sorted(last.items())
+            ),
+        )
+
+    def _add(
+        self,
+        kind: Kind,
+        actor: str = "",
+        *,
+        state_from: str = "",
+        state_to: str = "",
+        partitions: tuple[TopicPartition, ...] = (),
+        detail: str = "",
+    ) -> None:
+        known = self._known
+        known.seq += 1
+        member = known.members.get(actor)
+        self._rows.append(
+            Row(
+                seq=known.seq,
+                t_us=self._now_us,
+                world=WORLD,
+                group=self._group_id,
+                actor=actor,
+                kind=kind.value,
+                state_from=state_from,
+                state_to=state_to,
+                member_epoch=-1 if member is None else member.epoch,
+                group_epoch=known.epoch,
+                partitions=partitions,
+                error="",
+                detail=detail,
+            )
+        )
+
+    def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
+        return tuple(
+            sorted(
+                TopicPartition(self._names(topic_id), number)
+                for topic_id, numbers in partitions.items()
+                for number in numbers
+            )
+        )
+
+
+def _of_client(state: str) -> str:
+    """A member's state as its client calls it: what the coordinator calls it is in `detail`."""
+    if not state:
+        return "JOINING"
+    return "STABLE" if state == MemberState.STABLE else "RECONCILING"
+
+
+def _tasks(tasks: TaskIds) -> tuple[TopicPartition, ...]:
+    """Active tasks of a Streams application, as partitions of their subtopology."""
+    return tuple(sorted(TopicPartition(one, number) for one, numbers in tasks.items() for number in numbers))
+
+
+def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
+    if not assignment:
+        return ()
+    try:
+        found = read_assignment(assignment).partitions
+    except MalformedConsumerProtocol:
+        return ()
+    return tuple(
+        sorted(TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers)
+    )

@@ -1,0 +1,228 @@
+"""A Kafka topic as a streaming source of Spark, over aiokafka: where its own connector is not to be had.
+
+Its rows and its offsets have the forms of Spark's connector, so a checkpoint that one of the two began can be
+carried on by the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.structs import ConsumerRecord, TopicPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.trace.brokers import require_topic
+
+FORMAT: Final = "fencepost-kafka"
+COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+
+Offsets: TypeAlias = dict[str, dict[str, int]]
+"""By topic and partition, as Spark's connector writes them into a checkpoint."""
+
+AWAY_SECONDS: Final = 60.0
+"""How long brokers may be away before a query fails; begun again, it goes on from its checkpoint."""
+_PAUSE_S: Final = 1.0
+_POLL_MS: Final = 1_000
+_AT_ONCE: Final = 5_000
+
+
+class TopicPart(InputPartition):
+    """The records of one partition from `start` up to, and without, `end`."""
+
+    def __init__(self, partition: int, start: int, end: int) -> None:
+        super().__init__(partition)
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+
+class TopicSource(DataSource):
+    """The format: options `servers`, `topic`, and `most`, how many records a batch may have."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """As Spark's connector has it."""
+        return COLUMNS
+
+    def streamReader(self, schema: Any) -> TopicReader:  # noqa: N802  # Spark's name
+        """The reader of a query."""
+        return TopicReader(self.options["servers"], self.options["topic"], int(self.options["most"]))
+
+
+class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads all partitions, from their first record on."""
+
+    def __init__(self, servers: str, topic: str, most: int) -> None:
+        self._servers = servers
+        self._topic = topic
+        self._most = most
+        self._target: dict[int, int] | None = None
+
+    def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's name
+        """Where each partition begins."""
+        return self._told(self._bounds(first=True))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        """So that a long topic is read in batches that fit into memory."""
+        return ReadMaxRows(self._most)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802  # Spark's name
+        """The end of each partition, or as far as the limit allows."""
+        ends = self._bounds(first=False) if self._target is None else self._target
+        begun = _by_partition(start, self._topic)
+        left = {number: end - begun.get(number, 0) for number, end in ends.items()}
+        waiting = sum(max(each, 0) for each in left.values())
+        if (
+            isinstance(limit, ReadAllAvailable)
+            or not isinstance(limit, ReadMaxRows)
+            or waiting <= limit.max_rows
+        ):
+            return self._told({number: max(end, begun.get(number, 0)) for number, end in ends.items()})
+        share = limit.max_rows / waiting
+        return self._told(
+            {
+                number: begun.get(number, 0) + min(left[number], max(int(left[number] * share), 1))
+                if left[number] > 0
+                else begun.get(number, 0)
+                for number in ends
+            }
+        )
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """From now on only what is there already counts."""
+        self._target = self._bounds(first=False)
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """A part for each partition that has something new."""
+        begun = _by_partition(start, self._topic)
+        return [
+            TopicPart(number, begun.get(number, 0), until)
+            for number, until in sorted(_by_partition(end, self._topic).items())
+            if until > begun.get(number, 0)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a part. Compaction and transactions leave gaps between their offsets."""
+        assert isinstance(partition, TopicPart)
+        for records in asyncio.run(_records(self._servers, self._topic, partition)):
+            yield _as_arrow(records)
+
+    def _told(self, offsets: Mapping[int, int]) -> Offsets:
+        return {self._topic: {str(number): offset for number, offset in sorted(offsets.items())}}
+
+    def _bounds(self, *, first: bool) -> dict[int, int]:
+        until = time.monotonic() + AWAY_SECONDS
+        while True:
+            try:
+                known = require_topic(self._servers, self._topic, "--kafka")
+                return asyncio.run(_bounds(self._servers, self._topic, range(known.partitions), first=first))
+            except (EnvironmentLacks, OSError) as error:
+                if time.monotonic() > until:
+                    raise EnvironmentLacks(
+                        f"no Kafka broker answers at {self._servers} for {AWAY_SECONDS:.0f} s"
+                    ) from error
+                time.sleep(_PAUSE_S)
+
+
+def _by_partition(offsets: Offsets, topic: str) -> dict[int, int]:
+    return {int(number): offset for number, offset in offsets.get(topic, {}).items()}
+
+
+async def _bounds(servers: str, topic: str, numbers: Iterable[int], *, first: bool) -> dict[int, int]:
+    """The first offsets of partitions, or their ends.
+
+    :raises OSError: if no broker tells.
+    """
+    partitions = [TopicPartition(topic, number) for number in numbers]
+    async with _consumer(servers) as consumer:
+        try:
+            ask = consumer.beginning_offsets if first else consumer.end_offsets
+            return {each.partition: offset for each, offset in (await ask(partitions)).items()}
+        except KafkaError as error:
+            raise OSError(str(error)) from error
+
+
+async def _records(servers: str, topic: str, part: TopicPart) -> list[list[ConsumerRecord]]:
+    """The records of a part, as they came.
+
+    :raises EnvironmentLacks: if they are not there any more, or no broker gives them.
+    """
+    partition = TopicPartition(topic, part.partition)
+    found: list[list[ConsumerRecord]] = []
+    async with _consumer(servers) as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, part.start)
+        position, until = part.start, time.monotonic() + AWAY_SECONDS
+        while position < part.end:
+            try:
+                got = await consumer.getmany(partition, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
+            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                raise EnvironmentLacks(
+                    f"{topic}-{part.partition}: the records from offset {position} on are gone: the topic's "
+                    "retention was faster; begin anew in another folder"
+                ) from error
+            found += [[each for each in records if each.offset < part.end] for records in got.values()]
+            before, position = position, await consumer.position(partition)
+            if position > before:
+                until = time.monotonic() + AWAY_SECONDS
+            elif time.monotonic() > until:
+                raise EnvironmentLacks(
+                    f"{topic}-{part.partition}: no broker gave a record after offset {position} for "
+                    f"{AWAY_SECONDS:.0f} s"
+                )
+    return [records for records in found if records]
+
+
+@contextlib.asynccontextmanager
+async def _consumer(servers: str) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer of no group.
+
+    :raises OSError: if no broker answers.
+    """
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # of a worker, whose output nobody reads
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=servers.split(","),
+        client_id="fencepost-analyze",
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+    )
+    try:
+        try:
+            await consumer.start()
+        except KafkaError as error:
+            raise OSError(str(error)) from error
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+def _as_arrow(records: Sequence[ConsumerRecord]) -> pa.RecordBatch:
+    first = records[0]
+    arrays = [
+        pa.array([each.key for each in records], pa.binary()),
+        pa.array([each.value for each in records], pa.binary()),
+        pa.array([first.topic] * len(records), pa.string()),
+        pa.array([each.partition for each in records], pa.int32()),
+        pa.array([each.offset for each in records], pa.int64()),
+        pa.array([each.timestamp * 1_000 for each in records], pa.timestamp("us", "UTC")),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[column.split()[0] for column in COLUMNS.split(", ")])

@@ -1,0 +1,96 @@
+"""What happens in each stretch of time, by group: an aggregation that Spark keeps up to date as rows come.
+
+Time is that of the records. A row that comes later than `LATENESS` after a newer one is in the tables, but in
+no window: a window is forgotten by then.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from fencepost.simulation.analyses.views import TRACE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LATENESS: Final = "10 minutes"
+MOST_WINDOWS: Final = 10_000
+"""Windows that are remembered; the oldest go first."""
+
+COUNTS: Final[Mapping[str, str]] = {
+    "heartbeats": "kind = 'heartbeat'",
+    "epochs": "kind = 'group.epoch'",
+    "rebalances": "kind = 'group.state' AND state_to = 'Stable' AND state_from <> ''",
+    "removed": "kind = 'member.removed'",
+    "commits": "kind = 'commit'",
+    "violations": "kind = 'violation'",
+}
+"""What is counted, and which rows count. A rebalance counts where it ends."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in a group from `start` on, by the clock, for `seconds`."""
+
+    start: str
+    """ISO 8601, UTC."""
+    seconds: float
+    group: str
+    rows: int
+    heartbeats: int
+    epochs: int
+    """How often the group epoch, or the generation, was raised."""
+    rebalances: int
+    """How many ended."""
+    removed: int
+    """Members that were removed."""
+    commits: int
+    violations: int
+
+
+class Windows:
+    """The windows so far. Each session counts anew from the rows that were written, which is quick."""
+
+    def __init__(self, seconds: float, changed: Callable[[], None] = lambda: None) -> None:
+        self._seconds = seconds
+        self._changed = changed
+        self._found: OrderedDict[tuple[str, str], Window] = OrderedDict()
+
+    def start(self, spark: SparkSession, traces: Path, scratch: Path, *, every_s: float) -> StreamingQuery:
+        """Count the rows in this folder, and those that come."""
+        from pyspark.sql import functions as f
+
+        rows = spark.readStream.schema(f"{TRACE}, at timestamp").parquet(str(traces))
+        length = f"{round(self._seconds * 1_000)} milliseconds"
+        counted = (
+            rows.withWatermark("at", LATENESS)
+            .groupBy(f.window("at", length), "group")
+            .agg(f.count("*").alias("rows"), *(f.count_if(f.expr(e)).alias(n) for n, e in COUNTS.items()))
+        )
+        writer = counted.writeStream.outputMode("update").foreachBatch(self._take)
+        writer = writer.option("checkpointLocation", str(scratch / "windows"))
+        return writer.queryName("windows").trigger(processingTime=f"{every_s} seconds").start()
+
+    def _take(self, batch: DataFrame, number: int) -> None:
+        rows = batch.selectExpr("date_format(window.start, \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\") AS start", "*")
+        for row in rows.drop("window").collect():
+            found = Window(seconds=self._seconds, **row.asDict())
+            self._found[found.start, found.group] = found
+        while len(self._found) > MOST_WINDOWS:
+            del self._found[min(self._found)]
+        self._changed()
+
+    def all(self) -> list[Window]:
+        """By time, then by group."""
+        return [self._found[key] for key in sorted(self._found)]
+
+
+def late_rows(query: StreamingQuery) -> int:
+    """How many rows the query's last batches left out for being too late."""
+    operators = (each for progress in query.recentProgress for each in progress["stateOperators"])
+    return sum(each["numRowsDroppedByWatermark"] for each in operators)

@@ -1,0 +1,288 @@
+"""Following a topic, but for Spark: the folder, where the connector comes from, what people see, mistakes."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from rich.console import Console
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli.entry import main
+from fencepost.simulation.cli.live import Lines, table_of
+from fencepost.simulation.cli.terminal import Terminal
+from fencepost.simulation.live import source
+from fencepost.simulation.live.connector import Connector, find_connector
+from fencepost.simulation.live.folder import Counts, Following, LiveFolder
+from fencepost.simulation.live.follow import Snapshot
+from fencepost.simulation.live.reader import TopicPart, TopicReader
+from fencepost.simulation.live.windows import Window
+from fencepost.simulation.trace.parquet import record_batch
+from fencepost.simulation.trace.schema import Row
+
+TRACES = Following("127.0.0.1:9092", "traces", "id")
+
+
+def table(*rows: tuple[str, int]) -> pa.Table:
+    made = [Row(seq, seq, "w", "g", "", "heartbeat", "", "", -1, -1, (), "", "") for _, seq in rows]
+    return pa.Table.from_batches([record_batch(made, [run_id for run_id, _ in rows])])
+
+
+# -- the folder ----------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_written_again_replaces_what_it_left(tmp_path: Path) -> None:
+    with LiveFolder(tmp_path / "out", TRACES) as folder:
+        folder.write(0, table(("b", 1), ("a", 2), ("a", 1)), {"no trace": 2})
+        folder.write(1, table(("c", 1)), {"no trace": 1, "other": 1})
+        folder.write(1, table(("c", 1)), {"no trace": 1, "other": 1})
+        folder.write(2, table(), {})
+        assert folder.counts() == Counts(4, {"no trace": 3, "other": 1})
+        assert [file.name for file in folder.files] == ["batch-00000000.parquet", "batch-00000001.parquet"]
+        rows = pq.read_table(folder.files[0], columns=["run_id", "seq"]).to_pylist()
+        assert rows == [{"run_id": "a", "seq": 1}, {"run_id": "a", "seq": 2}, {"run_id": "b", "seq": 1}]
+    with LiveFolder(tmp_path / "out", TRACES) as folder:
+        assert folder.counts().rows == 4
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (Following("127.0.0.1:9092", "others", "id"), "is of topic traces, at 127.0.0.1:9092"),
+        (
+            Following("127.0.0.1:9092", "traces", "new"),
+            "is of another topic of the name traces",
+        ),
+    ],
+)
+def test_a_folder_is_of_one_topic(tmp_path: Path, other: Following, told: str) -> None:
+    LiveFolder(tmp_path, TRACES).close()
+    with pytest.raises(FencepostError, match=f"--out .*: {told}.*: expected a new folder"):
+        LiveFolder(tmp_path, other)
+    LiveFolder(tmp_path, Following("localhost:9092", "traces", "id")).close()
+
+
+def test_folders_that_will_not_do(tmp_path: Path) -> None:
+    with LiveFolder(tmp_path, TRACES), pytest.raises(FencepostError, match="another process follows"):
+        LiveFolder(tmp_path, TRACES)
+    (tmp_path / "following.json").write_text("{")
+    with pytest.raises(FencepostError, match=r"following\.json: can't be read"):
+        LiveFolder(tmp_path, TRACES)
+    (tmp_path / "following.json").unlink()
+    (tmp_path / "traces" / "mine.parquet").touch()
+    with pytest.raises(FencepostError, match="holds other traces"):
+        LiveFolder(tmp_path, TRACES)
+    (tmp_path / "file").touch()
+    with pytest.raises(FencepostError, match="cannot be written"):
+        LiveFolder(tmp_path / "file", TRACES)
+
+
+# -- readers -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def maven(tmp_path: Path, environ: dict[str, str]) -> Callable[[str], None]:
+    """Puts a Maven on PATH which has these versions of the connector."""
+
+    def install(versions: str) -> None:
+        program = tmp_path / "bin" / "mvn"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(
+            '#!/bin/sh\nfor word in "$@"; do case $word in\n'
+            "*.pom|*.xml) pom=$word;; -DoutputDirectory=*) lib=${word#*=};; esac; done\n"
+            f'for version in {versions}; do if grep -q "<version>$version<" "$pom"; then\n'
+            'mkdir "$lib"; touch "$lib/connector-$version.jar" "$lib/scala-library-2.jar"; exit; fi; done\n'
+            "echo cannot resolve; exit 1\n"
+        )
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        environ["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+
+    return install
+
+
+@pytest.mark.parametrize(("has", "taken"), [("4.3.0 4.2.0", "4.3.0"), ("4.2.0", "4.2.0")])
+def test_the_connector_is_fetched_once(
+    maven: Callable[[str], None], environ: dict[str, str], has: str, taken: str
+) -> None:
+    maven(has)
+    found = find_connector("4.3.0", environ)
+    assert found is not None
+    assert (found.version, [jar.name for jar in found.jars]) == (taken, [f"connector-{taken}.jar"])
+    maven("")
+    assert find_connector("4.3.0", environ) == found
+
+
+def test_without_a_connector_there_is_a_source_of_ours(
+    maven: Callable[[str], None], environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maven("")
+    assert find_connector("4.3.0", environ) is None
+    environ["PATH"] = ""
+    assert find_connector("4.3.0", environ) is None
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+    monkeypatch.setattr(source, "find_connector", lambda version: None)
+    assert source.choose_reader().name == "Python, without jars"
+    connector = Connector("4.3.0", (Path("a.jar"), Path("b.jar")))
+    monkeypatch.setattr(source, "find_connector", lambda version: connector)
+    chosen = source.choose_reader()
+    assert (chosen.name, chosen.settings) == ("Spark's connector 4.3.0", {"spark.jars": "a.jar,b.jar"})
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", object())
+    assert source.choose_reader().name == "Python, without jars"
+
+
+class Bounded(TopicReader):
+    """A reader of a topic whose partitions end there."""
+
+    def __init__(self, **ends: int) -> None:
+        super().__init__("127.0.0.1:9092", "t", 100)
+        self.ends = {int(number.removeprefix("p")): end for number, end in ends.items()}
+
+    def _bounds(self, *, first: bool) -> dict[int, int]:
+        return dict.fromkeys(self.ends, 0) if first else self.ends
+
+
+def test_offsets_have_the_form_of_sparks_connector() -> None:
+    reader = Bounded(p0=5, p1=0)
+    assert reader.initialOffset() == {"t": {"0": 0, "1": 0}}
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == {"t": {"0": 5, "1": 0}}
+    assert reader.getDefaultReadLimit() == ReadMaxRows(100)
+
+
+def test_a_long_topic_is_read_in_parts_and_each_record_once() -> None:
+    reader = Bounded(p0=1_000, p1=10, p2=0)
+    read: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    at, batches = reader.initialOffset(), 0
+    while (upto := reader.latestOffset(at, ReadMaxRows(100))) != at:
+        parts = [part for part in reader.partitions(at, upto) if isinstance(part, TopicPart)]
+        assert 0 < sum(part.end - part.start for part in parts) <= 102
+        for part in parts:
+            read[part.partition] += range(part.start, part.end)
+        at, batches = upto, batches + 1
+    assert read == {0: [*range(1_000)], 1: [*range(10)], 2: []}
+    assert batches >= 10
+
+
+def test_what_comes_later_is_not_there_now_and_new_partitions_begin_at_0() -> None:
+    reader = Bounded(p0=5)
+    reader.prepareForTriggerAvailableNow()
+    reader.ends = {0: 9, 1: 4}
+    assert reader.latestOffset({"t": {"0": 0}}, ReadMaxRows(100)) == {"t": {"0": 5}}
+    later = Bounded(p0=5, p1=4)
+    upto = later.latestOffset({"t": {"0": 5}}, ReadMaxRows(100))
+    (part,) = later.partitions({"t": {"0": 5}}, upto)
+    assert isinstance(part, TopicPart)
+    assert (part.partition, part.start, part.end) == (1, 0, 4)
+
+
+# -- what people see -----------------------------------------------------------------------------------------
+
+
+def window(start: str, group: str = "g", **counts: int) -> Window:
+    zero = dict.fromkeys(("heartbeats", "epochs", "rebalances", "removed", "commits", "violations"), 0)
+    return Window(start=f"2026-01-01T{start}.000Z", seconds=10, group=group, rows=9, **{**zero, **counts})
+
+
+def snapshot(*windows: Window, **tables: list[dict[str, object]]) -> Snapshot:
+    return Snapshot(rows=1_234, skipped={"no trace": 2}, windows=list(windows), tables=dict(tables))
+
+
+def test_lines_tell_each_window_once_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(Terminal())
+    first, second = window("10:00:00", heartbeats=5), window("10:00:10", rebalances=1_000)
+    lines.tell(snapshot(first))
+    assert capsys.readouterr().out == ""
+    lines.tell(snapshot(first, second, window("10:00:00", "other")))
+    lines.tell(snapshot(first, second, window("10:00:00", "other")))
+    assert capsys.readouterr().out == "10:00:00 g: 5 heartbeats\n"
+    lines.end()
+    assert capsys.readouterr().out == "10:00:10 g: 1,000 rebalances\n10:00:00 other: nothing\n"
+
+
+def test_a_terminal_shows_windows_and_findings() -> None:
+    shown = io.StringIO()
+    cell = {"scenario": "steady", "parameters": "{}"}
+    taken = snapshot(
+        *(window(f"10:00:{second:02}", heartbeats=second) for second in range(40)),
+        window("10:01:00", violations=3),
+        rebalances=[{**cell, "count": 2, "median": 1.0, "max": 2.5}],
+        downtime=[{**cell, "count": 2, "cause": None, "median": 0.5, "max": 0.75}],
+        two_owners=[{**cell, "count": 1}],
+        violations=[{**cell, "invariant": "one owner", "count": 3}],
+    )
+    Console(file=shown, width=120).print(table_of(taken))
+    text = shown.getvalue()
+    assert "1,234 rows, 2 skipped (no trace)" in text
+    assert "10:00:39" in text
+    assert "10:00:20" not in text
+    assert "steady: 2 rebalances, median 1.00 s, longest 2.50 s" in text
+    assert "steady: 2 partitions changed hands, median 0.50 s without an owner, longest 0.75 s" in text
+    assert "steady: 1 times two owners" in text
+    assert "steady: 3 of one owner violated" in text
+
+
+# -- mistakes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ([], 2, "expected a directory of traces, one trace, or --kafka HOST:PORT --topic NAME"),
+        (
+            ["--topic", "t"],
+            2,
+            "--topic, --out, --until-idle, --available-now: expected with --kafka",
+        ),
+        (["--kafka", "127.0.0.1:9092"], 2, "--kafka: expected with --topic NAME"),
+        (["--kafka", "127.0.0.1", "--topic", "t"], 2, "--kafka: expected HOST:PORT, such as 127.0.0.1:9092"),
+        (["--kafka", "127.0.0.1:99999", "--topic", "t"], 2, "--kafka: expected HOST:PORT"),
+        (
+            ["here", "--kafka", "127.0.0.1:9092", "--topic", "t"],
+            2,
+            "--kafka: reads a topic: expected neither",
+        ),
+        (
+            ["--kafka", "127.0.0.1:9092", "--topic", "t", "--available-now", "--until-idle", "3"],
+            2,
+            "--available-now: ends by itself",
+        ),
+        (["--kafka", "127.0.0.1:9092", "--topic", "t", "--until-idle", "0"], 2, "until-idle"),
+        (["--kafka", "127.0.0.1:9", "--topic", "t"], 3, "--kafka: no Kafka broker answers at 127.0.0.1:9 ("),
+    ],
+)
+def test_options_that_do_not_fit(
+    words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", *words]) == code
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_without_java_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fencepost.simulation.embedded import EmbeddedKafka
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+    monkeypatch.setattr(source, "find_connector", lambda version: None)
+    with EmbeddedKafka(topics={"traces": 1}) as kafka:
+        words = ["--kafka", kafka.bootstrap_servers, "--topic", "traces", "--out", str(tmp_path / "out")]
+        assert main(["analyze", *words]) == 3
+        told = [line for line in capsys.readouterr().err.splitlines() if "kafka_reader" not in line]
+        assert len(told) == 1
+        assert "is not a Java installation" in told[0]
+        assert main(["analyze", *words[:2], "--topic", "missing"]) == 2
+        assert "has no topic 'missing': create it, or name another" in capsys.readouterr().err
