@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from fencepost.member.application.changelog import Changelog
 from fencepost.member.application.global_worker import GlobalWorker
 from fencepost.member.application.port import GlobalReader, GroupMember, ThreadEvents
 from fencepost.member.application.runtime import Runtime, log
@@ -64,6 +65,7 @@ class StreamsEngine:
         cleanup_delay_s: float,
         metrics_interval_s: float,
         global_work: GlobalWork | None = None,
+        changelog: Changelog | None = None,
         observer: Callable[[Moved | Refused], None] | None = None,
     ) -> None:
         self.client = client
@@ -72,6 +74,7 @@ class StreamsEngine:
         self.handlers = handlers
         self.directory = directory
         self.runtime = runtime
+        self.changelog = changelog
         self.commit_interval_s = commit_interval_s
         self.records = 0
         self.commits = 0
@@ -248,7 +251,16 @@ class StreamsEngine:
 
     def _close_resources(self, _: CloseResources) -> None:
         self.directory.close()
-        self.carry_out(self.client.resources_closed())
+        if self.changelog is None:
+            self.carry_out(self.client.resources_closed())
+        else:
+            self.runtime.spawn(self._close_changelog(self.changelog), "changelog")
+
+    async def _close_changelog(self, changelog: Changelog) -> None:
+        try:
+            await changelog.close()
+        finally:
+            self.carry_out(self.client.resources_closed())
 
     def _complain(self, action: Complain) -> None:
         log(logging.ERROR if action.error else logging.WARNING, action.text, client=self.client.name)

@@ -104,6 +104,16 @@ def check_seconds(name: str, value: object) -> float:
     return value
 
 
+def check_flag(name: str, value: object) -> bool:
+    """True or False.
+
+    :raises TypeError: if it is neither.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} should be True or False, got {value!r}")
+    return value
+
+
 def check_text(name: str, value: object) -> str:
     """A text that says something.
 

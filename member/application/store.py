@@ -2,13 +2,15 @@
 
     <state directory>/<group>/<topic>-<partition>/store.sqlite
 
-What a processing function writes becomes durable just before its offsets are committed, with the offset up
-to which it counts. If another process has processed the partition since, its committed offset is beyond
-that, and what is in the file is of no use: it is emptied. There is no changelog topic.
+What a processing function writes becomes durable just before its offsets are committed. With a changelog,
+the changes are in that topic before, and the file knows up to where it has what is there: what another
+process has added since is read when the partition comes back. Without one the file knows the offset up to
+which it counts; if another process has processed the partition since, it is emptied.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -28,6 +30,7 @@ Value: TypeAlias = str | bytes | int | float
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS entries (key NOT NULL PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY CHECK (one = 1), next_offset INTEGER)",
+    "CREATE TABLE IF NOT EXISTS checkpoint (one INTEGER PRIMARY KEY CHECK (one = 1), next_offset INTEGER)",
 )
 _FILE = "store.sqlite"
 _LOCK = "lock.sqlite"
@@ -39,6 +42,8 @@ class TaskStore:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._changes: dict[Key, Value | None] = {}
+        self.is_closed = False
         try:
             self._database = sqlite3.connect(folder / _FILE, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -68,10 +73,12 @@ class TaskStore:
                 f"got {type(key).__name__} and {type(value).__name__}"
             )
         self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (key, value))
+        self._changes[key] = value
 
     def delete(self, key: Key) -> None:
         """Forget a key, if it is there."""
         self._database.execute("DELETE FROM entries WHERE key = ?", (key,))
+        self._changes[key] = None
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         """All keys and values: numbers first, then text, then bytes, each in its order."""
@@ -94,14 +101,51 @@ class TaskStore:
         if committed is not None and (self.next_offset or 0) < committed:
             self._database.execute("DELETE FROM entries")
 
-    def commit(self, next_offset: int) -> None:
-        """Make everything durable that was written."""
+    def commit(self, next_offset: int, checkpoint: int | None = None) -> None:
+        """Make everything durable that was written; the changelog has it up to the checkpoint."""
         self._database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", (next_offset,))
+        if checkpoint is not None:
+            self._database.execute("INSERT OR REPLACE INTO checkpoint VALUES (1, ?)", (checkpoint,))
+        self._database.execute("COMMIT")
+        self._database.execute("BEGIN")
+
+    # -- its changelog -----------------------------------------------------------------------------------
+
+    def take_changes(self) -> dict[Key, Value | None]:
+        """What has changed since this was asked last; None stands for what was deleted."""
+        changes, self._changes = self._changes, {}
+        return changes
+
+    def put_back(self, changes: dict[Key, Value | None]) -> None:
+        """These were not written to the changelog; what has changed since counts."""
+        self._changes = {**changes, **self._changes}
+
+    @property
+    def checkpoint(self) -> int | None:
+        """Up to which offset of the changelog it has everything; None if that is not known."""
+        row = self._database.execute("SELECT next_offset FROM checkpoint").fetchone()
+        return None if row is None else row[0]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._database.execute("DELETE FROM entries")
+
+    def restore(self, key: Key, value: Value | None) -> None:
+        """A change that the changelog has."""
+        if value is None:
+            self._database.execute("DELETE FROM entries WHERE key = ?", (key,))
+        else:
+            self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (key, value))
+
+    def restored(self, checkpoint: int) -> None:
+        """It has everything up to that offset of the changelog."""
+        self._database.execute("INSERT OR REPLACE INTO checkpoint VALUES (1, ?)", (checkpoint,))
         self._database.execute("COMMIT")
         self._database.execute("BEGIN")
 
     def close(self) -> None:
         """Close; what was not committed is dropped."""
+        self.is_closed = True
         self._database.execute("ROLLBACK")
         self._database.close()
         (self._folder / _FILE).touch()
@@ -123,6 +167,7 @@ class StateDirectory:
         """Where the stores are; None unless it is locked."""
         self._lock: sqlite3.Connection | None = None
         self._open: dict[TopicPartition, TaskStore] = {}
+        self._waiting: dict[TopicPartition, set[asyncio.Event]] = {}
 
     @property
     def locked(self) -> bool:
@@ -168,6 +213,12 @@ class StateDirectory:
         store = self._open.pop(partition, None)
         if store is not None:
             store.close()
+        for waiter in self._waiting.pop(partition, ()):
+            waiter.set()
+
+    def tell_when_free(self, partition: TopicPartition, waiter: asyncio.Event) -> None:
+        """Set the event when the partition's store is closed, which is open."""
+        self._waiting.setdefault(partition, set()).add(waiter)
 
     def clean(self, older_than_s: float) -> list[str]:
         """Remove the stores that nobody has open and nobody had open for so long; answers their names."""

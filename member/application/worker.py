@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application.changelog import Changelog, ChangelogUnavailable
 from fencepost.member.application.port import Batch, CommitRefused, GroupMember
 from fencepost.member.application.runtime import log
+from fencepost.member.application.store import TaskStore
 from fencepost.member.streams.thread_states import StreamThreadState
 
 if TYPE_CHECKING:
     from fencepost.member.application.engine import StreamsEngine
 
-_BUSY_S = 0.05
-"""How soon to look again whether a store is free."""
+_RESTORE_AGAIN_S = 1.0
+"""How soon to try again to read a changelog that could not be read."""
 _WAITING = (StreamThreadState.STARTING, StreamThreadState.PARTITIONS_REVOKED)
 
 
@@ -38,7 +40,10 @@ class Worker:
         self.task: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
         self._engine = engine
-        self._stopping = asyncio.Event()
+        self._stopping = False
+        self._stirred = asyncio.Event()
+        """Set when a wait for a store may be over: it is free, or not wanted any more."""
+        self._committing = asyncio.Lock()
         self._clean = True
         """Whether what was processed may be committed: not after a failure."""
         self._processed: dict[TopicPartition, int] = {}
@@ -54,7 +59,8 @@ class Worker:
 
     def stop(self) -> None:
         """End after what is being processed."""
-        self._stopping.set()
+        self._stopping = True
+        self._stirred.set()
         self.member.wake()
 
     async def run(self) -> None:
@@ -79,7 +85,7 @@ class Worker:
     async def _work(self) -> None:
         await self.member.start()
         self._commit_at = self._engine.runtime.now() + self._engine.commit_interval_s
-        while not self._stopping.is_set():
+        while not self._stopping:
             batches = await self.member.poll()
             await self._note_state()
             for batch in batches:
@@ -101,28 +107,52 @@ class Worker:
             engine.carry_out(client.tasks_ready(self.name))
 
     async def _restore(self, partition: TopicPartition) -> None:
-        """Open a partition's store, at the offset that the group has committed.
+        """Open a partition's store, with what its changelog has, or at the offset that was committed.
 
         A thread of this client that lost the partition may still be busy with it.
         """
         engine = self._engine
         if engine.processing.wants_store:
             while engine.directory.is_open(partition) and self._may_go_on(partition):
-                await engine.runtime.sleep(_BUSY_S)
+                self._stirred.clear()
+                engine.directory.tell_when_free(partition, self._stirred)
+                await self._stirred.wait()
+            if engine.changelog is not None:
+                await self._read_changelog(engine.changelog, partition)
+                return
             committed = await self.member.committed(partition)
             if not self._may_go_on(partition):
                 return
             engine.directory.store(partition).follow(committed)
         self._fresh.pop(partition, None)
 
+    async def _read_changelog(self, changelog: Changelog, partition: TopicPartition) -> None:
+        """Restore a store; again and again, if the changelog can't be read."""
+        assignment = self._owned.get(partition)
+        directory = self._engine.directory
+        restored = False
+        while not restored and self._may_go_on(partition) and self._owned[partition] == assignment:
+            try:
+                await changelog.restore(partition, directory.store(partition))
+                restored = self._owned.get(partition) == assignment
+            except ChangelogUnavailable as error:
+                log(logging.WARNING, "a changelog can't be read", thread=self.name, error=str(error))
+                directory.release(partition)
+                await self._engine.runtime.sleep(_RESTORE_AGAIN_S)
+            finally:
+                if not restored:
+                    directory.release(partition)
+        if restored:
+            del self._fresh[partition]
+
     def _may_go_on(self, partition: TopicPartition) -> bool:
-        return partition in self._owned and not self._stopping.is_set()
+        return partition in self._owned and not self._stopping
 
     async def _process(self, batch: Batch) -> None:
         engine, partition = self._engine, batch.partition
         if partition in self._fresh:
             await self._restore(partition)
-        if not self._may_go_on(partition):
+        if partition in self._fresh or not self._may_go_on(partition):
             return
         self._current = partition
         assignment = self._owned[partition]
@@ -141,13 +171,21 @@ class Worker:
     async def _commit(self) -> None:
         """Make durable what was processed. Stores go first: records may come twice, changes must not go."""
         self._commit_at = self._engine.runtime.now() + self._engine.commit_interval_s
+        if self._engine.changelog is None:
+            await self._commit_all()
+            return
+        # What one commit has taken, and not written yet, the next one must not commit.
+        async with self._committing:
+            await self._commit_all()
+
+    async def _commit_all(self) -> None:
         offsets = dict(self._processed)
         if not offsets or not self._clean:
             return
-        for partition, offset in offsets.items():
-            if self._engine.directory.is_open(partition):
-                self._engine.directory.store(partition).commit(offset)
         try:
+            for partition, offset in offsets.items():
+                if self._engine.directory.is_open(partition):
+                    await self._make_durable(partition, self._engine.directory.store(partition), offset)
             await self.member.commit(offsets)
         except CommitRefused as error:
             log(logging.WARNING, "offsets were not committed", thread=self.name, error=str(error))
@@ -156,6 +194,19 @@ class Worker:
         for partition, offset in offsets.items():
             if self._processed.get(partition) == offset:
                 del self._processed[partition]
+
+    async def _make_durable(self, partition: TopicPartition, store: TaskStore, offset: int) -> None:
+        """What the store has, the changelog has before."""
+        changelog, checkpoint = self._engine.changelog, None
+        changes = store.take_changes()
+        if changelog is not None and changes:
+            try:
+                checkpoint = await changelog.write(partition, changes)
+            except BaseException:
+                store.put_back(changes)
+                raise
+        if not store.is_closed:
+            store.commit(offset, checkpoint)
 
     async def _end(self) -> None:
         try:
@@ -171,6 +222,7 @@ class Worker:
             self._owned.pop(partition, None)
             self._processed.pop(partition, None)
             self._fresh.pop(partition, None)
+            self._stirred.set()
             if opened and partition != self._current:
                 self._engine.directory.release(partition)
 

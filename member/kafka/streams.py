@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from fencepost.member.application.changelog import changelog_topic
 from fencepost.member.application.engine import GlobalWork, StateListener, StreamsEngine
 from fencepost.member.application.port import GroupMember, ThreadEvents
 from fencepost.member.application.runtime import LoopRuntime
@@ -17,6 +18,7 @@ from fencepost.member.application.services import Metrics
 from fencepost.member.application.settings import (
     GlobalThread,
     Process,
+    check_flag,
     check_process,
     check_seconds,
     check_text,
@@ -24,6 +26,7 @@ from fencepost.member.application.settings import (
     check_topics,
 )
 from fencepost.member.application.store import StateDirectory
+from fencepost.member.kafka.changelog import KafkaChangelog
 from fencepost.member.kafka.classic_streams_member import ClassicGroupMember
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.settings import check_choice
@@ -38,7 +41,7 @@ from fencepost.member.streams.thread_states import StreamThreadState
 GROUP_PROTOCOLS = ("streams", "consumer", "classic")
 _OWN = ("group_id", "client_id", "listener", "observer", "enable_auto_commit", "auto_commit_interval_ms")
 _CONNECTING = ("bootstrap_servers", "security_protocol", "ssl_context")
-"""Settings that the global thread's consumer has from the others; and those that begin with `sasl_`."""
+"""Settings that other clients of the brokers have from the members; and those that begin with `sasl_`."""
 
 
 class StreamsApp:
@@ -52,7 +55,8 @@ class StreamsApp:
 
     A thread is a task of the running event loop. `process` gets the records of one partition, in order, and
     never two lots of one partition at once; with a third parameter it gets that partition's store, an
-    SQLite file in `state_dir`. When it returns the records are processed; their offsets are committed every
+    SQLite file in `state_dir`, which follows its partition to other clients through a topic, the changelog,
+    unless `changelog` is False. When it returns the records are processed; their offsets are committed every
     `commit_interval_ms`, and before partitions go: at least once.
 
     An exception that leaves `process` goes to `handler`, which answers what to do; without one the client
@@ -79,6 +83,7 @@ class StreamsApp:
         global_thread: GlobalThread | None = None,
         handler: Any = None,
         state_dir: str | os.PathLike[str] | None = None,
+        changelog: bool = True,
         client_id: str | None = None,
         group_protocol: str = "streams",
         commit_interval_ms: int = 30_000,
@@ -94,12 +99,14 @@ class StreamsApp:
         self._settings = {"auto_offset_reset": auto_offset_reset, **_checked(settings)}
         self._protocol = group_protocol
         self._process_id = uuid.uuid4()
+        processing = check_process(process)
+        self._logged = processing.wants_store and check_flag("changelog", changelog)
         name = check_text("client_id", client_id or f"{group_id}-{uuid.uuid4()}")
         self._engine = StreamsEngine(
             StreamsClient(
                 name, number, global_thread=global_thread is not None, escalates=group_protocol != "consumer"
             ),
-            check_process(process),
+            processing,
             self._make_member,
             handlers=Handlers(),
             directory=StateDirectory(state_dir, group_id),
@@ -108,6 +115,7 @@ class StreamsApp:
             cleanup_delay_s=check_seconds("state_cleanup_delay_ms", state_cleanup_delay_ms) / 1000,
             metrics_interval_s=check_seconds("metrics_interval_ms", metrics_interval_ms) / 1000,
             global_work=None if global_thread is None else self._global_work(global_thread),
+            changelog=self._changelog() if self._logged else None,
         )
         if handler is not None:
             self._add_handler(handler)
@@ -115,7 +123,9 @@ class StreamsApp:
     def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
         settings = {"group_id": self._group_id, "client_id": thread, **self._settings}
         if self._protocol == "streams":
-            return StreamsGroupMember(events, self._topics, settings, self._process_id)
+            changelogs = {topic: changelog_topic(self._group_id, topic) for topic in self._topics}
+            logged = changelogs if self._logged else None
+            return StreamsGroupMember(events, self._topics, settings, self._process_id, logged)
         if self._protocol == "classic":
             return ClassicGroupMember(events, self._topics, settings, self._process_id)
         return ConsumerGroupMember(events, self._topics, settings)
@@ -125,12 +135,17 @@ class StreamsApp:
             raise TypeError(f"global_thread should be a GlobalThread(topics, process), got {given!r}")
         topics = check_topics(given.topics, "the global thread's topics")
         processing = check_process(given.process, "the global thread's process", most=2)
-        settings = {
+        return GlobalWork(processing, lambda: TopicReader(topics, self._connecting()))
+
+    def _changelog(self) -> KafkaChangelog:
+        return KafkaChangelog(self._group_id, self._connecting(), creates=self._protocol != "streams")
+
+    def _connecting(self) -> dict[str, Any]:
+        return {
             name: value
             for name, value in self._settings.items()
             if name in _CONNECTING or name.startswith("sasl_")
         }
-        return GlobalWork(processing, lambda: TopicReader(topics, settings))
 
     # -- what it is --------------------------------------------------------------------------------------
 

@@ -77,14 +77,19 @@ class _StreamsConsumer(KIP848Consumer):
 class StreamsGroupMember(ConsumerGroupMember):
     """A member that speaks KIP-1071. Each topic is a subtopology: task N_P is partition P of topic N.
 
-    `process_id` is the same for all threads of a client.
+    `process_id` is the same for all threads of a client. `changelogs`, by topic, are what the brokers create.
     """
 
     def __init__(
-        self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any], process_id: uuid.UUID
+        self,
+        events: ThreadEvents,
+        topics: Sequence[str],
+        settings: Mapping[str, Any],
+        process_id: uuid.UUID,
+        changelogs: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(events, topics, settings)
-        self._heartbeats = StreamsHeartbeats(topics, str(process_id))
+        self._heartbeats = StreamsHeartbeats(topics, str(process_id), changelogs)
         self._on_shutdown = events.on_shutdown_requested
         self._missing_since: float | None = None
 

@@ -22,6 +22,7 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
     Subtopology,
+    TopicInfo,
     Topology,
 )
 from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberEvent, ConsumerMemberState
@@ -35,6 +36,9 @@ STREAMS_MEMBER: StateTable[ConsumerMemberState, ConsumerMemberEvent] = StateTabl
     transitions=CONSUMER_MEMBER.transitions,
 )
 
+CHANGELOG_CONFIG = (("cleanup.policy", "compact"), ("message.timestamp.type", "CreateTime"))
+"""Of a changelog topic, as Kafka Streams has it."""
+
 _NOT_READY = (
     StatusCode.MISSING_SOURCE_TOPICS,
     StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
@@ -44,11 +48,16 @@ _NOT_READY = (
 
 
 class StreamsHeartbeats:
-    """One member's translation: topics in the application's order, and what the group last said of itself."""
+    """One member's translation: topics in the application's order, and what the group last said of itself.
+
+    `changelogs` names the changelog of each topic's stores, where they have one.
+    """
 
     __slots__ = ("_endpoint_epoch", "_process_id", "_topology", "asks_for_shutdown", "names", "statuses")
 
-    def __init__(self, topics: Sequence[str], process_id: str) -> None:
+    def __init__(
+        self, topics: Sequence[str], process_id: str, changelogs: Mapping[str, str] | None = None
+    ) -> None:
         self.names: Mapping[TopicId, str] = {str(number): topic for number, topic in enumerate(topics)}
         """Topics by the ids of their subtopologies, which stand for topic ids in the member's machine."""
         self.asks_for_shutdown = False
@@ -59,7 +68,11 @@ class StreamsHeartbeats:
         self._topology = Topology(
             epoch=0,
             subtopologies=tuple(
-                Subtopology(subtopology_id=number, source_topics=(topic,))
+                Subtopology(
+                    subtopology_id=number,
+                    source_topics=(topic,),
+                    state_changelog_topics=_changelogs(changelogs, topic),
+                )
                 for number, topic in self.names.items()
             ),
         )
@@ -110,3 +123,10 @@ class StreamsHeartbeats:
             heartbeat_interval_ms=response.heartbeat_interval_ms,
             assignment=None if response.tasks is None else response.tasks.active,
         )
+
+
+def _changelogs(changelogs: Mapping[str, str] | None, topic: str) -> tuple[TopicInfo, ...]:
+    """The changelog of a topic's stores, as Kafka Streams asks for it."""
+    if changelogs is None:
+        return ()
+    return (TopicInfo(name=changelogs[topic], configs=CHANGELOG_CONFIG),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import sqlite3
@@ -14,6 +15,7 @@ import pytest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member import GlobalThread, IllegalStreamsState, StreamsApp, StreamsError
 from fencepost.member import StreamThreadExceptionResponse as Response
+from fencepost.member.application.changelog import changelog_topic, decode_change, encode_change
 from fencepost.member.application.settings import check_process
 from fencepost.member.application.store import StateDirectory
 from fencepost.member.kafka import streams
@@ -61,6 +63,66 @@ def test_a_store_that_another_process_has_overtaken_is_emptied(
     directory.store(P0).commit(10)
     directory.store(P0).follow(committed)
     assert len(directory.store(P0)) == kept
+
+
+def test_what_changed_is_told_once_or_again(directory: StateDirectory) -> None:
+    store = directory.store(P0)
+    store.put("a", 1)
+    store.put("b", 1)
+    store.delete("b")
+    changes = store.take_changes()
+    assert changes == {"a": 1, "b": None}
+    assert store.take_changes() == {}
+    store.put("a", 2)
+    store.put_back(changes)
+    assert store.take_changes() == {"a": 2, "b": None}
+
+
+def test_a_store_knows_how_much_of_its_changelog_it_has(directory: StateDirectory) -> None:
+    store = directory.store(P0)
+    assert store.checkpoint is None
+    store.restore("a", 1)
+    store.restore("b", 2)
+    store.restore("a", None)
+    store.restored(3)
+    assert store.take_changes() == {}
+    directory.release(P0)
+    assert store.is_closed
+    store = directory.store(P0)
+    assert (list(store.items()), store.checkpoint) == ([("b", 2)], 3)
+    store.put("c", 3)
+    store.commit(10, 5)
+    store.commit(11)
+    assert (store.checkpoint, store.next_offset) == (5, 11)
+    store.clear()
+    assert len(store) == 0
+
+
+async def test_who_waits_for_a_store_is_told_when_it_is_free(directory: StateDirectory) -> None:
+    waiter = asyncio.Event()
+    directory.store(P0)
+    directory.tell_when_free(P0, waiter)
+    directory.release(P1)
+    assert not waiter.is_set()
+    directory.release(P0)
+    assert waiter.is_set()
+
+
+@pytest.mark.parametrize("change", [("a", 1), (b"a", "x"), (3, 1.5), ("gone", None), (2**40, b"\0")])
+def test_a_change_is_read_as_it_was_written(change: Any) -> None:
+    assert decode_change(*encode_change(*change)) == change
+
+
+@pytest.mark.parametrize(
+    "record", [(b"", b"\x01"), (b"\xc0", None), (b"\x01", b"\x90"), (None, None), (b"\xff", b"!!")]
+)
+def test_a_record_that_is_no_change_is_refused(record: Any) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        decode_change(*record)
+
+
+def test_changelogs_have_the_names_of_kafka_streams() -> None:
+    assert changelog_topic("billing", "orders") == "billing-orders-changelog"
 
 
 @pytest.mark.parametrize(("key", "value"), [(1.5, 1), (None, 1), ("a", None), ("a", [1])])

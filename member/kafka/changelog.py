@@ -1,0 +1,207 @@
+"""Changelogs on Kafka: a producer that writes them, and a consumer of no group that reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application.changelog import (
+    ChangelogUnavailable,
+    changelog_topic,
+    decode_change,
+    encode_change,
+)
+from fencepost.member.application.port import CommitRefused
+from fencepost.member.application.store import Key, TaskStore, Value
+from fencepost.member.streams.errors import StreamsError
+from fencepost.member.streams.heartbeats import CHANGELOG_CONFIG
+
+_POLL_MS = 200
+_LOOK_S = 0.1
+_VISIBLE_S = 10.0
+"""How long brokers may take to tell of a topic that was created."""
+
+
+class KafkaChangelog:
+    """The changelogs of one client of an application.
+
+    `creates` says that nobody else creates the topics: in a streams group the brokers do.
+    """
+
+    def __init__(self, application_id: str, settings: Mapping[str, Any], *, creates: bool) -> None:
+        self._application_id = application_id
+        self._settings = settings
+        self._creates = creates
+        self._consumer: AIOKafkaConsumer | None = None
+        self._producer: AIOKafkaProducer | None = None
+        self._partitions: dict[str, int] = {}
+        """Of the changelogs that were found."""
+        self._reading = asyncio.Lock()
+        self._writing = asyncio.Lock()
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    async def restore(self, partition: TopicPartition, store: TaskStore) -> None:
+        """Bring the store of a processed partition up to the end of its changelog.
+
+        :raises ChangelogUnavailable: if that is not possible now; the store may be half restored.
+        :raises StreamsError: if it never will be.
+        """
+        async with self._reading:
+            try:
+                consumer = await self._reader()
+                await self._read(consumer, await self._find(consumer, partition), store)
+            except (KafkaError, OSError, TimeoutError) as error:
+                await self._forget_reader()
+                raise ChangelogUnavailable(str(error) or type(error).__name__) from error
+
+    async def _reader(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = AIOKafkaConsumer(
+                enable_auto_commit=False, auto_offset_reset="earliest", **self._settings
+            )
+            await _started(consumer)
+            self._consumer = consumer
+        return self._consumer
+
+    async def _forget_reader(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with contextlib.suppress(KafkaError):
+                await consumer.stop()
+
+    async def _read(self, consumer: AIOKafkaConsumer, place: KafkaPartition, store: TaskStore) -> None:
+        consumer.assign([place])  # without that nothing is known of its leader
+        begin = (await consumer.beginning_offsets([place]))[place]
+        end = (await consumer.end_offsets([place]))[place]
+        at = store.checkpoint
+        if at is None or not begin <= at <= end:
+            store.clear()
+            at = begin
+        if at < end:
+            consumer.seek(place, at)
+            while await consumer.position(place) < end:
+                for record in (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, ()):
+                    if store.is_closed:
+                        raise ChangelogUnavailable("the store was closed meanwhile")
+                    store.restore(*self._change(record))
+        store.restored(end)
+
+    def _change(self, record: Any) -> tuple[Key, Value | None]:
+        try:
+            return decode_change(record.key, record.value)
+        except ValueError as error:
+            raise StreamsError(
+                f"{record.topic}-{record.partition} has a record at {record.offset} that is no change of a"
+                f" store: {error}"
+            ) from error
+
+    async def _find(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> KafkaPartition:
+        """The changelog's partition, once brokers know it."""
+        name = changelog_topic(self._application_id, partition.topic)
+        count = self._partitions.get(name)
+        if count is None:
+            count = self._partitions[name] = await self._look_up(consumer, name, partition.topic)
+        if partition.partition >= count:
+            del self._partitions[name]
+            raise StreamsError(
+                f"{name} has {count} partitions, and none for partition {partition.partition} of"
+                f" {partition.topic}: delete it, or give it as many as {partition.topic} has"
+            )
+        return KafkaPartition(name, partition.partition)
+
+    async def _look_up(self, consumer: AIOKafkaConsumer, name: str, source: str) -> int:
+        """How many partitions a changelog has; it is created if that is ours to do."""
+        admin = AIOKafkaAdminClient(**self._settings)
+        await _started(admin, admin.close)
+        try:
+            if self._creates and name not in await consumer.topics():
+                await self._create(admin, name, source)
+            deadline = asyncio.get_running_loop().time() + _VISIBLE_S
+            while name not in await consumer.topics():
+                if asyncio.get_running_loop().time() > deadline:
+                    raise ChangelogUnavailable(f"there is no topic {name}")
+                await asyncio.sleep(_LOOK_S)
+            return len(await _partitions(admin, name))
+        finally:
+            await admin.close()
+
+    @staticmethod
+    async def _create(admin: AIOKafkaAdminClient, name: str, source: str) -> None:
+        """Create a compacted topic with as many partitions, and replicas, as another has."""
+        partitions = await _partitions(admin, source)
+        topic = NewTopic(
+            name,
+            num_partitions=len(partitions),
+            replication_factor=len(partitions[0]["replicas"]),
+            topic_configs=dict(CHANGELOG_CONFIG),
+        )
+        answer = await admin.create_topics([topic])
+        for _, code, *_ in answer.topic_errors:
+            if code and code != TopicAlreadyExistsError.errno:
+                raise for_code(code)(f"{name} can't be created")
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    async def write(self, partition: TopicPartition, changes: Mapping[Key, Value | None]) -> int:
+        """Write what has changed, in this order; answers the offset after the last change.
+
+        :raises CommitRefused: if not everything was written.
+        """
+        name = changelog_topic(self._application_id, partition.topic)
+        try:
+            producer = await self._writer()
+            sent = [
+                await producer.send(name, key=key, value=value, partition=partition.partition)
+                for key, value in (encode_change(*change) for change in changes.items())
+            ]
+            written = [await each for each in sent]
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise CommitRefused(f"{name}: {error or type(error).__name__}") from error
+        return int(written[-1].offset) + 1
+
+    async def _writer(self) -> AIOKafkaProducer:
+        async with self._writing:
+            if self._producer is None:
+                producer = AIOKafkaProducer(enable_idempotence=True, **self._settings)
+                await _started(producer)
+                self._producer = producer
+        return self._producer
+
+    async def close(self) -> None:
+        """Disconnect. Raises nothing."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(KafkaError):
+                await producer.stop()
+        await self._forget_reader()
+
+
+async def _partitions(admin: AIOKafkaAdminClient, topic: str) -> Sequence[Any]:
+    """The partitions of a topic, as brokers describe them.
+
+    :raises ChangelogUnavailable: if there is no such topic.
+    """
+    (described,) = await admin.describe_topics([topic])
+    found: Sequence[Any] = described["partitions"]
+    if not found:
+        raise ChangelogUnavailable(f"there is no topic {topic}")
+    return found
+
+
+async def _started(client: Any, close: Callable[[], Any] | None = None) -> None:
+    """Start a client of aiokafka's, which leaves its connections open if it can't be started."""
+    try:
+        await client.start()
+    except BaseException:
+        with contextlib.suppress(KafkaError):
+            await (close or client.stop)()
+        raise
