@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from fencepost.simulation.pipeline.outline import is_outline, read_outline
 from fencepost.simulation.scenarios.load import loads
 
 ROOT = Path(__file__).parents[2]
@@ -96,8 +97,13 @@ def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.F
 
 
 @pytest.mark.parametrize("example", examples("toml"), ids=name_of)
-def test_scenario_examples_load(example: Example) -> None:
-    loads(example.text, source=example.page)
+def test_toml_examples_load(example: Example, tmp_path: Path) -> None:
+    file = tmp_path / "example.toml"
+    file.write_text(example.text)
+    if is_outline(str(file)):
+        read_outline(file)
+    else:
+        loads(example.text, source=example.page)
 
 
 def sessions(example: Example) -> Iterator[tuple[str, list[str]]]:

@@ -1,0 +1,268 @@
+"""A campaign for people who write Python: run it, look at its tables as DataFrames, look into a run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import html
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
+from fencepost.simulation.pipeline.outline import (
+    SEEDS,
+    TIME_LIMIT,
+    Outline,
+    Traces,
+    Value,
+    read_outline,
+    seconds_of,
+    value_text,
+)
+from fencepost.simulation.pipeline.plan import Cell, Option, cells_of, checked_seeds
+from fencepost.simulation.pipeline.progress import progress_for
+from fencepost.simulation.pipeline.session import LOCAL, spark_session
+from fencepost.simulation.pipeline.traces import RUNS, TRACES, find_traces
+from fencepost.simulation.scenarios.load import library
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_SUMMARY = ("runs", "failed", "violating", "traced", "heartbeats")
+"""Columns of the table of runs that a notebook shows first."""
+
+
+_kept = contextlib.ExitStack()
+"""The session that was started here."""
+
+
+class Campaign:
+    """Scenarios times parameters times seeds, and what came of them.
+
+    `scenarios` are names of the library or TOML files, by default the whole library; `seeds` is how many or
+    which. Every combination of the values in `grid` runs; its keys are those of `simulate --set`, or
+    members, partitions and duration. `options` are choices that have names, each a mapping of settings. `out`
+    is the directory for runs and traces: what is finished there is not run again. Without it, the campaign's
+    files go when the object goes.
+
+    A session of Spark that runs already is used. One that is started stays, as PySpark's own do in notebooks.
+
+    :raises FencepostError: if the input is wrong.
+    """
+
+    def __init__(
+        self,
+        scenarios: str | Sequence[str] = (),
+        *,
+        seeds: int | Iterable[int] = SEEDS,
+        grid: Mapping[str, Sequence[Value]] | None = None,
+        options: Mapping[str, Mapping[str, Value]] | None = None,
+        out: str | Path | None = None,
+        master: str = LOCAL,
+        traces: Traces = "sample",
+        time_limit: str = str(TIME_LIMIT),
+    ) -> None:
+        names = [scenarios] if isinstance(scenarios, str) else list(scenarios)
+        named = {name: _texts(settings) for name, settings in (options or {}).items()}
+        places = {key: "grid:" for key in grid or {}}
+        self._begin(
+            Outline(
+                cells=cells_of(
+                    names or [entry.name for entry in library()],
+                    {key: tuple(map(value_text, values)) for key, values in (grid or {}).items()},
+                    options=[
+                        Option(name, settings, places=dict.fromkeys(settings, f"options: {name}:"))
+                        for name, settings in named.items()
+                    ],
+                    places=places,
+                ),
+                seeds=checked_seeds(range(seeds) if isinstance(seeds, int) else seeds),
+                traces=traces,
+                time_limit_s=seconds_of(time_limit, "time_limit"),
+            ),
+            out,
+            master,
+        )
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, out: str | Path | None = None, master: str = LOCAL) -> Campaign:
+        """The campaign of a TOML file.
+
+        :raises FencepostError: if something in it is wrong.
+        """
+        made = cls.__new__(cls)
+        made._begin(read_outline(path), out, master)
+        return made
+
+    def _begin(self, outline: Outline, out: str | Path | None, master: str) -> None:
+        self._outline = outline
+        self._master = master
+        self._result: CampaignResult | None = None
+        if out is None:
+            out = tempfile.mkdtemp(prefix="fencepost-campaign-")
+            weakref.finalize(self, shutil.rmtree, out, ignore_errors=True)
+        self.out = Path(out).absolute()
+        """Where runs, traces and the report are."""
+
+    def run(self, *, progress: bool = True) -> Campaign:
+        """Run what `out` does not have yet, analyse, and write the report; `progress` goes to standard error.
+
+        :raises FencepostError: if `out` can't be used, or holds something else.
+        :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
+        """
+        _session(self._master)
+        self._result = carry_out(
+            self._outline,
+            master=self._master,
+            out_dir=self.out,
+            resume=True,
+            progress=progress_for(json=not progress, lines=True),
+        )
+        return self
+
+    @property
+    def result(self) -> CampaignResult:
+        """The totals, and the failures that were made small.
+
+        :raises FencepostError: if it has not run.
+        """
+        if self._result is None:
+            raise FencepostError("this campaign has not run: call run()")
+        return self._result
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of all tables."""
+        return tuple(self.result.tables)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """A table of the analyses, with its columns also where it has no rows.
+
+        :raises FencepostError: if there is no such table, or the campaign has not run.
+        """
+        import pandas as pd
+
+        from fencepost.simulation.analyses.catalogue import TABLES
+
+        if name not in self.tables:
+            raise FencepostError(f"there is no table {name!r}; there are {', '.join(self.tables)}")
+        columns = [column.name for column in TABLES[name].columns]
+        rows = self.result.tables[name]
+        return pd.DataFrame(rows, columns=[each for each in columns if not rows or each in rows[0]])
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """A row for each run, by its id; `command` is what repeats it.
+
+        :raises FencepostError: if the campaign has not run.
+        """
+        return self._summaries().to_pandas().set_index("run_id").sort_index()
+
+    def trace(self, run_id: str) -> pd.DataFrame:
+        """What happened in a run, event by event. A run whose trace was not kept is simulated again.
+
+        :raises FencepostError: if there is no such run.
+        """
+        from pyarrow import dataset
+
+        names = self._summaries().column("run_id").to_pylist()
+        if run_id not in names:
+            raise FencepostError(f"there is no run {run_id!r}; there are {names[0]} to {names[-1]}")
+        parts = [str(path) for path in sorted((self.out / TRACES).glob("*.parquet"))]
+        if parts:
+            rows = dataset.dataset(parts, format="parquet").to_table(filter=dataset.field("run_id") == run_id)
+            if rows.num_rows:
+                return rows.sort_by("seq").to_pandas()
+        return self._again(run_id).to_pandas()
+
+    def dataframe(self, name: str) -> DataFrame:
+        """A table as a Spark DataFrame, computed anew; or `trace`: all rows of the traces that are kept.
+
+        :raises FencepostError: if there is no such table, or no trace was kept.
+        """
+        from fencepost.simulation.analyses.catalogue import ANALYSES
+        from fencepost.simulation.analyses.views import Views
+
+        if name != "trace" and name not in ANALYSES:
+            raise FencepostError(f"there is no table {name!r}; there are trace, {', '.join(ANALYSES)}")
+        spark, files = _session(self._master), find_traces(self.out)
+        trace = spark.read.parquet(*files.traces)
+        if name == "trace":
+            return trace
+        return ANALYSES[name].over(Views(trace, spark.read.parquet(*files.runs)))
+
+    @property
+    def report(self) -> Path:
+        """The page for a browser."""
+        return Path(self.result.report)
+
+    def __repr__(self) -> str:
+        size = f"{len(self._outline.cells):,} cells, {len(self._outline.seeds):,} seeds each"
+        return f"<Campaign: {size}; {self._told()}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        if self._result is None:
+            return f"<p>{html.escape(repr(self))}</p>"
+        runs = self.table("runs")
+        shown = ["scenario", "parameters", *(each for each in _SUMMARY if each in runs.columns)]
+        page = f'<a href="{html.escape(self.report.as_uri())}">Report</a>'
+        return f"<p>{html.escape(self._told())}. {page}</p>{runs[shown].to_html(index=False)}"
+
+    def _told(self) -> str:
+        if self._result is None:
+            return "not run yet"
+        done = self._result
+        return f"{done.runs:,} runs, {done.failed:,} failed, {done.violations:,} violations"
+
+    def _summaries(self) -> pa.Table:
+        from pyarrow import parquet
+
+        return parquet.read_table(Path(self.result.out) / RUNS)
+
+    def _again(self, run_id: str) -> pa.Table:
+        import pyarrow as pa
+
+        from fencepost.simulation.run import run
+        from fencepost.simulation.trace.parquet import SCHEMA, record_batch
+
+        cell, seed = self._cell(run_id)
+        batches: list[Any] = []
+
+        class Kept:
+            def write(self, rows: Any, /) -> None:
+                batches.append(record_batch(rows, run_id))
+
+        run(cell.scenario, seed, trace=Kept())
+        return pa.Table.from_batches(batches, SCHEMA)
+
+    def _cell(self, run_id: str) -> tuple[Cell, int]:
+        prefix, _, seed = run_id.rpartition("-")
+        for cell in self._outline.cells:
+            if cell.prefix == prefix:
+                return cell, int(seed)
+        raise FencepostError(f"{run_id}: is of another campaign in {self.out}")
+
+
+def _texts(settings: Mapping[str, Value]) -> dict[str, str]:
+    return {key: value_text(value) for key, value in settings.items()}
+
+
+def _session(master: str) -> SparkSession:
+    """The session that runs, or one that stays until the end of the process."""
+    with contextlib.suppress(ImportError):
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        if SparkContext._active_spark_context is not None:
+            return SparkSession.builder.getOrCreate()
+    _kept.close()
+    atexit.register(_kept.close)
+    return _kept.enter_context(spark_session(master))
