@@ -1,0 +1,189 @@
+"""A client at work over members that a test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application.engine import GlobalWork, StreamsEngine
+from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
+from fencepost.member.application.settings import check_process
+from fencepost.member.application.store import StateDirectory
+from fencepost.member.streams.client import StreamsClient
+from fencepost.member.streams.client_states import StreamClientState as S
+from fencepost.member.streams.handler import Handlers
+from fencepost.member.streams.thread_states import StreamThreadState as T
+
+
+class Played:
+    """A member: the test says what its next poll answers, raises or does."""
+
+    def __init__(self, events: ThreadEvents) -> None:
+        self.events = events
+        self.script: asyncio.Queue[Any] = asyncio.Queue()
+        self.joined = False
+        self.connected = True
+        self.committed_offsets: dict[TopicPartition, int] = {}
+        self.refuses = False
+        self.asks = False
+        self.closed = False
+        self.owned: list[TopicPartition] = []
+        self.close_gate: asyncio.Event | None = None
+
+    async def start(self) -> None: ...
+
+    async def poll(self) -> Sequence[Batch]:
+        item = await self.script.get()
+        if isinstance(item, BaseException):
+            raise item
+        if callable(item):
+            item = await item()
+        return item or ()
+
+    def is_connected(self) -> bool:
+        return self.connected
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        return self.committed_offsets.get(partition)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.refuses:
+            raise CommitRefused("fenced")
+        self.committed_offsets.update(offsets)
+
+    def ask_for_shutdown(self) -> None:
+        self.asks = True
+
+    def wake(self) -> None:
+        self.script.put_nowait(())
+
+    async def close(self) -> None:
+        if self.close_gate is not None:
+            await self.close_gate.wait()
+        if self.owned:
+            await self.events.on_revoked(self.owned)
+        self.closed = True
+
+    # -- what a test lets happen -----------------------------------------------------------------------------
+
+    def assign(self, *partitions: TopicPartition) -> None:
+        async def rebalance() -> None:
+            self.owned += partitions
+            await self.events.on_assigned(partitions)
+            self.joined = True
+
+        self.script.put_nowait(rebalance)
+
+    def revoke(self, *partitions: TopicPartition, lost: bool = False) -> None:
+        async def rebalance() -> None:
+            for partition in partitions:
+                self.owned.remove(partition)
+            await (self.events.on_lost if lost else self.events.on_revoked)(partitions)
+
+        self.script.put_nowait(rebalance)
+
+    def give(self, partition: TopicPartition, first: int, *values: Any) -> None:
+        self.script.put_nowait([Batch(partition, values, first + len(values))])
+
+
+class Time:
+    """A clock that a test moves, and tasks of the loop."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work, name=name)
+
+    async def sleep(self, seconds: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.sleepers.append((self.at + seconds, future))
+        await future
+
+    def now(self) -> float:
+        return self.at
+
+    async def advance(self, seconds: float) -> None:
+        await settle()
+        self.at += seconds
+        due = [future for at, future in self.sleepers if at <= self.at]
+        self.sleepers = [(at, future) for at, future in self.sleepers if at > self.at]
+        for future in due:
+            if not future.done():
+                future.set_result(None)
+        await settle()
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+class Rig:
+    def __init__(
+        self,
+        process: Callable[..., Any] | None = None,
+        *,
+        threads: int = 2,
+        escalates: bool = True,
+        handler: Callable[..., Any] | None = None,
+        state_dir: Any = None,
+        reader: Any = None,
+        changelog: Any = None,
+        global_process: Callable[..., Any] | None = None,
+    ) -> None:
+        self.seen: list[tuple[TopicPartition, Any]] = []
+        self.members: dict[str, Played] = {}
+        self.time = Time()
+        self.states: list[S] = []
+        self.told: list[Any] = []
+        handlers = Handlers()
+        if handler is not None:
+            handlers.add(handler)
+        global_work = None
+        if reader is not None:
+            global_work = GlobalWork(check_process(global_process or self._process), lambda: reader)
+        self.engine = StreamsEngine(
+            StreamsClient("app", threads, global_thread=reader is not None, escalates=escalates),
+            check_process(process or self._process),
+            self._make,
+            handlers=handlers,
+            directory=StateDirectory(state_dir, "group"),
+            runtime=self.time,
+            commit_interval_s=30,
+            cleanup_delay_s=600,
+            metrics_interval_s=60,
+            global_work=global_work,
+            observer=self.told.append,
+            changelog=changelog,
+        )
+        self.engine.listener = lambda new, old: self.states.append(new)
+
+    async def _process(self, partition: TopicPartition, records: Sequence[Any]) -> None:
+        for record in records:
+            if isinstance(record, BaseException):
+                raise record
+            self.seen.append((partition, record))
+
+    def _make(self, name: str, events: ThreadEvents) -> Played:
+        self.members[name] = Played(events)
+        return self.members[name]
+
+    @property
+    def state(self) -> S:
+        return self.engine.client.state
+
+    def thread(self, name: str) -> T:
+        return self.engine.client.threads[name].state
+
+    async def running(self) -> Rig:
+        await self.engine.start()
+        for number, member in enumerate(self.members.values()):
+            member.assign(TopicPartition("t", number))
+        await settle()
+        assert self.state is S.RUNNING
+        return self
