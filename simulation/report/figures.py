@@ -65,7 +65,7 @@ _MORE = (
     (
         "escalations",
         "How long an application took to shut down",
-        "From SHUTDOWN_APPLICATION's exception until the last client was in ERROR.",
+        "From the exception whose handler answered so until a client that it shuts down was in ERROR.",
     ),
     (
         "sac_gaps",
@@ -248,11 +248,15 @@ def _pattern(state: str) -> dict[str, Any]:
 def _named(rows: Table) -> dict[str, Mapping[str, Any]]:
     """Rows by their name, in order; the scenario is left out where it is the same in all of them."""
     same = len({row["scenario"] for row in rows}) == 1
-    named = {
-        tables.parameters_text(row["parameters"]) or row["scenario"] if same else tables.label(row): row
-        for row in rows
-    }
+    named = {}
+    for row in rows:
+        name = (same and tables.parameters_text(row["parameters"])) or tables.label(row)
+        named[", ".join([name, *(row[more] for more in _MORE_OF_A_NAME if row.get(more))])] = row
     return {name: named[name] for name in sorted(named, key=natural)}
+
+
+_MORE_OF_A_NAME = ("answer", "as_seen_by")
+"""Columns by which some tables tell rows of one cell apart."""
 
 
 def _ordered_states(rows: Table) -> list[str]:

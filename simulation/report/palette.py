@@ -57,17 +57,17 @@ PAGE: dict[str, Colour] = {
 }
 
 STATES: dict[str, Fill] = {
-    "idle": Fill(Colour("#ccd0d6", "#585e65")),
-    "joining": Fill(Colour("#739cd3", "#438bd8"), "rising"),
-    "moving": Fill(Colour("#f2c520", "#e9af18"), "falling"),
-    "telling": Fill(Colour("#feed84", "#eee394"), "dots"),
-    "good": Fill(Colour("#6cd094", "#5dbea0")),
-    "waiting": Fill(Colour("#d5f7e9", "#5b9088"), "dots"),
-    "stale": Fill(Colour("#f68534", "#d4711a"), "upright"),
-    "leaving": Fill(Colour("#cfaff9", "#cba8fe"), "rising"),
-    "going": Fill(Colour("#6d45af", "#722090"), "falling"),
-    "bad": Fill(Colour("#de3e4a", "#c60900"), "crossed"),
-    "fatal": Fill(Colour("#641e1e", "#6c0b23"), "upright"),
+    "idle": Fill(Colour("#cdd1d7", "#59606a")),
+    "joining": Fill(Colour("#739bd6", "#3a75c0"), "rising"),
+    "moving": Fill(Colour("#f6bd06", "#e7b62c"), "falling"),
+    "telling": Fill(Colour("#fff09d", "#eee4a4"), "dots"),
+    "good": Fill(Colour("#6dd193", "#6dbb9a")),
+    "waiting": Fill(Colour("#daf6ed", "#58908d"), "dots"),
+    "stale": Fill(Colour("#e17c38", "#dd7220"), "upright"),
+    "leaving": Fill(Colour("#d4aef8", "#b292e9"), "rising"),
+    "going": Fill(Colour("#8259ac", "#523896"), "falling"),
+    "bad": Fill(Colour("#d6332b", "#c91105"), "crossed"),
+    "fatal": Fill(Colour("#661f2d", "#431212"), "upright"),
 }
 """How the states are drawn, by what they are about."""
 
@@ -87,6 +87,8 @@ ABOUT: dict[str, str] = {
     "PREPARE_LEAVING": "leaving",
     "LEAVING": "going",
     "EMPTY": "idle",
+    "UNREVOKED_PARTITIONS": "leaving",
+    "UNRELEASED_PARTITIONS": "waiting",
     "NOT_READY": "waiting",
     "ASSIGNING": "joining",
     # applications and their threads
@@ -126,14 +128,14 @@ ABOUT: dict[str, str] = {
 OWNERS: tuple[Fill, ...] = tuple(
     Fill(Colour(light, dark))
     for light, dark in (
-        ("#648ff5", "#4a73d6"),
-        ("#e27e2e", "#d27f30"),
-        ("#a1ebbf", "#73dabe"),
-        ("#83658e", "#7b5980"),
-        ("#ebc22d", "#e0c248"),
-        ("#b94c30", "#af4222"),
-        ("#60aaa6", "#49a39c"),
-        ("#bfbafe", "#b694fd"),
+        ("#98c3ff", "#567cda"),
+        ("#e0800e", "#c57940"),
+        ("#74eabc", "#8fd5af"),
+        ("#9456a2", "#933e87"),
+        ("#ffc845", "#ecb822"),
+        ("#a1614c", "#ab3920"),
+        ("#5da69e", "#439ea3"),
+        ("#9387f0", "#b3aefa"),
     )
 )
 """Owners of partitions take these in turn, with another pattern for each turn."""
@@ -141,13 +143,13 @@ OWNERS: tuple[Fill, ...] = tuple(
 SERIES: tuple[Colour, ...] = tuple(
     Colour(light, dark)
     for light, dark in (
-        ("#3f74dc", "#5a97ff"),
-        ("#a64a3a", "#e05111"),
-        ("#2f8f76", "#a6f2c8"),
-        ("#77147a", "#c35ba4"),
-        ("#a87c00", "#f7c219"),
-        ("#771d18", "#e79296"),
-        ("#347c95", "#35c5f5"),
+        ("#4786dc", "#5a97ff"),
+        ("#935938", "#e05111"),
+        ("#499d87", "#a6f2c8"),
+        ("#67097f", "#c35ba4"),
+        ("#b57e0a", "#f7c219"),
+        ("#811117", "#e79296"),
+        ("#11708c", "#35c5f5"),
     )
 )
 """Lines of charts take these in turn, with other dashes for each turn."""

@@ -20,7 +20,7 @@ EVENTS_MAX = 100_000
 _DISPENSABLE: tuple[tuple[str, Callable[[Row], bool]], ...] = (
     (
         "steady heartbeats",
-        lambda row: row.kind == Kind.HEARTBEAT and row.detail == "keepalive" and not row.error,
+        lambda row: row.kind == Kind.HEARTBEAT and row.detail.startswith("keepalive") and not row.error,
     ),
     ("processed records", lambda row: row.kind == Kind.RECORDS),
     ("accepted commits", lambda row: row.kind == Kind.COMMIT and not row.error),

@@ -26,6 +26,8 @@ class Frame {
 
   paintFaults(c) {
     const t = this.t, { marks } = t.run.world, step = 1 / t.scale;
+    const dense = firstAfter(marks, t.until, "t") - firstAfter(marks, t.from, "t") > (t.width - t.labels) / 14;
+    if (dense) return;
     c.fillStyle = t.theme.faultLine;
     for (let i = firstAfter(marks, t.from, "t"); i < marks.length && marks[i].t < t.until;) {
       if ((marks[i].sort === "fault" || marks[i].sort === "calm") && t.shows(marks[i].i)) c.fillRect(t.x(marks[i].t), AXIS, 1, t.height);

@@ -117,7 +117,7 @@ class Scale {
       const [a, b] = [this.stops[low], this.stops[low + 1]].map((colour) => parseInt(colour.slice(i, i + 2), 16));
       return Math.round(a + (b - a) * part).toString(16).padStart(2, "0");
     }).join("");
-    return { background: mixed, color: lightness(mixed) > 0.2 ? this.ink : this.paper };
+    return { background: mixed, color: lightness(mixed) > 0.195 ? this.ink : this.paper };
   }
 
   legend(measure) {

@@ -98,7 +98,7 @@ class Painter {
       this.eachSpan(lane.states, (span, x, width) => {
         const fill = t.theme.state(span.state);
         paintBox(c, fill, x, top, width, lane.band);
-        this.paintWords(c, plainState(span.state), x, width, top + lane.band / 2, fill);
+        this.paintWords(c, plainState(span.state), x, width, top + lane.band / 2, fill, lane.marks);
       });
     }
     if (t.hidden.has("host")) return;
@@ -109,11 +109,12 @@ class Painter {
     });
   }
 
-  // Words that fit into a box, on a plain ground where the box has a pattern.
-  paintWords(c, text, x, width, y, fill) {
+  // Words that fit into a box, clear of marks, on a plain ground where the box has a pattern.
+  paintWords(c, text, x, width, y, fill, marks = []) {
     if (width < 24) return;
-    const wide = this.measured(c, text);
-    if (wide > width - 8) return;
+    const t = this.t, wide = this.measured(c, text), end = x + width;
+    for (let i = firstAfter(marks, t.time(x - 8), "t"); i < marks.length && t.x(marks[i].t) < x + wide + 12; i++) x = t.x(marks[i].t) + 6;
+    if (x + wide + 8 > end) return;
     if (fill.pattern) {
       c.fillStyle = fill.colour;
       c.fillRect(x + 2, y - 7, wide + 6, 14);
@@ -147,7 +148,7 @@ class Painter {
   }
 
   paintThin(c, list, y) {
-    if (this.t.hidden.has("sac.consumer")) return;
+    if (this.t.hidden.has("sac.consumer") || this.t.hidden.has("assignment")) return;
     this.eachSpan(list, (span, x, width) => {
       paintBox(c, this.t.theme.state(span.state), x, y, width, 5);
     });
@@ -182,7 +183,7 @@ class Painter {
       const shown = Math.max(i, firstAfter(counts, counts[i].t + 1 / t.scale, "t") - 1);
       const x = Math.max(t.labels, t.x(counts[i].t));
       const until = shown + 1 < counts.length ? t.x(counts[shown + 1].t) : t.x(t.run.end);
-      const tall = (counts[shown].n / t.run.most) * height;
+      const tall = Math.min(1, counts[shown].n / t.run.most) * height;
       c.fillRect(x, y + height - tall, Math.max(1, Math.min(t.width, until) - x), tall);
       i = shown + 1;
     }

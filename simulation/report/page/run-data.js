@@ -80,11 +80,10 @@ class Run {
     this.faults.sort((a, b) => a.from - b.from);
     this.longestFault = longest(this.faults);
     this.lanes.push(...this.ownerLanes());
-    this.most = 1;
-    for (const lane of this.lanes) {
-      lane.times = Float64Array.from(lane.rows, (i) => this.t[i]);
-      for (const { n } of lane.counts) this.most = Math.max(this.most, n);
-    }
+    for (const lane of this.lanes) lane.times = Float64Array.from(lane.rows, (i) => this.t[i]);
+    // How many partitions fill a bar: what one member has for itself at the start would leave all others flat.
+    const counts = this.lanes.flatMap((lane) => lane.counts.map(({ n }) => n)).sort((a, b) => a - b);
+    this.most = Math.max(1, 2 * (counts[Math.floor(counts.length / 2)] ?? 0));
   }
 
   makeLanes() {
@@ -228,6 +227,7 @@ const TAKEN = {
     lane.endCallback(t);
     if (run.text("detail", i) === "assigned" && !run.text("error", i)) for (const p of run.partitions(i)) lane.own(p, t);
   },
+  assignment(run, lane, i, t) { lane.enter(lane.views, run.text("to", i), t); },
   host(run, lane, i, t) { lane.host(run.text("detail", i).split(" ")[0], t); },
   coordinator(run, lane, i, t) { lane.node(run.text("detail", i).split(" ")[0], t); },
   node(run, lane, i, t) { lane.node(run.text("detail", i).split(" ")[0], t); },

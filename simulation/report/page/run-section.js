@@ -1,7 +1,7 @@
 // The part of the page that looks into one run: the timeline with its controls, tables and legend.
 
 const READING = {
-  member: "In a member's lane: its state; below it the callback that runs, the partitions it owns (each keeps its height in all lanes, pale where"
+  member: "In a member's lane: its state; below it the callback that runs, thin what the coordinator takes it for, the partitions it owns (each keeps its height in all lanes, pale where"
     + " the coordinator has removed the member and it does not know yet), its epochs, and a tick for each heartbeat.",
   consumer: "In a consumer's lane: its own state, the callback that runs, and below them, thin, what the coordinator takes it for.",
   thread: "A client's lane is above those of its threads; a cross is an exception that left a thread.",
@@ -83,7 +83,8 @@ class RunSection {
     const run = this.run, { theme } = this, items = [], lanes = run.lanes;
     const swatch = (fill, text, height = 14) => items.push(legendKey(text, (c) => paintBox(c, fill, 1, (16 - height) / 2, 20, height)));
     const all = (pick) => new Set(lanes.flatMap((lane) => pick(lane)));
-    const states = new Set([...all((lane) => lane.kind === "group" ? [] : lane.states.map((s) => s.state)), ...all((lane) => lane.kind === "group" ? lane.states.map((s) => s.state) : [])]);
+    const states = all((lane) => lane.states.map((s) => s.state));
+    for (const state of all((lane) => lane.views.map((s) => s.state))) states.add(state);
     const fills = Map.groupBy(states, (state) => theme.state(state));
     for (const [fill, same] of fills) swatch(fill, [...new Set(same.map(plainState))].join(", "));
     for (const sort of all((lane) => lane.downs.map((s) => s.sort))) {

@@ -5,7 +5,7 @@ async function start() {
   try {
     const theme = new Theme();
     for (const show of PARTS) await show(theme);
-    document.documentElement.dataset.ready = "yes";
+    document.documentElement.dataset.ready = Math.round(performance.now());
   } catch (error) {
     trouble.hidden = false;
     trouble.textContent = typeof DecompressionStream === "undefined" || !Map.groupBy

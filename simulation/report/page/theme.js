@@ -45,7 +45,7 @@ class Theme {
   fill(name, pattern) {
     const key = name + pattern;
     if (!this.fills.has(key)) {
-      const colour = this.get(name), ink = lightness(colour) > 0.26 ? this.colours.ink : this.colours.paper;
+      const colour = this.get(name), ink = lightness(colour) > 0.195 ? this.colours.ink : this.colours.paper;
       this.fills.set(key, { colour, ink, pattern: pattern === "plain" ? null : makePattern(pattern, ink) });
     }
     return this.fills.get(key);

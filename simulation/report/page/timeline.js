@@ -36,7 +36,7 @@ class Timeline {
   layout() {
     const run = this.run, shown = run.lanes.filter((lane) => this.wants(lane));
     const has = (list) => run.lanes.some((lane) => lane.kind === "member" && lane[list].length);
-    this.has = { callbacks: has("callbacks"), beats: has("beats"), owned: has("owned") };
+    this.has = { callbacks: has("callbacks"), views: has("views"), beats: has("beats"), owned: has("owned") };
     this.roll = run.partitionNumbers.size <= ROLL_MAX;
     this.pinned = shown.filter((lane) => lane.kind === "world" || lane.kind === "group");
     let y = AXIS;
@@ -77,7 +77,7 @@ class Timeline {
     at += lane.band;
     lane.callbackY = lane.viewY = lane.rollY = lane.beatY = null;
     if (lane.kind === "member" && this.has.callbacks || lane.kind === "consumer") [lane.callbackY, at] = [at + 1, at + 5];
-    if (lane.kind === "consumer") [lane.viewY, at] = [at + 1, at + 7];
+    if (lane.kind === "member" && this.has.views || lane.kind === "consumer") [lane.viewY, at] = [at + 1, at + 7];
     if (lane.kind === "member" && this.has.owned) {
       lane.rollHeight = this.roll ? Math.min(28, Math.max(8, partitions * 1.5)) : 16;
       [lane.rollY, at] = [at + 2, at + 2 + lane.rollHeight];

@@ -1,0 +1,305 @@
+"""The pages in a browser: what people see, click and type. Headless Chromium, driven by playwright."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
+from fencepost.simulation.report.render import render_campaign_report, render_run_report, render_timelines
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.trace.schema import Row
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PLAYWRIGHT = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+PATIENCE_MS = 40_000
+WIDTH = 1300
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium to look at the page"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser(pages: Path) -> Iterator[Any]:
+    """A browser, once all pages are made: where playwright is at work no other event loop runs."""
+    assert pages.is_dir()
+    with PLAYWRIGHT.sync_playwright() as playwright:
+        found = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+            timeout=2 * PATIENCE_MS,
+        )
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Any]:
+    """Opens a page; what its console says, and any error in it, fails the test."""
+    said: list[str] = []
+    context = browser.new_context(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
+    context.set_default_timeout(PATIENCE_MS)
+
+    def open_page(path: Path, fragment: str = "") -> Any:
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_selector("html[data-ready]", state="attached")
+        return page
+
+    yield open_page
+    context.close()
+    assert said == []
+
+
+class Rows:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def write(self, rows: Any, /) -> None:
+        self.rows.extend(rows)
+
+
+def a_row(seq: int, t_ms: int, actor: str, kind: str, **more: Any) -> Row:
+    given = {"state_from": "", "state_to": "", "member_epoch": -1, "group_epoch": -1, "partitions": ()}
+    given |= {"error": "", "detail": ""} | more
+    return Row(seq=seq, t_us=t_ms * 1000, world="simulated", group="g", actor=actor, kind=kind, **given)
+
+
+def small_run() -> list[Row]:
+    """Two members; the second gets a partition too early. A violation in the middle of ten seconds."""
+    held = (TopicPartition("orders", 0),)
+    return [
+        a_row(1, 0, "", "run.start", detail="small 1 2"),
+        a_row(2, 0, "member-1", "member.state", state_to="JOINING"),
+        a_row(3, 500, "b1", "group.epoch", state_to="Reconciling", group_epoch=2, detail="join"),
+        a_row(4, 1000, "member-1", "member.state", state_from="JOINING", state_to="STABLE", member_epoch=2),
+        a_row(5, 1000, "member-1", "callback.end", partitions=held, detail="assigned"),
+        a_row(6, 1200, "b1", "group.state", state_to="Stable", group_epoch=2),
+        *(a_row(10 + n, 2000 + 100 * n, "member-1", "heartbeat", member_epoch=2) for n in range(20)),
+        a_row(40, 4500, "member-2", "member.state", state_to="STABLE", member_epoch=3),
+        a_row(41, 4600, "member-2", "callback.end", partitions=held, detail="assigned"),
+        a_row(42, 5000, "", "violation", error="one-claimant", detail="two of them own orders-0"),
+        a_row(43, 7000, "member-1", "callback.begin", partitions=held, detail="lost"),
+        a_row(44, 7100, "member-1", "callback.end", partitions=held, detail="lost"),
+        a_row(45, 10_000, "", "run.end"),
+    ]
+
+
+WORLDS = {
+    "streams-failures": ("running", "rebalancing", "exception in a thread"),
+    "sac-node-failures": ("active", "waiting", "stepping down", "host down"),
+    "rolling-deploy": ("stable", "reconciling", "fault begins", "message lost"),
+}
+"""Scenarios, and some of what their legends say."""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all pages that are looked at."""
+    folder = tmp_path_factory.mktemp("pages")
+    traced = TracedRun(run_id="small-1", title="small, seed 1", rows=small_run(), command="fencepost …")
+    render_timelines([traced], folder / "small.html", title=traced.title, verdict="1 violation", fine=False)
+    for scenario in WORLDS:
+        rows = Rows()
+        result = run(load_any(scenario), 3, trace=rows)
+        render_run_report(result, rows.rows, folder / f"{scenario}.html")
+    render_campaign_report(campaign(), folder / "campaign.html")
+    return folder
+
+
+@pytest.fixture
+def small(pages: Path) -> Path:
+    return pages / "small.html"
+
+
+def middle_of_the_time(page: Any) -> tuple[float, float]:
+    """Where the violation is: half way through the time, on the lane of faults."""
+    box = page.locator("canvas.lanes").bounding_box()
+    labels = 184
+    return labels + (box["width"] - labels - 10) * 0.5 / 1.002, 28 + 3 + 8
+
+
+def test_an_event_is_found_clicked_linked_and_reached_again(opened: Any, small: Path) -> None:
+    page = opened(small)
+    detail, count = page.locator("[data-part=detail]"), page.locator("[data-part=events-count]")
+    assert page.locator("h1").inner_text() == "small, seed 1"
+    assert "violation" in page.locator("[data-part=legend]").inner_text()
+    assert "two owners" in page.locator("[data-part=legend]").inner_text()
+    x, y = middle_of_the_time(page)
+    page.locator("canvas.lanes").click(position={"x": x, "y": y})
+    expect_text(detail, "two of them own orders-0")
+    page.wait_for_url("**event=42*")
+    link = detail.get_by_role("link").get_attribute("href")
+
+    page.mouse.wheel(0, -400)
+    page.wait_for_url("**t=*")
+    expect_text(count, re.compile(r"^([1-9]|[12]\d)$"))
+    page.locator("canvas.lanes").press("0")
+    expect_text(count, "32")
+    page.locator("canvas.lanes").press("Escape")
+    page.locator("[data-part=next]").click()
+    expect_text(detail, "two of them own orders-0")
+
+    again = opened(small, link)
+    expect_text(again.locator("[data-part=detail]"), "two of them own orders-0")
+    expect_text(again.locator("tr[aria-current]"), "one-claimant")
+
+
+def test_filters_leave_what_was_asked_for(opened: Any, small: Path) -> None:
+    page = opened(small)
+    matches, listed = page.locator("[data-part=matches]"), page.locator("[data-part=events]")
+    expect_text(matches, "32 events")
+    page.get_by_label("find").fill("LOST member-1")
+    expect_text(matches, "2 of 32")
+    page.get_by_label("find").press("Enter")
+    expect_text(page.locator("[data-part=detail]"), "callback.begin")
+    page.get_by_label("find").fill("")
+    page.locator("summary", has_text="kinds").click()
+    page.get_by_label("heartbeat").uncheck()
+    expect_text(matches, "12 of 32")
+    page.wait_for_url("**without=heartbeat*")
+    page.get_by_label("lanes", exact=True).fill("member-2")
+    PLAYWRIGHT.expect(listed).not_to_contain_text("member-1", timeout=PATIENCE_MS)
+    expect_text(listed, "member-2")
+
+
+def test_keys_walk_through_lanes_and_events(opened: Any, small: Path) -> None:
+    page = opened(small)
+    canvas, detail = page.locator("canvas.lanes"), page.locator("[data-part=detail]")
+    canvas.focus()
+    for _ in range(3):
+        canvas.press("ArrowDown")
+    for _ in range(2):
+        canvas.press("n")
+    expect_text(detail, "member.state · member-1")
+    expect_text(detail, "JOINING → STABLE")
+    canvas.press("p")
+    expect_text(detail, "event 2)")
+    canvas.press("v")
+    expect_text(detail, "violation")
+
+
+def test_the_page_is_dark_where_asked_and_fits_a_narrow_window(opened: Any, small: Path) -> None:
+    page = opened(small)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(ground)
+    assert dark != light
+    switch = page.locator("[data-theme-switch]")
+    assert "light" in switch.inner_text()
+    switch.click()
+    assert page.evaluate(ground) == light
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("scenario", WORLDS)
+def test_runs_of_all_worlds_are_drawn(scenario: str, opened: Any, pages: Path) -> None:
+    page = opened(pages / f"{scenario}.html")
+    legend = page.locator("[data-part=legend]").inner_text()
+    assert [words for words in WORLDS[scenario] if words not in legend] == []
+    page.wait_for_selector("html[data-drawn]", state="attached")
+    assert page.evaluate(COLOURS_DRAWN) > 10
+
+
+COLOURS_DRAWN = """() => {
+  const canvas = document.querySelector("canvas.lanes"), found = new Set();
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  for (const pixel of new Uint32Array(data.buffer)) found.add(pixel);
+  return found.size;
+}"""
+
+
+def table_rows(name: str, **values: list[Any]) -> list[dict[str, Any]]:
+    """Rows of a table as the analyses declare it; columns without values are empty."""
+    empty = {column.name: None for column in TABLES[name].columns}
+    return [empty | dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def campaign() -> ReportInput:
+    cells: dict[str, list[Any]] = {
+        "scenario": ["deploy"] * 4,
+        "parameters": [
+            f'{{"members": "{members}", "zone": "{zone}"}}' for members in (3, 12) for zone in ("near", "far")
+        ],
+    }
+    medians = [1.0, 2.0, 3.0, 40.0]
+    spread = {
+        name: [times * value for value in medians]
+        for times, name in enumerate(("median", "p90", "p99", "max"), 1)
+    }
+    spread |= {"count": [5] * 4}
+    runs = {"runs": [10] * 4, "failed": [0] * 4, "traced": [10] * 4, "unconverged": [0] * 4}
+    tables: dict[str, Any] = {name: [] for name in TABLES}
+    tables["runs"] = table_rows("runs", **cells, **runs, violations=[0, 0, 0, 2])
+    tables["rebalances"] = table_rows("rebalances", **cells, **spread)
+    tables["downtime"] = table_rows(
+        "downtime", **cells, **spread, cause=["all"] * 4, run_seconds_mean=[10 * value for value in medians]
+    )
+    tables["two_owners"] = table_rows("two_owners", **cells, count=[0] * 4, seconds=[0.0] * 4)
+    listed = [
+        {
+            "run_id": f"deploy-{number:06d}",
+            "label": f"deploy, members={members}, zone={zone}",
+            "rebalances": 3,
+            "heartbeats": 1000,
+            "outcome": "fine" if number else "2 violations",
+            "fine": bool(number),
+            "show": f"fencepost analyze out --run deploy-{number:06d} --report F.html",
+            "again": f"fencepost simulate deploy --seed {number}",
+        }
+        for number, (members, zone) in enumerate((m, z) for m in (12, 3) for z in ("far", "near"))
+    ]
+    curve = Curve("deploy, members=3, zone=near", 5, tuple(point / 10 for point in range(101)))
+    return ReportInput(
+        title="Campaign: deploy",
+        source="out",
+        tables=tables,
+        rebalance_curves=(curve,),
+        traced_runs=40,
+        runs=tuple(
+            TracedRun(run_id=f"deploy-{number:06d}", title=f"run {number}", rows=small_run())
+            for number in range(2)
+        ),
+        all_runs=listed,
+    )
+
+
+def test_a_campaign_has_its_heat_map_charts_and_runs(opened: Any, pages: Path) -> None:
+    page = opened(pages / "campaign.html")
+    heat = page.locator("table.heat")
+    assert heat.locator("caption").inner_text() == "rebalance, median, by members and zone"
+    lines = [" ".join(line.split()) for line in heat.locator("tbody tr").all_inner_texts()]
+    assert lines == ["3 1.00 s 2.00 s", "12 3.00 s 40.00 s ▲"]
+    page.locator("#heatmap").get_by_label("show").select_option("downtime_run")
+    expect_text(heat.locator("caption"), "all partitions down, per run")
+    expect_text(heat, "6 min 40 s")
+    page.locator("#heatmap").get_by_label("across").select_option("members")
+    expect_text(heat.locator("caption"), "by zone and members")
+    heat.get_by_role("button").last.click()
+    expect_text(page.locator("#heatmap [data-part=cell]"), "violations: 2")
+    expect_text(page.locator("#all-runs [data-part=found]"), "1 of 4")
+    page.locator("#all-runs").get_by_role("button", name="deploy-000000").click()
+    expect_text(page.locator("[data-part=how]"), "fencepost analyze out --run deploy-000000")
+    assert page.locator(".js-plotly-plot").count() >= 1
+    page.locator("[data-part=chooser]").select_option("deploy-000001")
+    page.wait_for_url("**run=deploy-000001*")
+    expect_text(page.locator("#run-title"), "run 1")
+
+
+def expect_text(locator: Any, text: str | re.Pattern[str]) -> None:
+    PLAYWRIGHT.expect(locator).to_contain_text(text, timeout=PATIENCE_MS)

@@ -1,0 +1,141 @@
+"""The grid of a campaign, its charts, and the runs of traces that exist."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.pipeline.reporting import listed_runs, report_runs
+from fencepost.simulation.report.figures import charts_of
+from fencepost.simulation.report.grid import as_json, grid_of, natural
+from fencepost.simulation.report.model import Curve, ReportInput
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.trace.parquet import ParquetTrace
+
+QUANTILES = {"count": 5, "median": 1.0, "p90": 2.0, "p99": 3.0, "max": 4.0}
+
+
+def row(table: str, parameters: dict[str, str], scenario: str = "deploy", **more: Any) -> dict[str, Any]:
+    empty = {column.name: None for column in TABLES[table].columns}
+    return empty | {"scenario": scenario, "parameters": json.dumps(parameters)} | more
+
+
+def tables_of(cells: list[dict[str, str]], scenarios: tuple[str, ...] = ("deploy",)) -> dict[str, Any]:
+    found: dict[str, Any] = {name: [] for name in TABLES}
+    for scenario in scenarios:
+        for number, cell in enumerate(cells):
+            counts = {"runs": 3, "failed": 0, "violations": number, "unconverged": 0, "traced": 3}
+            found["runs"].append(row("runs", cell, scenario, **counts))
+            found["rebalances"].append(row("rebalances", cell, scenario, **QUANTILES))
+            for cause in ("crash", "all"):
+                spread = QUANTILES | {"median": 7.0 if cause == "all" else 9.0, "cause": cause}
+                found["downtime"].append(row("downtime", cell, scenario, **spread))
+    return found
+
+
+def charts(tables: dict[str, Any], **more: Any) -> dict[str, Any]:
+    data = ReportInput(title="t", source="s", tables=tables, **more)
+    return {chart.title: json.loads(chart.json) for chart in charts_of(data)}
+
+
+def test_axes_are_parameters_with_several_values() -> None:
+    cells = [
+        {"group.members": members, "duration": duration, "fixed": "1"}
+        for members in ("100", "20", "3")
+        for duration in ("90s", "10s")
+    ]
+    grid = grid_of(tables_of(cells))
+    assert grid.axes == {"group.members": ["3", "20", "100"], "duration": ["10s", "90s"]}
+    first = grid.cells[0]
+    assert first.at == {"scenario": "deploy", "group.members": "100", "duration": "90s", "fixed": "1"}
+    assert (first.values["rebalance_p99"], first.values["downtime_median"]) == (3.0, 7.0)
+    assert first.values["heartbeats"] is None
+    assert [cell.values["violations"] for cell in grid.cells] == [0, 1, 2, 3, 4, 5]
+    assert set(as_json(grid)["cells"][0]) == {"label", "at", "values"}
+
+
+def test_scenarios_are_an_axis_too() -> None:
+    assert grid_of(tables_of([{}], ("deploy", "crash"))).axes == {"scenario": ["deploy", "crash"]}
+    assert grid_of(tables_of([{}])).axes == {}
+
+
+def test_numbers_in_texts_sort_as_numbers() -> None:
+    assert sorted(("m=10, z=a", "m=9, z=b", "m=10.5", "a"), key=natural) == [
+        "a",
+        "m=9, z=b",
+        "m=10, z=a",
+        "m=10.5",
+    ]
+
+
+def test_one_parameter_gives_a_line_for_each_quantile() -> None:
+    drawn = charts(tables_of([{"members": "30"}, {"members": "4"}]))
+    lines = drawn["Rebalances by members"]["data"]
+    assert [(line["name"], line["x"]) for line in lines] == [
+        (name, ["4", "30"]) for name in ("median", "90 %", "99 %", "longest")
+    ]
+    assert drawn["Time without an owner, of a partition, by members"]["data"][0]["y"] == [7.0, 7.0]
+
+
+@pytest.mark.parametrize(("count", "mode"), [(6, "lines"), (7, "markers")])
+def test_many_distributions_get_a_line_each(count: int, mode: str) -> None:
+    cells = [{"members": str(n), "zone": str(n)} for n in range(count)]
+    curves = tuple(Curve(f"members={n}", 5, tuple(map(float, range(101)))) for n in range(count))
+    drawn = charts(tables_of(cells), rebalance_curves=curves)
+    assert drawn["How long rebalances took"]["data"][-1]["mode"] == mode
+
+
+def test_shutdowns_and_gaps_are_drawn_where_there_are_any() -> None:
+    tables = tables_of([{}])
+    assert not [title for title in charts(tables) if "shut down" in title or "active consumer" in title]
+    for name in ("escalations", "sac_gaps"):
+        tables[name] = [{"scenario": "streams", "parameters": "{}", "answer": "SHUTDOWN_CLIENT"} | QUANTILES]
+    tables["escalations"].append(tables["escalations"][0] | {"answer": "SHUTDOWN_APPLICATION"})
+    drawn = charts(tables)
+    names = ["streams, SHUTDOWN_APPLICATION", "streams, SHUTDOWN_CLIENT"]
+    assert drawn["How long an application took to shut down"]["data"][1]["y"] == names
+    assert drawn["How long an application took to shut down"]["data"][1]["x"] == [1.0, 1.0]
+    assert drawn["How long a stream had no active consumer"]["data"][4]["x"] == [4.0]
+
+
+def test_runs_are_listed_with_what_shows_them_and_trouble_first() -> None:
+    def summary(run_id: str, **more: Any) -> dict[str, Any]:
+        given = {"run_id": run_id, "scenario": "s", "parameters": "{}", "rebalances": 1, "heartbeats": 2}
+        given |= {"error": None, "violations": 0, "converged": True, "traced": True, "command": "again"}
+        return given | more
+
+    listed = listed_runs(
+        [
+            summary("a"),
+            summary("b", converged=False),
+            summary("c", violations=1, traced=False),
+            summary("d", error="Traceback\nValueError: no"),
+        ],
+        "some where",
+    )
+    assert [(each["run_id"], each["outcome"]) for each in listed] == [
+        ("b", "did not settle"),
+        ("c", "1 violation"),
+        ("d", "failed: ValueError: no"),
+        ("a", "fine"),
+    ]
+    assert listed[3]["show"] == "fencepost analyze 'some where' --run a --report a.html"
+    assert (listed[1]["show"], listed[1]["again"]) == ("", "again")
+
+
+def test_any_run_of_a_trace_has_its_page(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        with ParquetTrace(tmp_path / f"{name}.parquet", name) as trace:
+            run(load("steady"), 1, trace=trace)
+    report_runs(tmp_path, ["second", "first", "second"], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert [text.count(f'data-run-id="{name}"') for name in ("first", "second")] == [1, 1]
+    assert "<title>2 runs of" in text
+    with pytest.raises(FencepostError, match=r"no run third among its 2 traces: .*such as first, second"):
+        report_runs(tmp_path, ["third"], tmp_path / "page.html")
