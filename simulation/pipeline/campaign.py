@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,16 +104,42 @@ def carry_out(
     from fencepost.simulation.report.render import check_writable
 
     began = wall_clock()
+    shown = progress or Silent()
+    if report is not None:
+        check_writable(Path(report))
+    with ran(outline, master=master, out_dir=out_dir, resume=resume, progress=shown) as (spark, directory):
+        analysis = analyze_files(spark, directory.files(), shown)
+    target = directory.root / "report.html" if report is None else Path(report)
+    kept = keep_failures(directory, outline.cells, shown)
+    _write_report(outline.title, directory, analysis, target, wall_clock() - began)
+    totals = {
+        name: sum(row[name] for row in analysis.tables["runs"]) for name in ("runs", "failed", "violations")
+    }
+    return CampaignResult(
+        **totals,
+        wall_seconds=wall_clock() - began,
+        out=str(out_dir),
+        report=str(target if report is None else report),
+        failures=kept,
+        tables=analysis.tables,
+    )
+
+
+@contextlib.contextmanager
+def ran(
+    outline: Outline, *, master: str, out_dir: str | Path, resume: bool = False, progress: Progress
+) -> Iterator[tuple[SparkSession, CampaignDirectory]]:
+    """The session and the directory once all runs are done, for whoever analyses them.
+
+    :raises FencepostError: as `carry_out` does.
+    :raises EnvironmentLacks: as `carry_out` does.
+    """
     cells, seeds = outline.cells, outline.seeds
     if outline.time_limit_s <= 0:
         raise FencepostError(f"a run's time limit of {outline.time_limit_s:g} s: expected more than 0")
     _check_pyarrow()
-    shown = progress or Silent()
-    if report is not None:
-        check_writable(Path(report))
     directory = CampaignDirectory(Path(out_dir).absolute())
     finished = directory.prepare(cells, resume=resume)
-    target = directory.root / "report.html" if report is None else Path(report)
     tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
     with spark_session(master) as spark:
         if not is_local(spark.sparkContext.master):
@@ -129,22 +156,8 @@ def carry_out(
                 time_limit_s=outline.time_limit_s,
                 trace_violations=outline.traces != "none",
             )
-            fan_out(spark, orders, slices, shown)
-        files = directory.files()
-        analysis = analyze_files(spark, files, shown)
-    kept = keep_failures(directory, cells, shown)
-    _write_report(outline.title, directory, analysis, target, wall_clock() - began)
-    totals = {
-        name: sum(row[name] for row in analysis.tables["runs"]) for name in ("runs", "failed", "violations")
-    }
-    return CampaignResult(
-        **totals,
-        wall_seconds=wall_clock() - began,
-        out=str(out_dir),
-        report=str(target if report is None else report),
-        failures=kept,
-        tables=analysis.tables,
-    )
+            fan_out(spark, orders, slices, progress)
+        yield spark, directory
 
 
 def fan_out(spark: SparkSession, orders: Orders, partitions: int, progress: Progress) -> None:
