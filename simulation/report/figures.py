@@ -87,12 +87,13 @@ def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
 
     figure = go.Figure()
     shares = [point / 100 for point in range(101)]
-    for number, curve in enumerate(curves):
+    same = len({curve.label.partition(", ")[0] for curve in curves}) == 1
+    for number, curve in enumerate(sorted(curves, key=lambda curve: natural(curve.label))):
         figure.add_trace(
             go.Scatter(
                 x=[max(value, SHORTEST_S) for value in curve.seconds],
                 y=shares if len(curve.seconds) == len(shares) else None,
-                name=curve.label,
+                name=(same and curve.label.partition(", ")[2]) or curve.label,
                 mode="lines",
                 line={"dash": _DASHES[number % len(_DASHES)], "width": 2.25, "shape": "hv"},
                 meta={"colour": f"series-{number % len(SERIES)}"},

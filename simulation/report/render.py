@@ -5,12 +5,14 @@ from __future__ import annotations
 import html
 import os
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.report import tables
-from fencepost.simulation.report.grid import as_json, grid_of
+from fencepost.simulation.report.grid import as_json, grid_of, natural
 from fencepost.simulation.report.model import ReportInput, RunOutcome, Table, TracedRun
 from fencepost.simulation.report.page import (
     CAMPAIGN_SCRIPTS,
@@ -92,6 +94,7 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
     :raises FencepostError: if the file cannot be written.
     :raises EnvironmentLacks: if jinja2 or plotly is missing.
     """
+    data = msgspec.structs.replace(data, tables=_in_order(data.tables))
     try:
         import jinja2
         from plotly.offline import get_plotlyjs
@@ -204,6 +207,16 @@ def _sampled(data: ReportInput) -> str:
     if data.traced_runs == runs:
         return ""
     return f"Durations are those of the {data.traced_runs:,} of {runs:,} runs whose traces were kept."
+
+
+def _in_order(found: Mapping[str, Table]) -> dict[str, Table]:
+    """Tables with their cells in the order of people; those of single runs keep theirs."""
+    return {
+        name: rows
+        if rows and "run_id" in rows[0]
+        else sorted(rows, key=lambda row: natural(tables.label(row)))
+        for name, rows in found.items()
+    }
 
 
 def _columns(rows: Table) -> dict[str, list[object]]:

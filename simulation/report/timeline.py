@@ -100,7 +100,7 @@ def thin(rows: Sequence[Row], limit: int = EVENTS_MAX) -> tuple[Sequence[Row], l
     for name, dispensable in _DISPENSABLE:
         if len(rows) <= limit:
             return rows, left_out
-        kept = [row for row in rows if not dispensable(row)]
+        kept = _without(rows, dispensable, len(rows) - limit)
         if len(kept) < len(rows):
             left_out.append(f"{len(rows) - len(kept):,} {name}")
             rows = kept
@@ -108,6 +108,20 @@ def thin(rows: Sequence[Row], limit: int = EVENTS_MAX) -> tuple[Sequence[Row], l
         left_out.append(f"the last {len(rows) - limit:,} events")
         rows = rows[:limit]
     return rows, left_out
+
+
+def _without(rows: Sequence[Row], dispensable: Callable[[Row], bool], count: int) -> list[Row]:
+    """The rows without so many of the dispensable ones, taken out evenly, or without all of them."""
+    all_of_them = sum(map(dispensable, rows))
+    kept = []
+    passed = 0
+    for row in rows:
+        if dispensable(row):
+            passed += 1
+            if all_of_them <= count or passed * count // all_of_them > (passed - 1) * count // all_of_them:
+                continue
+        kept.append(row)
+    return kept
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:

@@ -237,7 +237,7 @@ class Painter {
     for (let i = first; i < lane.epochs.length && lane.epochs[i].t < t.until;) {
       const x = Math.max(t.labels, t.x(lane.epochs[i].t)), text = (i === first ? "epoch " : "") + lane.epochs[i].epoch;
       if (x > clear) {
-        c.fillRect(x, y, 1, 9);
+        if (lane.epochs[i].t >= t.from) c.fillRect(x, y, 1, 9);
         c.fillText(text, x + 3, y + 5);
         clear = x + this.measured(c, text) + 9;
       }

@@ -22,6 +22,9 @@ const NODE_KINDS = new Set(["coordinator", "node"]);
 const MEMBER_KINDS = new Set(["member.state", "client.state", "host", "callback.begin", "callback.end", "sac.consumer"]);
 const THREAD_KINDS = new Set(["thread.state", "thread.failed"]);
 
+// What members are told in the course of things gets no mark.
+const ORDINARY = new Set(["NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED"]);
+
 class Run {
   constructor(packed) {
     Object.assign(this, { id: packed.id, title: packed.title, why: packed.why, command: packed.command });
@@ -126,15 +129,15 @@ class Run {
     }
     const threads = [...thread].sort(byName);
     for (const name of alone) {
-      this.lane(name, streams.size ? "client" : "member", streams.size ? "Clients" : thread.size ? "Clients and their threads" : "Members");
+      this.lane(name, streams.size ? "client" : "member", streams.size ? "Clients" : thread.size ? "Clients and threads" : "Members");
       for (const each of threads.filter((one) => one.startsWith(name + "-"))) {
         if (this.byName.has(each)) continue;
-        const lane = this.lane(each, "thread", "Clients and their threads");
+        const lane = this.lane(each, "thread", "Clients and threads");
         lane.label = each.slice(name.length + 1);
         lane.parent = name;
       }
     }
-    for (const name of threads) if (!this.byName.has(name)) this.lane(name, "thread", "Clients and their threads");
+    for (const name of threads) if (!this.byName.has(name)) this.lane(name, "thread", "Clients and threads");
     const parents = new Map([...this.byName]);
     let number = 0;
     for (const lane of this.lanes) {
@@ -153,7 +156,7 @@ class Run {
     for (const lane of this.lanes) for (const span of lane.owned) span.number = this.partitionNumbers.get(span.partition);
     for (const lane of made) {
       const own = sections.get(lane.name) ?? sections.get(lane.name.replace(/-0$/, ""));
-      lane.section = own ?? "Partitions and their owners";
+      lane.section = own ?? "Partitions";
       if (own) [lane.label, lane.first] = ["active", true];
     }
     return made;
@@ -178,7 +181,7 @@ class Run {
     lane.rows.push(i);
     TAKEN[kind]?.(this, lane, i, this.t[i]);
     const error = this.text("error", i);
-    if ((kind === "heartbeat" || kind === "commit") && error && error !== "NONE") this.mark(lane, i, "refused");
+    if ((kind === "heartbeat" || kind === "commit") && error && !ORDINARY.has(error)) this.mark(lane, i, "refused");
     else if (kind === "callback.end" && error) this.mark(lane, i, "refused");
   }
 

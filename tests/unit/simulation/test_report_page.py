@@ -162,7 +162,7 @@ def test_the_page_of_a_campaign_is_offline_and_escapes_everything(tmp_path: Path
     assert "2 violations in 10 runs, 1 failed" in text
     assert "4 of 10 runs" in text
     assert page.unpacked("plotly").startswith("/**\n* plotly.js")
-    assert json.loads(page.scripts["figure-0"])["data"][0]["name"] == "deploy, members=3"
+    assert json.loads(page.scripts["figure-0"])["data"][0]["name"] == "members=3"
     assert json.loads(page.unpacked("run-0"))["title"] == HOSTILE
 
 
@@ -216,6 +216,16 @@ def test_long_runs_lose_what_says_least_first() -> None:
     assert [r.seq for r in kept] == [2, 5, 6]
     assert left_out == ["1 steady heartbeats", "1 processed records", "1 accepted commits"]
     assert [r.seq for r in thin(rows, 1)[0]] == [2]
+
+
+def test_no_more_is_left_out_than_must_be_and_that_evenly() -> None:
+    rows = [
+        Row(n, n, "simulated", "g", "m", "heartbeat", "", "", -1, -1, (), "", "keepalive") for n in range(100)
+    ]
+    kept, left_out = thin(rows, 75)
+    assert left_out == ["25 steady heartbeats"]
+    assert [row.seq for row in kept][:6] == [0, 1, 2, 4, 5, 6]
+    assert len(kept) == 75
 
 
 def test_durations_are_readable() -> None:
