@@ -29,6 +29,8 @@ from fencepost.member.consumer.drafts import VIEWS, Difference
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.streams.kafka4 import VIEWS as KAFKA_VIEWS
 from fencepost.member.streams.kafka4 import verdict
+from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.conform.deviations import DEVIATIONS
@@ -380,6 +382,23 @@ def conformance_rules() -> Iterator[str]:
         yield f"| {name} | {about} |"
 
 
+def analyses() -> Iterator[str]:
+    """Each table of `fencepost analyze`, with its columns."""
+    for table in TABLES.values():
+        yield f"### `{table.name}`\n\n{table.summary}\n"
+        yield "| column | holds | meaning |\n|---|---|---|"
+        for column in table.columns:
+            yield f"| `{column.name}` | {column.unit} | {column.text} |"
+        yield ""
+
+
+def measures() -> Iterator[str]:
+    """What runs are compared by."""
+    yield "| measure | in | a value is |\n|---|---|---|"
+    for measure in MEASURES.values():
+        yield f"| `{measure.name}` | {measure.unit} | {measure.text} |"
+
+
 def on_a_real_broker() -> Iterator[str]:
     """The table of what is different where the coordinator is a real broker."""
     yield "| invariant | on a real broker |"
@@ -393,6 +412,8 @@ def on_a_real_broker() -> Iterator[str]:
 PARTS: dict[str, Callable[[], str]] = {
     "on-a-real-broker": lambda: "\n".join(on_a_real_broker()) + "\n",
     "commands": lambda: "\n".join(commands()),
+    "analyses": lambda: "\n".join(analyses()),
+    "measures": lambda: "\n".join(measures()) + "\n",
     "apis": lambda: "\n".join(apis()) + "\n",
     "conformance-rules": lambda: "\n".join(conformance_rules()) + "\n",
     "deviations": lambda: "\n".join(deviations()) + "\n",

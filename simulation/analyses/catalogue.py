@@ -18,11 +18,18 @@ ANALYSES: Final[Mapping[str, Analysis]] = {
         rebalancing.HEARTBEATS,
         owning.DOWNTIME,
         owning.INITIAL_ASSIGNMENT,
+        owning.OWNERS,
         owning.TWO_OWNERS,
+        owning.MOVED_PARTITIONS,
+        owning.RECOVERIES,
+        owning.SAC_GAPS,
         states.RESIDENCY,
+        states.TRANSITIONS,
+        incidents.ESCALATIONS,
         incidents.FENCINGS,
         incidents.COMMITS_REFUSED,
         incidents.VIOLATIONS,
+        incidents.INVARIANTS,
     )
 }
 

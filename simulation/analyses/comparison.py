@@ -105,7 +105,7 @@ def samples(measured: DataFrame) -> dict[tuple[str, str], Sample]:
         cell = scenario, parameters
         run = _run_name(run_id)
         runs.setdefault(cell, set()).add(run)
-        if measure is not None:
+        if measure is not None and value is not None:
             found.setdefault(cell, {}).setdefault(measure, {}).setdefault(run, []).append(value)
     return {cell: Sample(tuple(sorted(names)), found.get(cell, {})) for cell, names in sorted(runs.items())}
 

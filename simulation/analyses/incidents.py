@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit
+from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, spread
 
 _COUNTED = (
     Column("count", Unit.COUNT, "How often it happened."),
@@ -25,6 +25,12 @@ FENCINGS: Final = Analysis(
             "answered to a heartbeat.",
         ),
         *_COUNTED,
+        Column(
+            "recovered",
+            Unit.COUNT,
+            "After how many the member of that host was STABLE again; the times that follow are until then.",
+        ),
+        *spread(Unit.SECONDS, "")[1:],
     ),
 )
 
@@ -40,6 +46,42 @@ VIOLATIONS: Final = Analysis(
     title="Violations",
     summary="Broken invariants: each of these must never happen.",
     columns=(*CELL, Column("invariant", Unit.TEXT, "The invariant's name."), *_COUNTED),
+)
+
+INVARIANTS: Final = Analysis(
+    name="invariants",
+    title="Invariants reached",
+    summary=(
+        "How often runs came to what puts an invariant to the test, and how often it was broken. Invariants "
+        "that no row tells of are not here unless they were broken."
+    ),
+    columns=(
+        *CELL,
+        Column("invariant", Unit.TEXT, "The invariant's name."),
+        Column("situations", Unit.TEXT, "What put it to the test."),
+        Column("reached", Unit.COUNT, "How often that was."),
+        Column("runs", Unit.COUNT, "In how many runs."),
+        Column("broken", Unit.COUNT, "How often it was broken."),
+        Column("runs_broken", Unit.COUNT, "In how many runs it was.", "runs that broke it"),
+    ),
+)
+
+ESCALATIONS: Final = Analysis(
+    name="escalations",
+    title="Escalations",
+    summary=(
+        "How long it took until clients of an application were in ERROR, after a handler of uncaught "
+        "exceptions had answered that they shall shut down."
+    ),
+    columns=(
+        *CELL,
+        Column("answer", Unit.TEXT, "SHUTDOWN_CLIENT, of one client, or SHUTDOWN_APPLICATION, of all."),
+        Column("requests", Unit.COUNT, "How many such answers there were that ended any client."),
+        *spread(Unit.SECONDS, "clients came into ERROR"),
+        Column("last_median", Unit.SECONDS, "Until the last client was; the median of the requests."),
+        Column("last_max", Unit.SECONDS, "Until the last client was; the longest.", "last, longest"),
+        Column("unfinished", Unit.COUNT, "How many clients were not in ERROR when the trace ended."),
+    ),
 )
 
 RUNS: Final = Analysis(

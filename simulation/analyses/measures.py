@@ -28,7 +28,13 @@ MEASURES: Final[Mapping[str, Measure]] = {
             "rebalance_heartbeats",
             "heartbeats a rebalance",
             Unit.NUMBER,
-            "Heartbeats that were answered in a rebalance.",
+            "Heartbeats answered in a rebalance.",
+        ),
+        Measure(
+            "rebalance_bytes",
+            "bytes a rebalance",
+            Unit.BYTES,
+            "Bytes of the heartbeats of a rebalance and of their answers.",
         ),
         Measure(
             "formation",
@@ -37,16 +43,28 @@ MEASURES: Final[Mapping[str, Measure]] = {
             "When all members of the start were STABLE at the group's epoch; once a run.",
         ),
         Measure(
-            "downtime",
-            "partition down",
+            "moved", "moved partitions", Unit.NUMBER, "Partitions that a rebalance moved to another host."
+        ),
+        Measure("downtime", "partition down", Unit.SECONDS, "How long a partition had no owner between two."),
+        Measure(
+            "run_downtime",
+            "all partitions down",
             Unit.SECONDS,
-            "How long a partition had no owner between two owners.",
+            "How long partitions had no owner between two, added up over a run.",
+        ),
+        Measure("run_again", "records processed again", Unit.NUMBER, "Of a run, all after handovers."),
+        Measure("run_fencings", "fencings", Unit.NUMBER, "Members that were removed or fenced, of a run."),
+        Measure(
+            "escalation",
+            "escalation",
+            Unit.SECONDS,
+            "From SHUTDOWN_APPLICATION until the last client was in ERROR, where all were.",
         ),
         Measure(
-            "downtime_run",
-            "all partitions down, per run",
+            "sac_gap",
+            "no active consumer",
             Unit.SECONDS,
-            "How long partitions had no owner between two owners, added up over a run.",
+            "How long a partition had no active consumer between two, as consumers see it.",
         ),
     )
 }

@@ -9,7 +9,7 @@ from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Un
 DOWNTIME: Final = Analysis(
     name="downtime",
     title="Partition downtime",
-    summary="How long partitions had no owner: from the moment one let go until another member may read.",
+    summary="How long partitions had no owner: from the moment one let go until another may read.",
     columns=(
         *CELL,
         Column(
@@ -19,7 +19,12 @@ DOWNTIME: Final = Analysis(
             "or assigned again; null for all of them together.",
         ),
         *spread(Unit.SECONDS, "times a partition went from one owner to the next"),
-        Column("run_seconds_mean", Unit.SECONDS, "All partitions of a run added up, on average."),
+        Column(
+            "run_seconds_mean",
+            Unit.SECONDS,
+            "All partitions of a run, on average.",
+            "all partitions, per run",
+        ),
         Column("curve", Unit.CURVE, "The whole distribution."),
     ),
 )
@@ -31,6 +36,104 @@ INITIAL_ASSIGNMENT: Final = Analysis(
     columns=(*CELL, *spread(Unit.SECONDS, "partitions got an owner")),
 )
 
+_AS_SEEN_BY = Column(
+    "as_seen_by",
+    Unit.TEXT,
+    "By whose eyes: the coordinator; the members that it has not fenced; or all members, those included that "
+    "do not know it yet.",
+    "as seen by",
+)
+
+OWNERS: Final = Analysis(
+    name="owners",
+    title="Owners over time",
+    summary=(
+        "How long partitions had no owner, one, or several, since each had its first one. The coordinator's "
+        "eyes are those of consumer groups and single active consumers."
+    ),
+    columns=(
+        *CELL,
+        _AS_SEEN_BY,
+        Column(
+            "owners",
+            Unit.COUNT,
+            "So many at a time. Two must not be, but of members that are fenced.",
+        ),
+        Column("count", Unit.COUNT, "How often that began."),
+        Column("seconds", Unit.SECONDS, "How long that was, all partitions together.", "time"),
+        Column("share", Unit.SHARE, "That time as a part of all."),
+        Column("max", Unit.SECONDS, "The longest time without a change.", "longest"),
+    ),
+)
+
+MOVED_PARTITIONS: Final = Analysis(
+    name="moved_partitions",
+    title="Moved partitions",
+    summary=(
+        "How many partitions a rebalance that ended moved from one host to another, against the least that "
+        "leaves each member with as many as it had afterwards."
+    ),
+    columns=(
+        *CELL,
+        *spread(Unit.NUMBER, "rebalances ended"),
+        Column("moved", Unit.COUNT, "Partitions that moved in all of them."),
+        Column("least", Unit.COUNT, "The least that had to."),
+        Column("excess", Unit.RATIO, "Moved by least: 1 is the best; null if none had to.", "moved by least"),
+        Column("run_moved_mean", Unit.NUMBER, "Partitions that moved in a run, on average.", "moved per run"),
+    ),
+)
+
+RECOVERIES: Final = Analysis(
+    name="recoveries",
+    title="Lag and duplicates after a handover",
+    summary=(
+        "What owners of partitions had to catch up with, and what was processed a second time, for each time "
+        "that a partition was given to a member that then processed records of it."
+    ),
+    columns=(
+        *CELL,
+        Column("cause", Unit.TEXT, "Why the owner before had let go; null for all of them together."),
+        Column("count", Unit.COUNT, "How many such handovers."),
+        Column(
+            "lag_median",
+            Unit.NUMBER,
+            "Records that waited, with those of the first batch; null if the log's end is unknown.",
+        ),
+        Column("lag_p90", Unit.NUMBER, "For 90 % of them at most so many.", "lag 90 %"),
+        Column("lag_p99", Unit.NUMBER, "For 99 % of them at most so many.", "lag 99 %"),
+        Column("lag_max", Unit.NUMBER, "The most.", "lag, most"),
+        Column(
+            "median",
+            Unit.SECONDS,
+            "Since the handover, until a batch left no more records than it had.",
+        ),
+        Column("p90", Unit.SECONDS, "90 % of those that caught up took at most so long.", "90 %"),
+        Column("p99", Unit.SECONDS, "99 % of those that caught up took at most so long.", "99 %"),
+        Column("max", Unit.SECONDS, "The longest.", "longest"),
+        Column("behind", Unit.COUNT, "How many never caught up before the next handover, or the end."),
+        Column("again", Unit.COUNT, "Records that were processed a second time, in all."),
+        Column("again_max", Unit.COUNT, "The most after one handover.", "again, most"),
+        Column(
+            "run_again_mean", Unit.NUMBER, "Of a run, on average of those with handovers.", "again per run"
+        ),
+    ),
+)
+
+SAC_GAPS: Final = Analysis(
+    name="sac_gaps",
+    title="Gaps of single active consumers",
+    summary="How long partitions had no active consumer, between one and the next.",
+    columns=(
+        *CELL,
+        _AS_SEEN_BY,
+        *spread(Unit.SECONDS, "gaps there were"),
+        Column(
+            "run_seconds_mean", Unit.SECONDS, "All gaps of a run, on average of the runs with any.", "per run"
+        ),
+        Column("unfinished", Unit.COUNT, "How many the trace cuts off; the time per run has them."),
+    ),
+)
+
 TWO_OWNERS: Final = Analysis(
     name="two_owners",
     title="Two owners at once",
@@ -38,6 +141,6 @@ TWO_OWNERS: Final = Analysis(
     columns=(
         *CELL,
         Column("count", Unit.COUNT, "How often."),
-        Column("seconds", Unit.SECONDS, "How long in all."),
+        Column("seconds", Unit.SECONDS, "How long in all.", "time"),
     ),
 )

@@ -43,12 +43,22 @@ LONGEST_REBALANCES: Final = Analysis(
 HEARTBEATS: Final = Analysis(
     name="heartbeats",
     title="Heartbeats a rebalance",
-    summary="Heartbeats that the coordinator answered while a rebalance was under way, for those that ended.",
+    summary=(
+        "Heartbeats that the coordinator answered while a rebalance was under way, for those that ended, and "
+        "the bytes of these requests and answers."
+    ),
     columns=(
         *CELL,
         Column("rebalances", Unit.COUNT, "How many rebalances ended."),
         Column("mean", Unit.NUMBER, "Heartbeats in one, on average."),
         Column("median", Unit.NUMBER, "Half of the rebalances had at most so many."),
-        Column("max", Unit.COUNT, "The most in one."),
+        Column("p90", Unit.NUMBER, "90 % of the rebalances had at most so many.", "90 %"),
+        Column("p99", Unit.NUMBER, "99 % of the rebalances had at most so many.", "99 %"),
+        Column("max", Unit.COUNT, "The most in one.", "most"),
+        Column("bytes_mean", Unit.BYTES, "Bytes in one, on average."),
+        Column("bytes_median", Unit.BYTES, "Half of the rebalances had at most so many."),
+        Column("bytes_p90", Unit.BYTES, "90 % of the rebalances had at most so many.", "bytes 90 %"),
+        Column("bytes_p99", Unit.BYTES, "99 % of the rebalances had at most so many.", "bytes 99 %"),
+        Column("bytes_max", Unit.BYTES, "The most in one.", "bytes, most"),
     ),
 )

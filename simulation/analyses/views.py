@@ -6,9 +6,11 @@ import contextlib
 import functools
 import string
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Final
+
+from fencepost.simulation.analyses import situations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +25,9 @@ TRACE: Final = (
 )
 """The columns of a trace, as Spark has them."""
 
-_CACHED: Final = frozenset({"run", "rebalance", "handover", "incident"})
+_CACHED: Final = frozenset(
+    {"run", "rebalance", "ownership", "handover", "occupancy", "incident", "escalation", "move"}
+)
 """Views that are small beside the trace and used more than once."""
 
 
@@ -51,15 +55,23 @@ class Views:
         """What the query of this name answers."""
         text = _text(f"{name}_of_summaries" if self._with_summaries and name in _OF_SUMMARIES else name)
         names = {field for _, field, _, _ in string.Formatter().parse(text) if field}
-        with _named({each: self.view(each) for each in names}) as named:
+        with _named({each: self.view(each) for each in names - _TEXTS.keys()}) as named:
             arguments = {"curve": CURVE} if ":curve" in text else None
-            return self._frames["trace"].sparkSession.sql(text.format(**named), arguments)
+            texts = {each: _TEXTS[each]() for each in names & _TEXTS.keys()}
+            return self._frames["trace"].sparkSession.sql(text.format(**named, **texts), arguments)
 
     def release(self) -> None:
         """Drop what was cached."""
         for name in _CACHED & self._frames.keys():
             self._frames[name].unpersist()
 
+
+_TEXTS: Final[Mapping[str, Callable[[], str]]] = {
+    "situation_counts": situations.counts,
+    "situation_rows": situations.stacked,
+    "situation_invariants": situations.tested,
+}
+"""What else a query may name in braces."""
 
 _OF_SUMMARIES: Final = frozenset({"run", "runs"})
 """Views that are another query where a campaign left summaries."""

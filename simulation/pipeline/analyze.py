@@ -17,6 +17,7 @@ from fencepost.simulation.analyses.incidents import RUNS
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.scale import settings_for
 from fencepost.simulation.pipeline.session import LOCAL, run_job, spark_session, told
 from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
 
@@ -80,11 +81,13 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
     :raises FencepostError: if Spark cannot read the files.
     """
     summaries = spark.read.parquet(*files.runs) if files.runs else None
-    trace = spark.read.parquet(*files.traces) if files.traces else spark.createDataFrame([], TRACE)
+    trace = spark.createDataFrame([], TRACE)
+    if files.traces:
+        trace = spark.read.schema(TRACE).parquet(*files.traces)
     wanted = [each for each in ANALYSES.values() if files.traces or each is RUNS]
     tables: Tables = {name: [] for name in TABLES}
     views = Views(trace, summaries, cached=True)
-    with progress.step("analysing", len(wanted)) as advance:
+    with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
         try:
             for each in wanted:
                 tables[each.name] = run_job(spark, each.name, functools.partial(_collect, each, views))
@@ -100,7 +103,7 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
             views.release()
     rebalance_curves = _take_curves(tables["rebalances"])
     downtime_curves = _take_curves(tables["downtime"])
-    for row in tables["downtime"]:
+    for row in (*tables["downtime"], *tables["recoveries"]):
         row["cause"] = row["cause"] or "all"
     return Analysis(tables, rebalance_curves, downtime_curves, sum(row["traced"] for row in tables["runs"]))
 

@@ -113,7 +113,7 @@ def shown(unit: Unit, row: Mapping[str, Any], name: str) -> str:
     """A value of a row for people, in a fitting unit."""
     if unit is Unit.MEASURED:
         unit = MEASURES[row["measure"]].unit
-    return _SHOWN.get(unit, _text)(row[name])
+    return _SHOWN.get(unit, _text)(row.get(name))
 
 
 def grid(table: Declared, rows: Table) -> Grid:

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+from fencepost.coordinator.consumer.states import MemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     LeaveGroupBatchRequest,
     LeaveGroupRequest,
 )
@@ -36,6 +38,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.sizes import message_sizes
 from fencepost.simulation.world.observers import (
     Observer,
     RecordsObserved,
@@ -89,7 +92,9 @@ class Chronicle(Observer):
                 self._group_epoch,
                 () if reply.assignment is None else self._named(reply.assignment),
                 "",
-                _KEEPALIVE if event.topic_partitions is None else _asks(event),
+                _KEEPALIVE
+                if event.topic_partitions is None and reply.assignment is None
+                else self._asked(event, reply),
             )
         )
 
@@ -119,8 +124,13 @@ class Chronicle(Observer):
             member_epoch=reply.member_epoch if not error else event.member_epoch,
             partitions=() if reply.assignment is None else self._named(reply.assignment),
             error=error,
-            detail=_asks(event),
+            detail=self._asked(event, reply),
         )
+
+    def _asked(self, event: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse) -> str:
+        """What a heartbeat is, and its bytes. Those of a mere keepalive follow from the names."""
+        client = self._hosts.get(event.member_id, event.member_id)
+        return f"{_asks(event)} {message_sizes(event, reply, client)}"
 
     def _records(self, host: str, event: StepEvent, outcome: Outcome, state: str, now_us: int) -> None:
         for record in outcome.records:
@@ -134,8 +144,24 @@ class Chronicle(Observer):
                 self._settle(state)
             elif isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue):
                 self._add(now_us, host, Kind.TARGET, group_epoch=value.assignment_epoch)
+            elif isinstance(record.key, r.ConsumerGroupCurrentMemberAssignmentKey):
+                self._assignment(record.key.member_id, value, now_us)
             elif value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
                 self._removed(record.key.member_id, event, outcome, now_us)
+
+    def _assignment(self, member_id: MemberId, value: Any, now_us: int) -> None:
+        held: tuple[TopicPartition, ...] = ()
+        if value is not None:
+            held = self._named(value.assigned) + self._named(value.pending_revocation)
+        self._add(
+            now_us,
+            self._hosts.get(member_id, member_id),
+            Kind.ASSIGNMENT,
+            state_to="" if value is None else MemberState.of_code(value.state).value,
+            member_epoch=-1 if value is None else value.member_epoch,
+            partitions=held,
+            detail=member_id,
+        )
 
     def _settle(self, state: str) -> None:
         if state in _SETTLED:
@@ -212,7 +238,8 @@ class Chronicle(Observer):
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """The application finished with records."""
-        span = f"{first}..{last_exclusive}"
+        end = self.world.log_ends.get(partition)
+        span = f"{first}..{last_exclusive}" if end is None else f"{first}..{last_exclusive} of {end}"
         self._add(now_us, host, Kind.RECORDS, partitions=(partition,), detail=span)
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:

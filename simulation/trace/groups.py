@@ -25,6 +25,7 @@ from fencepost.coordinator.protocol.outcome import Answer, Outcome
 from fencepost.simulation.trace.chronicle import NONE, Chronicle, cause_of
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.sizes import message_sizes
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
@@ -128,7 +129,7 @@ class GroupChronicle(Chronicle):
             member_epoch=epoch,
             partitions=partitions,
             error=error,
-            detail=_ASKS[type(event)],
+            detail=f"{_ASKS[type(event)]} {message_sizes(event, reply, actor)}",
         )
 
 

@@ -20,7 +20,8 @@ class Kind(enum.StrEnum):
     """From here on nothing disturbs the group; the liveness bound starts."""
     RUN_END = "run.end"
     HEARTBEAT = "heartbeat"
-    """The coordinator answered one, for the host `actor`; `detail`: join, full, ack, keepalive or leave.
+    """The coordinator answered one, for the host `actor`; `detail`: join, full, ack, keepalive or leave,
+    then bytes asked and answered, such as `ack 152+49`. Those of a mere keepalive follow from the names.
 
     Of the classic protocol: JoinGroup is `join`, SyncGroup `full`, with the assignment in `partitions`.
     """
@@ -44,6 +45,12 @@ class Kind(enum.StrEnum):
     """
     TARGET = "group.target"
     """A new target assignment, of a classic group its leader's; `group_epoch` is its epoch."""
+    ASSIGNMENT = "assignment"
+    """The coordinator wrote what a member of a consumer group holds; `detail` is the member's id.
+
+    `partitions` are those assigned to it and those that it must still give up, `state_to` is its state in the
+    coordinator's eyes. It is empty if the member is gone.
+    """
     MEMBER_REMOVED = "member.removed"
     """The coordinator removed a member; `detail` is left, session, rebalance or replaced.
 
@@ -54,7 +61,10 @@ class Kind(enum.StrEnum):
     COMMIT = "commit"
     """An OffsetCommit was answered; `detail` holds the offsets."""
     RECORDS = "records"
-    """The application finished processing records; `detail` holds the offset ranges."""
+    """The application finished processing records; `detail` holds the offsets, and where the log ends.
+
+    So `4..6 of 9` tells of the records 4 and 5, and that 9 would be the next one. The end may be missing.
+    """
     COORDINATOR = "coordinator"
     """A coordinator's host: load, active, resign, crash or restart in `detail`."""
     HOST = "host"

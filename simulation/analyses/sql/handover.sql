@@ -13,7 +13,7 @@ WITH births AS (
   GROUP BY run_id, actor
 ),
 followed AS (
-  SELECT run_id, topic, partition, actor, from_us, until_us,
+  SELECT run_id, topic, partition, actor, seq, from_us, until_us,
          max(named_struct('until_us', coalesce(until_us, 9223372036854775807), 'ended_by', ended_by)) OVER (
            PARTITION BY run_id, topic, partition ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
          ) AS before
@@ -32,7 +32,7 @@ born AS (
          ) AS born_us
   FROM created
 )
-SELECT run_id, scenario, parameters, topic, partition, actor, from_us,
+SELECT run_id, scenario, parameters, topic, partition, actor, seq, from_us,
        CASE WHEN before IS NOT NULL THEN coalesce(before.ended_by, 'assigned again') END AS cause,
        before IS NULL OR before.until_us < born_us AS first,
        greatest(from_us - greatest(born_us, coalesce(before.until_us, 0)), 0) AS gap_us,

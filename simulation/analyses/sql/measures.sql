@@ -1,14 +1,41 @@
 -- What comparisons are about: one row for each value of each measure, with its run. Runs without any are in it with null.
+-- What is counted once a run is counted in every run, so 0 is a value.
 SELECT run_id, scenario, parameters, measure, value
 FROM (
-  SELECT run_id, 'rebalance' AS measure, seconds AS value FROM {rebalance} WHERE settled = 'Stable'
+  SELECT run_id, explode(map(
+           'rebalance', seconds,
+           'rebalance_heartbeats', CAST(heartbeats AS DOUBLE),
+           'rebalance_bytes', CAST(bytes AS DOUBLE)
+         )) AS (measure, value)
+  FROM {rebalance} AS rebalance
+  WHERE settled = 'Stable'
   UNION ALL
-  SELECT run_id, 'rebalance_heartbeats', CAST(heartbeats AS DOUBLE) FROM {rebalance} WHERE settled = 'Stable'
+  SELECT run_id, 'formation', seconds FROM {formation} AS formation WHERE seconds IS NOT NULL
   UNION ALL
-  SELECT run_id, 'formation', seconds FROM {formation} WHERE seconds IS NOT NULL
+  SELECT run_id, 'moved', CAST(moved AS DOUBLE) FROM {move} AS move
   UNION ALL
-  SELECT run_id, 'downtime', gap_us / 1e6 FROM {handover} WHERE NOT first AND shared_us = 0
+  SELECT run_id, 'downtime', gap_us / 1e6 FROM {handover} AS handover WHERE NOT first AND shared_us = 0
   UNION ALL
-  SELECT run_id, 'downtime_run', sum(gap_us) / 1e6 FROM {handover} WHERE NOT first AND shared_us = 0 GROUP BY run_id
+  SELECT run_id, 'run_downtime', coalesce(sum(gap_us) FILTER (WHERE NOT first AND shared_us = 0), 0) / 1e6
+  FROM {run} AS run LEFT JOIN {handover} AS handover USING (run_id)
+  GROUP BY run_id
+  UNION ALL
+  SELECT run_id, 'run_again', CAST(coalesce(sum(again), 0) AS DOUBLE)
+  FROM {run} AS run LEFT JOIN {recovery} AS recovery USING (run_id)
+  GROUP BY run_id
+  UNION ALL
+  SELECT run_id, 'run_fencings', CAST(count_if(incident = 'fencing') AS DOUBLE)
+  FROM {run} AS run LEFT JOIN {incident} AS incident USING (run_id)
+  GROUP BY run_id
+  UNION ALL
+  SELECT run_id, 'escalation', (max(end_us) - min(asked_us)) / 1e6
+  FROM {escalation} AS escalation
+  WHERE answer = 'SHUTDOWN_APPLICATION'
+  GROUP BY run_id, request
+  HAVING count(*) = count(end_us)
+  UNION ALL
+  SELECT run_id, 'sac_gap', (until_us - from_us) / 1e6
+  FROM {occupancy} AS occupancy
+  WHERE sac AND owners = 0 AND NOT last AND as_seen_by = 'members'
 )
 RIGHT JOIN {run} AS run USING (run_id)

@@ -1,8 +1,17 @@
 -- View `rebalance`: one row a rebalance, from the first raise of the group epoch until the group is Stable
 -- (or Empty, or Dead) again. Further raises in between belong to it; so do the heartbeats answered meanwhile.
+-- `bytes` are those of the heartbeats and their answers, as whole frames: as the trace has them, or for a keepalive of
+-- which nothing is told and that nothing is answered, what follows from the names; ids of members have 22 characters.
+-- They are null if the trace does not know those of all.
 -- `end_us` is null where the trace ends first. Each run is sorted once, in one shuffle.
 WITH marks AS (
   SELECT run_id, `group`, seq, t_us, kind, state_to, detail,
+         CASE
+           WHEN kind <> 'heartbeat' THEN 0L
+           WHEN contains(detail, '+')
+           THEN try_cast(split_part(split_part(detail, ' ', 2), '+', 1) AS BIGINT) + try_cast(split_part(detail, '+', 2) AS BIGINT)
+           WHEN detail = 'keepalive' THEN 103L + length(actor) + length(`group`)
+         END AS bytes,
          kind IN ('group.state', 'group.epoch') AND state_to IN ('Stable', 'Empty', 'Dead') AS settles
   FROM {trace} AS trace
   WHERE kind IN ('group.epoch', 'group.state', 'heartbeat')
@@ -16,12 +25,14 @@ numbered AS (
 ),
 spans AS (
   SELECT run_id, `group`, rebalance,
+         min(seq) AS begin_seq,
          min(t_us) AS begin_us,
          min(CASE WHEN settles THEN t_us END) AS end_us,
          min_by(state_to, seq) FILTER (WHERE settles) AS settled,
          min_by(detail, seq) FILTER (WHERE kind = 'group.epoch') AS cause,
          count_if(kind = 'group.epoch') AS epochs,
-         count_if(kind = 'heartbeat') AS heartbeats
+         count_if(kind = 'heartbeat') AS heartbeats,
+         CASE WHEN count(bytes) = count(*) THEN sum(bytes) END AS bytes
   FROM numbered
   WHERE under_way OR kind = 'group.epoch'
   GROUP BY run_id, `group`, rebalance

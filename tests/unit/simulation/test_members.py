@@ -102,7 +102,7 @@ def test_a_crashed_process_comes_back_as_another_member():
     trace = Trace(fault("member-crash", "10s"))
     actor = victim(trace, "crash")
     assert [row.detail for row in trace.of("host", actor)] == ["start", "crash", "start"]
-    assert [row.detail for row in trace.of("heartbeat", actor)].count("join") == 2
+    assert [row.detail.split()[0] for row in trace.of("heartbeat", actor)].count("join") == 2
 
 
 def test_a_graceful_restart_leaves_and_a_static_one_keeps_its_partitions():
@@ -153,7 +153,7 @@ def test_every_record_is_processed_and_none_before_its_turn():
     trace = Trace(fault("member-crash", "5s"))
     next_offset: dict[object, int] = {}
     for row in trace.of("records"):
-        first, end = map(int, row.detail.split(".."))
+        first, end = map(int, row.detail.split(" of ")[0].split(".."))
         (partition,) = row.partitions
         assert first <= next_offset.get(partition, 0)  # again after a crash, never with a gap
         next_offset[partition] = max(end, next_offset.get(partition, 0))
@@ -172,7 +172,7 @@ def test_an_application_that_commits_itself_loses_nothing(commit):
     next_offset: dict[object, int] = {}
     again = 0
     for row in trace.of("records"):
-        first, end = map(int, row.detail.split(".."))
+        first, end = map(int, row.detail.split(" of ")[0].split(".."))
         (partition,) = row.partitions
         assert first <= next_offset.get(partition, 0)
         again += next_offset.get(partition, 0) - first

@@ -17,16 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation import run as run_module
 from fencepost.simulation.pipeline import hand as hand_module
 from fencepost.simulation.pipeline.hand import hand_for
 from fencepost.simulation.pipeline.parts import Parts, recover
 from fencepost.simulation.pipeline.plan import Task, cells_of
 from fencepost.simulation.pipeline.runs import Limit, Orders, TimeLimitReached, run_one
-from fencepost.simulation.pipeline.traces import find_traces
 from fencepost.simulation.run import RunResult
-from fencepost.simulation.trace.parquet import SCHEMA, ParquetTrace
+from fencepost.simulation.trace.parquet import SCHEMA
 from fencepost.simulation.trace.schema import Row
 from fencepost.simulation.world.observers import Violation
 
@@ -272,49 +270,3 @@ def test_a_violating_run_is_traced_by_running_it_again(
     row, trace = one(orders(trace_violations=kept), traced=False)
     assert (len(made), len(trace), row["traced"]) == (calls, calls - 1, kept)
     assert (row["violations"], row["invariant"], row["message"]) == (1, "one owner", "two of them")
-
-
-# -- which files are traces ---------------------------------------------------------------------------------
-
-
-def trace_file(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with ParquetTrace(path, "r") as trace:
-        trace.write([ROW])
-    return path
-
-
-def test_a_file_a_folder_and_a_campaign_are_found(tmp_path: Path) -> None:
-    single = trace_file(tmp_path / "one.parquet")
-    assert find_traces(single).traces == (str(single),)
-    nested = trace_file(tmp_path / "more/two.parquet")
-    trace_file(tmp_path / ".hidden/three.parquet")
-    assert find_traces(tmp_path).traces == (str(nested), str(single))
-    inside = trace_file(tmp_path / "camp/traces/part.parquet")
-    pq.write_table(pa.table({"run_id": ["r"]}), trace_file(tmp_path / "camp/runs/part.parquet"))
-    found = find_traces(tmp_path / "camp")
-    assert found.traces == (str(inside),)
-    assert found.runs == (str(tmp_path / "camp/runs/part.parquet"),)
-
-
-def test_what_is_no_trace_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FencepostError, match="no such file"):
-        find_traces(tmp_path / "missing")
-    with pytest.raises(
-        FencepostError, match="no trace in it; expected Parquet files with the columns run_id"
-    ):
-        find_traces(tmp_path)
-    (tmp_path / "a.parquet").write_text("text")
-    with pytest.raises(FencepostError, match=r"a\.parquet: not a readable Parquet file"):
-        find_traces(tmp_path)
-
-
-def test_missing_columns_and_wrong_types_are_named(tmp_path: Path) -> None:
-    table = pq.read_table(trace_file(tmp_path / "t.parquet"))
-    pq.write_table(table.drop(["actor", "t_us"]), tmp_path / "t.parquet")
-    with pytest.raises(FencepostError, match="the columns t_us, actor are missing"):
-        find_traces(tmp_path)
-    wrong = table.set_column(table.schema.get_field_index("t_us"), "t_us", pa.array(["soon"]))
-    pq.write_table(wrong, tmp_path / "t.parquet")
-    with pytest.raises(FencepostError, match="column t_us has type string, expected a whole number"):
-        find_traces(tmp_path)

@@ -84,7 +84,7 @@ def test_the_trace_has_what_analyses_need():
     moves = [(row.state_from, row.state_to) for row in rows if row.kind == "member.state"]
     assert moves.count(("UNSUBSCRIBED", "JOINING")) == 3
     heartbeats = [row for row in rows if row.kind == "heartbeat"]
-    assert {row.detail for row in heartbeats} == {"join", "ack", "keepalive"}
+    assert {row.detail.split()[0] for row in heartbeats} == {"join", "ack", "keepalive"}
     assert heartbeats[-1].member_epoch == heartbeats[-1].group_epoch > 1
 
 

@@ -1,30 +1,19 @@
-"""The analyses on traces whose answers are known."""
+"""Traces whose answers are known, told event by event, and all tables over them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.analyses.catalogue import ANALYSES
-from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.trace.parquet import ParquetTrace
-from fencepost.simulation.trace.schema import COLUMNS, Row
+from fencepost.simulation.trace.schema import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(400),
-    pytest.mark.usefixtures("spark"),
-    # Libraries of Spark's own warn of each other's; our code runs in the tests beside this one.
-    pytest.mark.filterwarnings("default"),
-]
 
 
 class Story:
@@ -167,140 +156,113 @@ def taking_turns() -> Story:
     def moves(t: float, host: str, before: str, after: str) -> None:
         story.add(t, "member.state", f"{host}/orders", (0,), state_from=before, state_to=after)
 
+    def counts(t: float, host: str, state: str, connection: str) -> None:
+        story.add(t, "sac.consumer", f"{host}/orders", (0,), state_to=state, detail=f"Command {connection}")
+
+    counts(1, "c1", "CONNECTED_ACTIVE", "k1@n1")
     moves(1, "c1", "ACTIVATING", "ACTIVE")
+    counts(5, "c1", "CONNECTED_DEACTIVATING", "k1@n1")
     moves(5, "c1", "ACTIVE", "STEPPING_DOWN")
     moves(6, "c1", "STEPPING_DOWN", "WAITING")
+    counts(6, "c1", "CONNECTED_WAITING", "k1@n1")
+    counts(7, "c2", "CONNECTED_ACTIVE", "k2@n1")
     moves(7, "c2", "ACTIVATING", "ACTIVE")
     story.add(10, "host", "c2", detail="crash")
+    counts(10, "c2", "DISCONNECTED_ACTIVE", "k2@n1")
+    counts(12, "c2", "FORGOTTEN_ACTIVE", "k2@n1")
+    counts(13, "c3", "CONNECTED_ACTIVE", "k3@n1")
     moves(13, "c3", "ACTIVATING", "ACTIVE")
     moves(20, "c1", "ACTIVATING", "ACTIVE")
     moves(22, "c3", "ACTIVE", "LOST")
     story.add(22, "callback.begin", "c3/orders", (0,), detail="lost")
+    counts(22, "c3", "UNREGISTERED", "k3@n1")
     story.add(30, "run.end")
     return story
 
 
-@pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+def handing_over() -> Story:
+    """A partition moves, two change places for nothing, and a fenced member goes on for a while."""
+    story = Story("e", "epsilon")
+
+    def holds(t: float, member: str, *parts: int, state: str = "STABLE") -> None:
+        story.add(t, "assignment", f"m{member}", parts, state_to=state, detail=f"id-{member}")
+
+    story.epoch(1, "join")
+    story.state(1, "Reconciling")
+    holds(1, "1", 0, 1)
+    story.add(1.5, "heartbeat", "m1", detail="join 100+50")
+    story.given(2, "m1", 0, 1)
+    story.add(2.5, "heartbeat", "m1", detail="keepalive")
+    story.state(3, "Stable")
+    story.add(4, "records", "m1", (0,), detail="0..4 of 4")
+    story.add(5, "records", "m1", (1,), detail="0..7 of 8")
+    story.epoch(10, "join")
+    story.state(10, "Reconciling")
+    holds(10, "1", 0, 1, state="UNREVOKED_PARTITIONS")
+    story.taken(11, "m1", 1)
+    holds(12, "1", 0)
+    holds(12, "2", 1)
+    story.given(13, "m2", 1)
+    story.state(13, "Stable")
+    story.add(14, "records", "m2", (1,), detail="5..9 of 20")
+    story.add(16, "records", "m2", (1,), detail="9..20 of 21")
+    story.epoch(20, "full")
+    story.state(20, "Reconciling")
+    story.taken(20, "m1", 0)
+    story.taken(20, "m2", 1)
+    holds(21, "1", 1)
+    holds(21, "2", 0)
+    story.given(21, "m1", 1)
+    story.given(21, "m2", 0)
+    story.state(22, "Stable")
+    story.epoch(25, "timeout")
+    story.state(25, "Reconciling")
+    story.add(25, "member.removed", "m2", detail="session")
+    holds(25, "2", state="")
+    holds(26, "1", 0, 1)
+    story.given(27, "m1", 0)
+    story.state(27, "Stable")
+    story.add(28, "host", "m2", detail="crash")
+    story.add(30, "member.state", "m2", state_to="STABLE")
+    story.add(40, "run.end")
+    return story
+
+
+def shutting_down() -> Story:
+    """A client goes down by itself; then the application does, but for one that does not hear."""
+    story = Story("f", "zeta")
+
+    def moves(t: float, client: str, before: str, after: str) -> None:
+        story.add(t, "client.state", client, state_from=before, state_to=after)
+
+    for client in ("c1", "c2", "c3", "c4"):
+        moves(1, client, "CREATED", "REBALANCING")
+    story.add(5, "thread.failed", "c1-StreamThread-1", detail="SHUTDOWN_CLIENT poll")
+    moves(6, "c1", "PENDING_ERROR", "ERROR")
+    moves(8, "c1", "CREATED", "REBALANCING")
+    story.add(10, "thread.failed", "c2-StreamThread-2", detail="SHUTDOWN_APPLICATION processing")
+    moves(11, "c2", "PENDING_ERROR", "ERROR")
+    story.add(12, "host", "c3", detail="crash")
+    moves(14, "c1", "PENDING_ERROR", "ERROR")
+    moves(15, "c3", "CREATED", "REBALANCING")
+    moves(17, "c3", "PENDING_ERROR", "ERROR")
+    story.add(30, "run.end")
+    return story
+
+
+STORIES = (healthy, broken, forming, taking_turns, handing_over, shutting_down)
+
+
+@pytest.fixture(scope="session")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of their traces: a.parquet to f.parquet."""
     folder = tmp_path_factory.mktemp("stories")
-    healthy().write(folder)
-    broken().write(folder)
-    forming().write(folder)
-    taking_turns().write(folder)
-    return analyze(folder)
+    for told in STORIES:
+        told().write(folder)
+    return folder
 
 
-def rows(tables: Tables, name: str, scenario: str) -> list[dict[str, Any]]:
-    return [row for row in tables[name] if row["scenario"] == scenario]
-
-
-def test_rebalances_last_until_the_group_is_stable(tables: Tables) -> None:
-    (row,) = rows(tables, "rebalances", "alpha")
-    assert (row["count"], row["unfinished"], row["median"], row["max"]) == (4, 1, 2.0, 5.0)
-    assert row["formed_median"] is None, "its trace does not say how many there were"
-    (beats,) = rows(tables, "heartbeats", "alpha")
-    assert (beats["rebalances"], beats["mean"], beats["max"]) == (4, 0.75, 2)
-    assert rows(tables, "rebalances", "beta") == []
-
-
-def test_a_group_is_formed_once_all_of_the_start_are_stable_at_its_epoch(tables: Tables) -> None:
-    (row,) = rows(tables, "rebalances", "gamma")
-    assert row["formed_median"] == 9.0
-
-
-def test_the_longest_rebalance_comes_first(tables: Tables) -> None:
-    first = tables["longest_rebalances"][0]
-    assert (first["run_id"], first["begin_s"], first["seconds"]) == ("a", 10.0, 5.0)
-    assert (first["cause"], first["epochs"], first["heartbeats"]) == ("join", 2, 2)
-
-
-def test_downtime_is_from_owner_to_owner_by_cause(tables: Tables) -> None:
-    found = {
-        row["cause"]: (row["count"], row["median"], row["max"]) for row in rows(tables, "downtime", "alpha")
-    }
-    assert found == {"all": (2, 2.0, 12.0), "revoked": (1, 2.0, 2.0), "crash": (1, 12.0, 12.0)}
-    (total,) = (row for row in rows(tables, "downtime", "alpha") if row["cause"] == "all")
-    assert total["run_seconds_mean"] == 14.0
-    fenced = {row["cause"]: row["max"] for row in rows(tables, "downtime", "beta")}
-    assert fenced == {"all": 1.0, "fenced": 1.0}
-
-
-def test_a_first_owner_is_awaited_since_the_partition_exists(tables: Tables) -> None:
-    (alpha,) = rows(tables, "initial_assignment", "alpha")
-    assert (alpha["count"], alpha["max"]) == (2, 2.5)
-    (beta,) = rows(tables, "initial_assignment", "beta")
-    assert (beta["count"], beta["median"], beta["max"]) == (2, 1.0, 4.0)
-
-
-def test_two_owners_are_counted(tables: Tables) -> None:
-    assert [(row["scenario"], row["count"], row["seconds"]) for row in tables["two_owners"]] == [
-        ("alpha", 0, 0.0),
-        ("beta", 1, 2.0),
-        ("delta", 1, 2.0),
-    ]
-
-
-def test_turns_of_single_active_consumers_are_told_as_owners_are(tables: Tables) -> None:
-    found = {row["cause"]: (row["count"], row["max"]) for row in rows(tables, "downtime", "delta")}
-    assert found == {"all": (2, 3.0), "stepped down": (1, 1.0), "crash": (1, 3.0)}
-
-
-def test_residency_adds_up(tables: Tables) -> None:
-    found = {row["state"]: (row["seconds"], row["visits"]) for row in rows(tables, "residency", "alpha")}
-    assert found == {"STABLE": (57.5, 1), "JOINING": (1.5, 1)}
-    assert sum(row["share"] for row in rows(tables, "residency", "alpha")) == pytest.approx(1)
-
-
-def test_incidents_are_counted_by_name(tables: Tables) -> None:
-    assert {row["cause"]: row["count"] for row in rows(tables, "fencings", "alpha")} == {
-        "session": 2,
-        "FENCED_MEMBER_EPOCH": 1,
-    }
-    (refused,) = tables["commits_refused"]
-    assert (refused["error"], refused["count"], refused["example"]) == ("STALE_MEMBER_EPOCH", 1, "a")
-    (violation,) = tables["violations"]
-    assert (violation["scenario"], violation["invariant"], violation["runs"]) == ("beta", "one owner", 1)
-
-
-def test_runs_without_summaries_are_counted_from_their_traces(tables: Tables) -> None:
-    assert [(row["scenario"], row["runs"], row["violations"], row["traced"]) for row in tables["runs"]] == [
-        ("alpha", 1, 0, 1),
-        ("beta", 1, 1, 1),
-        ("delta", 1, 0, 1),
-        ("gamma", 1, 0, 1),
-    ]
-
-
-def test_a_single_file_is_enough(spark: SparkSession, tmp_path: Path) -> None:
-    broken().write(tmp_path)
-    report = tmp_path / "report.html"
-    found = analyze(tmp_path / "b.parquet", report=report)
-    assert [row["scenario"] for row in found["runs"]] == ["beta"]
-    page = report.read_text()
-    assert "one owner" in page
-    assert 'id="run-0"' in page
-
-
-def test_an_error_on_the_way_is_told_and_not_a_stack(spark: SparkSession, tmp_path: Path) -> None:
-    healthy().write(tmp_path)
-    path = tmp_path / "a.parquet"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
-    with pytest.raises(FencepostError) as raised:
-        analyze(path)
-    assert "\n" not in str(raised.value)
-
-
-def test_what_comes_out_is_what_is_declared(spark: SparkSession) -> None:
-    trace = spark.createDataFrame([], TRACE)
-    assert trace.columns == list(COLUMNS)
-    for name, analysis in ANALYSES.items():
-        found = [(field.name, field.dataType.simpleString()) for field in analysis(trace).schema]
-        assert found == [(field.name, field.dataType.simpleString()) for field in analysis.schema], name
-
-
-def test_every_column_is_told_in_a_sentence() -> None:
-    for analysis in ANALYSES.values():
-        assert analysis.summary.endswith("."), analysis.name
-        for column in analysis.columns:
-            assert column.text.endswith("."), (analysis.name, column.name)
+@pytest.fixture(scope="session")
+def tables(spark: SparkSession, stories: Path) -> Tables:
+    """With the page of the report beside the traces."""
+    return analyze(stories, report=stories / "report.html")

@@ -1,0 +1,157 @@
+"""What a run must come to for its checkers to have something to judge, as far as a trace tells it.
+
+A checker that never meets its situation is no proof. Not every invariant has one here: some situations leave
+no row of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Situation(msgspec.Struct, frozen=True):
+    """Something that rows of a trace show, and the invariants that it puts to the test."""
+
+    name: str
+    where: str
+    """Which rows, as SQL has it."""
+    invariants: tuple[str, ...]
+
+
+SITUATIONS: Final = (
+    Situation(
+        "epoch raised",
+        "kind = 'group.epoch'",
+        ("epochs-monotone", "epochs-ordered", "metadata-hash", "journal-batches", "journal-replay"),
+    ),
+    Situation(
+        "target made",
+        "kind = 'group.target'",
+        ("target-exclusive", "target-covers", "target-balanced", "target-sticky"),
+    ),
+    Situation(
+        "assignment written",
+        "kind = 'assignment'",
+        ("one-owner", "owners-map", "assigned-in-target", "assignment-epochs", "timers-armed"),
+    ),
+    Situation(
+        "member must let go",
+        "kind = 'assignment' AND state_to = 'UNREVOKED_PARTITIONS'",
+        ("revocation-state", "revocation-frozen", "revocation-bounded"),
+    ),
+    Situation(
+        "member must wait",
+        "kind = 'assignment' AND state_to = 'UNRELEASED_PARTITIONS'",
+        ("unreleased-waits", "granted-after-release"),
+    ),
+    Situation(
+        "member owns its target",
+        "kind = 'assignment' AND state_to = 'STABLE'",
+        ("stable-owns-target",),
+    ),
+    Situation(
+        "heartbeat answered",
+        "kind = 'heartbeat'",
+        ("heartbeat-answers", "reply-equals-state", "epoch-as-answered", "one-in-flight"),
+    ),
+    Situation(
+        "heartbeat refused",
+        "kind = 'heartbeat' AND error <> ''",
+        ("failed-changes-nothing", "request-fields"),
+    ),
+    Situation(
+        "member joined",
+        "kind = 'heartbeat' AND startswith(detail, 'join')",
+        ("assignment-present", "request-fields"),
+    ),
+    Situation(
+        "member said what it owns", "kind = 'heartbeat' AND startswith(detail, 'ack')", ("owned-honest",)
+    ),
+    Situation("member removed", "kind = 'member.removed'", ("gone-members", "bounded-memory")),
+    Situation(
+        "static member came back", "kind = 'member.removed' AND detail = 'replaced'", ("static-bijection",)
+    ),
+    Situation("group emptied", "kind = 'group.state' AND state_to = 'Empty'", ("empty-group",)),
+    Situation("group settled", "kind = 'group.state' AND state_to = 'Stable'", ("progress", "quiet")),
+    Situation(
+        "coordinator took over",
+        "kind = 'coordinator' AND detail = 'active'",
+        ("journal-replay", "offsets-kept"),
+    ),
+    Situation("member moved", "kind = 'member.state'", ("transitions",)),
+    Situation("callback ran", "kind = 'callback.begin'", ("callbacks-balanced", "heartbeats-go-on")),
+    Situation(
+        "partitions let go",
+        "kind = 'callback.begin' AND detail IN ('revoked', 'lost')",
+        ("one-claimant", "commit-before-release"),
+    ),
+    Situation("records processed", "kind = 'records'", ("records-while-owned", "at-least-once")),
+    Situation(
+        "commit accepted", "kind = 'commit' AND error = ''", ("commit-while-owned", "commit-within-processed")
+    ),
+    Situation("commit refused", "kind = 'commit' AND error <> ''", ("commit-fenced",)),
+    Situation(
+        "classic members joined",
+        "kind = 'group.state' AND state_to = 'PreparingRebalance'",
+        ("classic-generations", "classic-joins", "classic-answers"),
+    ),
+    Situation(
+        "classic leader assigned",
+        "kind = 'group.state' AND state_from = 'CompletingRebalance' AND state_to = 'Stable'",
+        ("classic-assignment", "classic-record"),
+    ),
+    Situation(
+        "consumer activated",
+        "kind = 'sac.consumer' AND state_to = 'CONNECTED_ACTIVE'",
+        ("sac-one-active", "sac-exclusive", "sac-settled"),
+    ),
+    Situation("node left", "kind = 'node' AND detail = 'left'", ("sac-stale-node",)),
+    Situation(
+        "client moved",
+        "kind = 'client.state'",
+        ("streams-transitions", "streams-derived", "streams-listener"),
+    ),
+    Situation(
+        "client in ERROR",
+        "kind = 'client.state' AND state_to = 'ERROR'",
+        ("streams-terminal", "streams-error-cause", "streams-closed"),
+    ),
+    Situation("thread died", "kind = 'thread.state' AND state_to = 'DEAD'", ("streams-dead-left",)),
+    Situation(
+        "thread reconnected", "kind = 'thread.state' AND state_from = 'DISCONNECTED'", ("streams-reconnects",)
+    ),
+    Situation("thread failed", "kind = 'thread.failed'", ("streams-live-threads",)),
+    Situation(
+        "client told to shut down",
+        "kind = 'thread.failed' AND startswith(detail, 'SHUTDOWN_CLIENT')",
+        ("streams-error-due",),
+    ),
+    Situation(
+        "application told to shut down",
+        "kind = 'thread.failed' AND startswith(detail, 'SHUTDOWN_APPLICATION')",
+        ("streams-shutdown-reaches", "streams-shutdown-cause"),
+    ),
+    Situation(
+        "clients ran",
+        "kind = 'client.state' AND state_to = 'RUNNING'",
+        ("streams-settles", "streams-at-least-once"),
+    ),
+)
+
+
+def counts() -> str:
+    """SQL: how often each situation is in the rows of a group, as columns c0, c1, …"""
+    return ", ".join(f"count_if({each.where}) AS c{number}" for number, each in enumerate(SITUATIONS))
+
+
+def stacked() -> str:
+    """SQL: those columns as rows of the situation's name and its count."""
+    parts = ", ".join(f"'{each.name}', c{number}" for number, each in enumerate(SITUATIONS))
+    return f"stack({len(SITUATIONS)}, {parts})"
+
+
+def tested() -> str:
+    """SQL: rows of situations, each with one invariant that it puts to the test."""
+    return ", ".join(f"('{each.name}', '{name}')" for each in SITUATIONS for name in each.invariants)

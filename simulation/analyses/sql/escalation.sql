@@ -1,0 +1,56 @@
+-- View `escalation`: one row for each life of a client of an application that a failed thread was to end: from the answer
+-- of the handler (`asked_us`; `request` is the row that told of it) until the client is in ERROR. A client that starts
+-- while the application goes down counts from its start. `end_us` is null where the trace ends first; lives that end
+-- otherwise, by a crash or a close, are left out.
+WITH marks AS (
+  SELECT run_id, seq, t_us,
+         CASE WHEN kind = 'thread.failed' THEN regexp_extract(actor, '^(.*)-[A-Za-z]*StreamThread', 1) ELSE actor END AS client,
+         CASE
+           WHEN kind = 'thread.failed' AND startswith(detail, 'SHUTDOWN_APPLICATION') THEN 'asked'
+           WHEN kind = 'thread.failed' AND startswith(detail, 'SHUTDOWN_CLIENT') THEN 'failed'
+           WHEN kind = 'client.state' AND state_from = 'CREATED' THEN 'begins'
+           WHEN kind = 'client.state' AND state_to IN ('ERROR', 'NOT_RUNNING') THEN state_to
+           WHEN kind = 'host' AND detail = 'crash' THEN 'crash'
+         END AS what
+  FROM {trace} AS trace
+  WHERE kind IN ('client.state', 'thread.failed', 'host')
+),
+requests AS (
+  SELECT run_id, sort_array(collect_list(named_struct('seq', seq, 't_us', t_us))) AS requests
+  FROM marks
+  WHERE what = 'asked'
+  GROUP BY run_id
+),
+lives AS (
+  SELECT run_id, client, seq AS begin_seq, t_us AS begin_us, what,
+         last_value(CASE WHEN what IN ('ERROR', 'NOT_RUNNING', 'crash', 'begins')
+                          THEN named_struct('what', what, 'seq', seq, 't_us', t_us) END, true) OVER later AS end,
+         last_value(CASE WHEN what = 'failed' THEN named_struct('seq', seq, 't_us', t_us) END, true) OVER later AS failed
+  FROM marks
+  WHERE what IS NOT NULL
+  WINDOW later AS (PARTITION BY run_id, client ORDER BY seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+),
+judged AS (
+  SELECT lives.*, end.what AS ended_by,
+         CASE WHEN failed.seq < coalesce(end.seq, 9223372036854775807) THEN failed END AS own,
+         get(filter(requests, r -> r.seq > begin_seq AND r.seq < coalesce(end.seq, 9223372036854775807)), 0) AS within,
+         try_element_at(filter(requests, r -> r.seq < begin_seq), -1) AS earlier
+  FROM lives LEFT JOIN requests USING (run_id)
+  WHERE what = 'begins'
+),
+caused AS (
+  SELECT *,
+         CASE
+           WHEN within IS NOT NULL AND (own IS NULL OR within.seq < own.seq) THEN 'SHUTDOWN_APPLICATION'
+           WHEN own IS NOT NULL THEN 'SHUTDOWN_CLIENT'
+           WHEN ended_by = 'ERROR' AND earlier IS NOT NULL THEN 'SHUTDOWN_APPLICATION'
+         END AS answer
+  FROM judged
+  WHERE coalesce(ended_by, 'ERROR') = 'ERROR'
+)
+SELECT run_id, scenario, parameters, client, answer,
+       CASE WHEN answer = 'SHUTDOWN_CLIENT' THEN own ELSE coalesce(within, earlier) END.seq AS request,
+       CASE WHEN answer = 'SHUTDOWN_CLIENT' THEN own.t_us ELSE greatest(coalesce(within, earlier).t_us, begin_us) END AS asked_us,
+       end.t_us AS end_us
+FROM caused JOIN {run} AS run USING (run_id)
+WHERE answer IS NOT NULL

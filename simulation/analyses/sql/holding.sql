@@ -1,0 +1,17 @@
+-- View `holding`: one row for each time the coordinator counts a partition as a member's: assigned to it, or still to be
+-- given up by it. `until_us` is null where it lasts to the end of the trace. A single active consumer (`sac`) has its
+-- stream while it is active, or may be, and its connection is not given up.
+WITH told AS (
+  SELECT run_id, t_us, partitions, kind = 'sac.consumer' AS sac,
+         kind = 'assignment'
+           OR state_to IN ('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECTED_ACTIVE') AS holds,
+         lead(t_us) OVER (
+           PARTITION BY run_id, CASE WHEN kind = 'assignment' THEN detail ELSE concat(actor, split_part(detail, ' ', 2)) END
+           ORDER BY seq
+         ) AS until_us
+  FROM {trace} AS trace
+  WHERE kind IN ('assignment', 'sac.consumer')
+)
+SELECT run_id, held.topic, held.partition, sac, t_us AS from_us, until_us
+FROM told LATERAL VIEW explode(partitions) AS held
+WHERE holds

@@ -1,0 +1,18 @@
+-- What new owners of partitions had to catch up with, and to do again, by the reason why the owner before had let go.
+SELECT scenario, parameters, cause, count,
+       lag_at[0] AS lag_median, lag_at[1] AS lag_p90, lag_at[2] AS lag_p99, lag_at[3] AS lag_max,
+       at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max, behind,
+       again, again_max, run_again_mean
+FROM (
+  SELECT scenario, parameters, cause,
+         count(*) AS count,
+         percentile_approx(CAST(lag AS DOUBLE), array(0.5, 0.9, 0.99, 1.0), 10000) AS lag_at,
+         percentile_approx(caught_up_us / 1e6, array(0.5, 0.9, 0.99, 1.0), 10000) AS at,
+         count(lag) - count(caught_up_us) AS behind,
+         sum(again) AS again,
+         max(again) AS again_max,
+         sum(again) / count(DISTINCT run_id) AS run_again_mean
+  FROM {recovery} AS recovery
+  GROUP BY GROUPING SETS ((scenario, parameters), (scenario, parameters, cause))
+)
+ORDER BY scenario, parameters, cause NULLS FIRST

@@ -1,0 +1,15 @@
+-- How long partitions had no active consumer, between two that had it, where single active consumers take turns.
+SELECT scenario, parameters, as_seen_by, count,
+       at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max,
+       run_seconds_mean, unfinished
+FROM (
+  SELECT scenario, parameters, as_seen_by,
+         count_if(NOT last) AS count,
+         percentile_approx(seconds, array(0.5, 0.9, 0.99, 1.0), 10000) FILTER (WHERE NOT last) AS at,
+         sum(seconds) / count(DISTINCT run_id) AS run_seconds_mean,
+         count_if(last) AS unfinished
+  FROM (SELECT *, (until_us - from_us) / 1e6 AS seconds FROM {occupancy} AS occupancy)
+  WHERE sac AND owners = 0 AND as_seen_by <> 'all members'
+  GROUP BY scenario, parameters, as_seen_by
+)
+ORDER BY scenario, parameters, as_seen_by

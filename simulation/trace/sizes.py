@@ -1,0 +1,156 @@
+"""How many bytes the messages of a membership take on the wire, counted and not encoded.
+
+Whole frames with their length, of the newest versions: ConsumerGroupHeartbeat 1, JoinGroup 9, SyncGroup 5,
+Heartbeat 4 and LeaveGroup 5. All of them are flexible (KIP-482): lengths are variable, and each header and
+structure ends with its tags, of which there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+)
+from fencepost.coordinator.protocol.ids import Partitions
+
+_REQUEST_HEADER: Final = 15
+"""Length, API key, version, correlation id, length of the client id, tags."""
+_RESPONSE_HEADER: Final = 9
+"""Length, correlation id, tags."""
+_TAGS: Final = 1
+_NULL: Final = 1
+_UUID: Final = 16
+_THROTTLE_AND_ERROR: Final = 6
+
+
+def message_sizes(request: Any, reply: Any, client: str) -> str:
+    """Bytes of a request and of its answer, as a trace has them: `152+49`. `client` is the client id.
+
+    :raises KeyError: if one of them is none of the messages above.
+    """
+    asked = _REQUEST_HEADER + len(client) + _BODIES[type(request)](request) + _TAGS
+    answered = _RESPONSE_HEADER + _THROTTLE_AND_ERROR + _BODIES[type(reply)](reply) + _TAGS
+    return f"{asked}+{answered}"
+
+
+def _heartbeat(request: ConsumerGroupHeartbeatRequest) -> int:
+    names = request.subscribed_topic_names
+    epoch_and_timeout = 8
+    return (
+        _text(request.group_id)
+        + _text(request.member_id)
+        + _text(request.instance_id)
+        + _text(request.rack_id)
+        + epoch_and_timeout
+        + (_NULL if names is None else _length(len(names)) + sum(map(_text, names)))
+        + _text(request.subscribed_topic_regex)
+        + _text(request.server_assignor)
+        + (_NULL if request.topic_partitions is None else _topics(request.topic_partitions))
+    )
+
+
+def _heartbeat_answer(reply: ConsumerGroupHeartbeatResponse) -> int:
+    epoch_and_interval = 8
+    # An assignment is a structure that may be null: a byte says whether it is there, and its tags end it.
+    assignment = 1 + (0 if reply.assignment is None else _topics(reply.assignment) + _TAGS)
+    return epoch_and_interval + _text(reply.error_message) + _text(reply.member_id) + assignment
+
+
+def _topics(partitions: Partitions) -> int:
+    return _length(len(partitions)) + sum(
+        _UUID + _length(len(numbers)) + 4 * len(numbers) + _TAGS for numbers in partitions.values()
+    )
+
+
+def _join(request: JoinGroupRequest) -> int:
+    two_timeouts = 8
+    protocols = sum(_text(each.name) + _data(each.metadata) + _TAGS for each in request.protocols)
+    reason = _NULL
+    texts = request.group_id, request.member_id, request.instance_id, request.protocol_type
+    return two_timeouts + sum(map(_text, texts)) + _length(len(request.protocols)) + protocols + reason
+
+
+def _join_answer(reply: JoinGroupResponse) -> int:
+    generation_and_skip = 5
+    members = sum(
+        _text(each.member_id) + _text(each.instance_id) + _data(each.metadata) + _TAGS
+        for each in reply.members
+    )
+    texts = reply.protocol_type, reply.protocol_name, reply.leader, reply.member_id
+    return generation_and_skip + sum(map(_text, texts)) + _length(len(reply.members)) + members
+
+
+def _sync(request: SyncGroupRequest) -> int:
+    generation = 4
+    assignments = sum(_text(to) + _data(given) + _TAGS for to, given in request.assignments.items())
+    texts = (
+        request.group_id,
+        request.member_id,
+        request.instance_id,
+        request.protocol_type,
+        request.protocol_name,
+    )
+    return generation + sum(map(_text, texts)) + _length(len(request.assignments)) + assignments
+
+
+def _sync_answer(reply: SyncGroupResponse) -> int:
+    return _text(reply.protocol_type) + _text(reply.protocol_name) + _data(reply.assignment)
+
+
+def _classic_heartbeat(request: HeartbeatRequest) -> int:
+    generation = 4
+    return generation + sum(map(_text, (request.group_id, request.member_id, request.instance_id)))
+
+
+def _leave(request: LeaveGroupRequest) -> int:
+    reason = _NULL
+    member = _text(request.member_id) + _text(request.instance_id) + reason + _TAGS
+    return _text(request.group_id) + _length(1) + member
+
+
+def _leave_answer(reply: LeaveGroupResponse) -> int:
+    error = 2
+    return _length(1) + _text(reply.member_id) + _text(reply.instance_id) + error + _TAGS
+
+
+_BODIES: Final[dict[type, Callable[[Any], int]]] = {
+    ConsumerGroupHeartbeatRequest: _heartbeat,
+    ConsumerGroupHeartbeatResponse: _heartbeat_answer,
+    JoinGroupRequest: _join,
+    JoinGroupResponse: _join_answer,
+    SyncGroupRequest: _sync,
+    SyncGroupResponse: _sync_answer,
+    HeartbeatRequest: _classic_heartbeat,
+    HeartbeatResponse: lambda _: 0,
+    LeaveGroupRequest: _leave,
+    LeaveGroupResponse: _leave_answer,
+}
+
+
+def _text(text: str | None) -> int:
+    if text is None:
+        return _NULL
+    size = len(text) if text.isascii() else len(text.encode())
+    return _length(size) + size
+
+
+def _data(data: bytes) -> int:
+    return _length(len(data)) + len(data)
+
+
+def _length(count: int) -> int:
+    """Bytes of a length: one more than it, as a variable-length number."""
+    return ((count + 1).bit_length() + 6) // 7

@@ -1,0 +1,149 @@
+"""The analyses on traces whose answers are known: rebalances, owners, states, incidents; what is declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
+from fencepost.simulation.analyses.incidents import RUNS
+from fencepost.simulation.analyses.measures import VALUES
+from fencepost.simulation.analyses.situations import SITUATIONS
+from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.pipeline.analyze import Tables, analyze
+from fencepost.simulation.trace.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("spark"),
+    # Libraries of Spark's own warn of each other's; our code runs in the tests beside this one.
+    pytest.mark.filterwarnings("default"),
+]
+
+
+def rows(tables: Tables, name: str, scenario: str) -> list[dict[str, Any]]:
+    return [row for row in tables[name] if row["scenario"] == scenario]
+
+
+def test_rebalances_last_until_the_group_is_stable(tables: Tables) -> None:
+    (row,) = rows(tables, "rebalances", "alpha")
+    assert (row["count"], row["unfinished"], row["median"], row["max"]) == (4, 1, 2.0, 5.0)
+    assert row["formed_median"] is None, "its trace does not say how many there were"
+    (beats,) = rows(tables, "heartbeats", "alpha")
+    assert (beats["rebalances"], beats["mean"], beats["max"]) == (4, 0.75, 2)
+    assert rows(tables, "rebalances", "beta") == []
+
+
+def test_a_group_is_formed_once_all_of_the_start_are_stable_at_its_epoch(tables: Tables) -> None:
+    (row,) = rows(tables, "rebalances", "gamma")
+    assert row["formed_median"] == 9.0
+
+
+def test_the_longest_rebalance_comes_first(tables: Tables) -> None:
+    first = tables["longest_rebalances"][0]
+    assert (first["run_id"], first["begin_s"], first["seconds"]) == ("a", 10.0, 5.0)
+    assert (first["cause"], first["epochs"], first["heartbeats"]) == ("join", 2, 2)
+
+
+def test_downtime_is_from_owner_to_owner_by_cause(tables: Tables) -> None:
+    found = {
+        row["cause"]: (row["count"], row["median"], row["max"]) for row in rows(tables, "downtime", "alpha")
+    }
+    assert found == {"all": (2, 2.0, 12.0), "revoked": (1, 2.0, 2.0), "crash": (1, 12.0, 12.0)}
+    (total,) = (row for row in rows(tables, "downtime", "alpha") if row["cause"] == "all")
+    assert total["run_seconds_mean"] == 14.0
+    fenced = {row["cause"]: row["max"] for row in rows(tables, "downtime", "beta")}
+    assert fenced == {"all": 1.0, "fenced": 1.0}
+
+
+def test_a_first_owner_is_awaited_since_the_partition_exists(tables: Tables) -> None:
+    (alpha,) = rows(tables, "initial_assignment", "alpha")
+    assert (alpha["count"], alpha["max"]) == (2, 2.5)
+    (beta,) = rows(tables, "initial_assignment", "beta")
+    assert (beta["count"], beta["median"], beta["max"]) == (2, 1.0, 4.0)
+
+
+def test_two_owners_are_counted(tables: Tables) -> None:
+    assert [(row["scenario"], row["count"], row["seconds"]) for row in tables["two_owners"]] == [
+        ("alpha", 0, 0.0),
+        ("beta", 1, 2.0),
+        ("delta", 1, 2.0),
+        ("epsilon", 0, 0.0),
+    ]
+
+
+def test_turns_of_single_active_consumers_are_told_as_owners_are(tables: Tables) -> None:
+    found = {row["cause"]: (row["count"], row["max"]) for row in rows(tables, "downtime", "delta")}
+    assert found == {"all": (2, 3.0), "stepped down": (1, 1.0), "crash": (1, 3.0)}
+
+
+def test_residency_adds_up(tables: Tables) -> None:
+    found = {row["state"]: (row["seconds"], row["visits"]) for row in rows(tables, "residency", "alpha")}
+    assert found == {"STABLE": (57.5, 1), "JOINING": (1.5, 1)}
+    assert sum(row["share"] for row in rows(tables, "residency", "alpha")) == pytest.approx(1)
+
+
+def test_incidents_are_counted_by_name(tables: Tables) -> None:
+    assert {row["cause"]: row["count"] for row in rows(tables, "fencings", "alpha")} == {
+        "session": 2,
+        "FENCED_MEMBER_EPOCH": 1,
+    }
+    (refused,) = tables["commits_refused"]
+    assert (refused["error"], refused["count"], refused["example"]) == ("STALE_MEMBER_EPOCH", 1, "a")
+    (violation,) = tables["violations"]
+    assert (violation["scenario"], violation["invariant"], violation["runs"]) == ("beta", "one owner", 1)
+
+
+def test_runs_without_summaries_are_counted_from_their_traces(tables: Tables) -> None:
+    assert [(row["scenario"], row["runs"], row["violations"], row["traced"]) for row in tables["runs"]] == [
+        ("alpha", 1, 0, 1),
+        ("beta", 1, 1, 1),
+        ("delta", 1, 0, 1),
+        ("epsilon", 1, 0, 1),
+        ("gamma", 1, 0, 1),
+        ("zeta", 1, 0, 1),
+    ]
+
+
+def test_the_report_shows_a_run_that_broke_an_invariant(tables: Tables, stories: Path) -> None:
+    page = (stories / "report.html").read_text()
+    assert "one owner" in page
+    assert 'id="run-0"' in page
+
+
+def test_an_error_on_the_way_is_told_and_not_a_stack(stories: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    whole = (stories / "a.parquet").read_bytes()
+    path.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    with pytest.raises(FencepostError) as raised:
+        analyze(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_comes_out_is_what_is_declared(spark: SparkSession) -> None:
+    trace = spark.createDataFrame([], TRACE)
+    assert trace.columns == list(COLUMNS)
+    views = Views(trace)
+    for name, analysis in {**ANALYSES, "measures": VALUES}.items():
+        found = [(field.name, field.dataType.simpleString()) for field in analysis.over(views).schema]
+        assert found == [(field.name, field.dataType.simpleString()) for field in analysis.schema], name
+    assert RUNS(trace).columns == RUNS.schema.names
+
+
+def test_situations_put_invariants_to_the_test_that_there_are() -> None:
+    assert {name for each in SITUATIONS for name in each.invariants} <= INVARIANTS.keys()
+
+
+def test_every_column_is_told_in_a_sentence() -> None:
+    for analysis in TABLES.values():
+        assert analysis.summary.endswith("."), analysis.name
+        for column in analysis.columns:
+            assert column.text.endswith("."), (analysis.name, column.name)
