@@ -17,7 +17,7 @@ CRASH = Path(__file__).parents[2] / "benchmarks" / "crash.py"
 @pytest.mark.timeout(280)
 def test_what_was_acknowledged_survives_any_kill_and_members_go_on():
     done = subprocess.run(
-        [sys.executable, str(CRASH), "--cycles", "20", "--seed", "3", "--json"],
+        [sys.executable, str(CRASH), "--cycles", "10", "--seed", "3", "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -25,7 +25,7 @@ def test_what_was_acknowledged_survives_any_kill_and_members_go_on():
     )
     assert done.returncode == 0, done.stderr[-2_000:]
     found = json.loads(done.stdout)
-    assert found["commits"] >= 20
-    assert found["records"] >= 100
+    assert found["commits"] >= 10
+    assert found["records"] >= 50
     gone = ("lost_offsets", "lost_records", "duplicates", "epochs_that_went_back", "rebalances")
     assert {name: found[name] for name in gone} == dict.fromkeys(gone, 0)

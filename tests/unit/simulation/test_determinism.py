@@ -11,7 +11,7 @@ import pytest
 from fencepost.simulation.scenarios.load import LIBRARY
 
 NAMES = sorted(path.stem for path in LIBRARY.glob("*.toml"))
-SEEDS = 8
+SEEDS = 4
 
 _DIGESTS = """
 import sys

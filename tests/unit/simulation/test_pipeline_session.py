@@ -19,11 +19,12 @@ def test_what_is_no_master_is_told_what_would_be_one(master: str) -> None:
 
 
 def test_a_master_that_is_away_is_told_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    master = f"spark://127.0.0.1:{port},127.0.0.1:{port}"
-    with pytest.raises(EnvironmentLacks, match="no Spark master can be reached"):
-        session._check_reachable(master)  # a session of other tests would be taken as it is
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody listens, and nobody else gets the port
+        port = silent.getsockname()[1]
+        master = f"spark://127.0.0.1:{port},127.0.0.1:{port}"
+        with pytest.raises(EnvironmentLacks, match="no Spark master can be reached"):
+            session._check_reachable(master)  # a session of other tests would be taken as it is
 
 
 def test_an_interrupt_waits_for_its_release() -> None:
