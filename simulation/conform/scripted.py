@@ -20,6 +20,7 @@ from fencepost.simulation.conform.schedule import (
     Wait,
 )
 from fencepost.simulation.conform.scripts import confirm, join
+from fencepost.simulation.conform.scripts_streams import full as full_streams
 from fencepost.simulation.conform.scripts_streams import streams
 
 SHORT_MS = 1_000
@@ -63,7 +64,10 @@ def scripted(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
         ending: list[Step] = [Describe(), List()]
         yield Schedule(name=name, topics=TOPICS, steps=(*steps, *ending))
     if _STREAMS in config.group_coordinator_rebalance_protocols:
-        for name, steps in streams().items():
+        made = streams()
+        if config.group_streams_max_size <= _FULL_AT_MOST:
+            made["streams: a full group"] = full_streams(config.group_streams_max_size)
+        for name, steps in made.items():
             yield Schedule(name=name, topics=TOPICS, steps=(*steps, DescribeStreams(), List()))
 
 

@@ -48,6 +48,22 @@ def streams() -> dict[str, list[Step]]:
     }
 
 
+def full(size: int) -> list[Step]:
+    """A group takes no more members than the broker allows; who is in it may join again."""
+    members = [f"M{number:02}" for number in range(size)]
+    return [
+        *(join(member) for member in members),
+        join("Z"),
+        StreamsBeat(member="Z", epoch=5),
+        *confirm(members[0]),
+        join(members[0]),
+        DescribeStreams(),
+        StreamsBeat(member=members[-1], epoch=-1),
+        join("Z"),
+        *confirm("Z"),
+    ]
+
+
 def _life() -> list[Step]:
     return [
         join("A", "count", tags={"zone": "a"}, endpoint="here"),

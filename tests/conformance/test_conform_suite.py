@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.server.broker import Broker
-from fencepost.simulation.conform import own, scripts
+from fencepost.simulation.conform import own, scripts, scripts_streams
 from fencepost.simulation.conform.broker import Judge
 from fencepost.simulation.conform.schedule import Beat, Describe, Schedule, Wait
 from fencepost.simulation.conform.suite import Report, Suite
@@ -32,6 +32,7 @@ CONFIG = GroupCoordinatorConfig(
     group_streams_min_heartbeat_interval_ms=50,
     group_streams_assignment_interval_ms=0,
     group_streams_initial_rebalance_delay_ms=0,
+    group_streams_max_size=5,
 )
 TOPICS = {"x": 4, "y": 3}
 
@@ -102,6 +103,12 @@ async def test_scripts_agree_with_ourselves(broker: Broker) -> None:
     passed = {rule for rule, verdict in verdicts(report).items() if verdict == "pass"}
     assert {"check.group_full", "static.unreleased", "commit.simple_group", "remove.several"} <= passed
     assert {"regex.resolution", "reconcile.confirmed", "assignor.range.equal"} <= passed
+
+
+async def test_a_full_streams_group_agrees_with_ourselves(broker: Broker) -> None:
+    report = await compare(broker, schedule(*scripts_streams.full(5)))
+    assert report.differences == []
+    assert verdicts(report)["streams.group.full"] == "pass"
 
 
 async def test_a_session_ends_on_both_sides(broker: Broker) -> None:
