@@ -6,40 +6,37 @@ time of their record; what is no row has in `skipped` why, and nothing else.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.analyses.views import TRACE
-from fencepost.simulation.live.group_log import TOPIC, WORLD, GroupLog, LogRecord
-from fencepost.simulation.trace.brokers import ask_topics
-from fencepost.simulation.trace.documents import NO_DOCUMENT, TracedRow, decode, encode
+from fencepost.simulation.trace.documents import NO_DOCUMENT, TracedRow, decode
 from fencepost.simulation.trace.parquet import SCHEMA, record_batch
 from fencepost.simulation.trace.schema import Row
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.state import GroupState
 
+GROUP_LOG: Final = "__consumer_offsets"
+"""The topic that is no trace, but Kafka's own."""
 AT: Final = pa.field("at", pa.timestamp("us", "UTC"))
 SKIPPED: Final = pa.field("skipped", pa.string())
 UNREADABLE: Final = "no record of a group that is known here"
 
 _BLANK: Final = Row(0, 0, "", "", "", "", "", "", -1, -1, (), "", "")
-_ASKED_AGAIN_S: Final = 5.0
 
 
 def rows_of(source: DataFrame, servers: str, topic: str) -> DataFrame:
     """The rows in records of a streaming source: columns of a trace, then `at` and `skipped`."""
-    documents = _told_by_groups(source, servers) if topic == TOPIC else source
-    decoded = functools.partial(_decoded, UNREADABLE if topic == TOPIC else NO_DOCUMENT)
+    documents, otherwise = source, NO_DOCUMENT
+    if topic == GROUP_LOG:
+        from fencepost.simulation.live.log_documents import told_by_groups  # workers need not know of it
+
+        documents, otherwise = told_by_groups(source, servers), UNREADABLE
+    decoded = functools.partial(_decoded, otherwise)
     return documents.select("value", "timestamp").mapInArrow(
         decoded, f"{TRACE}, at timestamp, skipped string"
     )
@@ -58,79 +55,3 @@ def _decoded(otherwise: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 def _or(found: TracedRow | str, otherwise: str) -> TracedRow | str:
     return otherwise if found == NO_DOCUMENT else found
-
-
-# -- the group log -----------------------------------------------------------------------------------------
-
-
-def _told_by_groups(source: DataFrame, servers: str) -> DataFrame:
-    """What each group's records tell, as documents; what is known of a group is Spark's to keep."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.streaming.state import GroupStateTimeout
-
-    told = _GroupTelling(servers)
-    # A key is two bytes of its type, two of the length of the group's id, and that id.
-    group = f.expr("substring(key, 5, cast(conv(hex(substring(key, 3, 2)), 16, 10) AS int))")
-    return (
-        source.withColumn("group_id", f.coalesce(group, f.lit(b"")))
-        .groupBy("group_id")
-        .applyInPandasWithState(
-            told, "value binary, timestamp timestamp", "kept binary", "append", GroupStateTimeout.NoTimeout
-        )
-    )
-
-
-class _GroupTelling:
-    """Tells the records of one group that came with a batch, in the order of the log."""
-
-    def __init__(self, servers: str) -> None:
-        self._servers = servers
-
-    def __call__(
-        self, key: tuple[bytes], parts: Iterator[pd.DataFrame], state: GroupState
-    ) -> Iterator[pd.DataFrame]:
-        import pandas as pd
-
-        records = pd.concat(list(parts)).sort_values("offset")
-        group_id = bytes(key[0]).decode(errors="replace")
-        log = GroupLog(group_id, _names(self._servers).of, bytes(state.get[0]) if state.exists else None)
-        columns = (records[name] for name in ("timestamp", "key", "value"))
-        rows = log.take(
-            LogRecord(moment.value // 1_000_000, _bytes(key), _bytes(value))
-            for moment, key, value in zip(*columns, strict=True)
-        )
-        state.update((log.keep(),))
-        moments = [pd.Timestamp(log.began_ms * 1_000 + row.t_us, unit="us") for row in rows]
-        yield pd.DataFrame(
-            {
-                "value": [encode(f"{WORLD}/{group_id}", row) for row in rows] + [b""] * log.unreadable,
-                "timestamp": moments + [records["timestamp"].iloc[0]] * log.unreadable,
-            }
-        )
-
-
-def _bytes(value: bytes | None) -> bytes | None:
-    """Columns of pandas have bytearrays, or nan where there is nothing."""
-    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
-
-
-class _Names:
-    """Topics' names by id, asked of the cluster again when one is not known, but not all the time."""
-
-    def __init__(self, servers: str) -> None:
-        self._servers = servers
-        self._known: dict[TopicId, str] = {}
-        self._asked_s = -_ASKED_AGAIN_S
-
-    def of(self, topic_id: TopicId) -> str:
-        """The name; the id itself where the topic is gone."""
-        if topic_id not in self._known and time.monotonic() - self._asked_s >= _ASKED_AGAIN_S:
-            with contextlib.suppress(FencepostError):  # rows without names are better than none
-                topics = ask_topics(self._servers, "--kafka").topics
-                self._known.update({known.topic_id: name for name, known in topics.items() if known.topic_id})
-            self._asked_s = time.monotonic()
-        return self._known.get(topic_id, topic_id)
-
-
-_names = functools.cache(_Names)
-"""One for a worker's process."""

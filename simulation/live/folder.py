@@ -77,6 +77,17 @@ class LiveFolder:
         """Where Spark keeps how far it came."""
         return self.path / "checkpoint"
 
+    def offsets(self) -> dict[int, int]:
+        """Up to where each partition is read, and what was read is written; empty before the first batch."""
+        commits = (self.checkpoint / "commits").glob("*")
+        numbers = [int(file.name) for file in commits if file.name.isdecimal()]
+        if not numbers:
+            return {}
+        # The last line is the source's: {"TOPIC": {"PARTITION": OFFSET}}.
+        written = (self.checkpoint / "offsets" / str(max(numbers))).read_bytes().splitlines()[-1]
+        (of_topic,) = msgspec.json.decode(written, type=dict[str, dict[int, int]]).values()
+        return of_topic
+
     @property
     def files(self) -> list[Path]:
         """The files of rows that are there, in the order of their batches."""

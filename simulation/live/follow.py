@@ -21,7 +21,7 @@ from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.live.documents import AT, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
-from fencepost.simulation.live.source import Reader, choose_reader
+from fencepost.simulation.live.source import MOST_RECORDS, Reader, choose_reader
 from fencepost.simulation.live.windows import LATENESS, Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress
@@ -209,7 +209,7 @@ class _Session:
             )
             try:
                 while intake.isActive or (intake := self._again(intake, until)).isActive:
-                    if self._is_idle(intake, until) or stop.wait(_LOOK_S):
+                    if self._is_idle(until) or stop.wait(_LOOK_S):
                         break
                     self._look()
                     tell(self._snapshot())
@@ -231,12 +231,18 @@ class _Session:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=_TRIGGER).start()
 
-    def _is_idle(self, intake: StreamingQuery, until: Until) -> bool:
+    def _is_idle(self, until: Until) -> bool:
         if until.idle_s is None or time.monotonic() - self._intake.heard_s < until.idle_s:
             return False
-        # The first look at the topic may take longer than that, and so may a batch.
-        status = intake.status
-        return bool(intake.lastProgress) and not status["isDataAvailable"] and not self._intake.stopping
+        # It may not have looked at the topic for a while.
+        from fencepost.simulation.live.reader import TopicReader
+
+        topic = TopicReader(self._following.kafka, self._following.topic, MOST_RECORDS)
+        ends, read = topic.bounds(first=False), self._folder.offsets() or topic.bounds(first=True)
+        if all(read.get(number, 0) >= end for number, end in ends.items()):
+            return True
+        self._intake.heard_s = time.monotonic()
+        return False
 
     def _end(self, intake: StreamingQuery) -> None:
         """Let a batch that is under way come to its end."""

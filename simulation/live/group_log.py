@@ -28,7 +28,6 @@ from fencepost.coordinator.protocol.streams import TaskIds
 from fencepost.simulation.trace.group_runs import start_row
 from fencepost.simulation.trace.schema import Kind, Row
 
-TOPIC: Final = "__consumer_offsets"
 WORLD: Final = "kafka"
 
 Names = Callable[[TopicId], str]

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -26,7 +26,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.trace.brokers import require_topic
 
 FORMAT: Final = "fencepost-kafka"
 COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -79,7 +78,7 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's name
         """Where each partition begins."""
-        return self._told(self._bounds(first=True))
+        return self._told(self.bounds(first=True))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         """So that a long topic is read in batches that fit into memory."""
@@ -87,7 +86,7 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802  # Spark's name
         """The end of each partition, or as far as the limit allows."""
-        ends = self._bounds(first=False) if self._target is None else self._target
+        ends = self.bounds(first=False) if self._target is None else self._target
         begun = _by_partition(start, self._topic)
         left = {number: end - begun.get(number, 0) for number, end in ends.items()}
         waiting = sum(max(each, 0) for each in left.values())
@@ -109,7 +108,7 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """From now on only what is there already counts."""
-        self._target = self._bounds(first=False)
+        self._target = self.bounds(first=False)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """A part for each partition that has something new."""
@@ -129,13 +128,16 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _told(self, offsets: Mapping[int, int]) -> Offsets:
         return {self._topic: {str(number): offset for number, offset in sorted(offsets.items())}}
 
-    def _bounds(self, *, first: bool) -> dict[int, int]:
+    def bounds(self, *, first: bool) -> dict[int, int]:
+        """Where each partition begins, or where it ends, by its number. Brokers may be away for a while.
+
+        :raises EnvironmentLacks: if they are for longer.
+        """
         until = time.monotonic() + AWAY_SECONDS
         while True:
             try:
-                known = require_topic(self._servers, self._topic, "--kafka")
-                return asyncio.run(_bounds(self._servers, self._topic, range(known.partitions), first=first))
-            except (EnvironmentLacks, OSError) as error:
+                return asyncio.run(_bounds(self._servers, self._topic, first=first))
+            except OSError as error:
                 if time.monotonic() > until:
                     raise EnvironmentLacks(
                         f"no Kafka broker answers at {self._servers} for {AWAY_SECONDS:.0f} s"
@@ -147,16 +149,19 @@ def _by_partition(offsets: Offsets, topic: str) -> dict[int, int]:
     return {int(number): offset for number, offset in offsets.get(topic, {}).items()}
 
 
-async def _bounds(servers: str, topic: str, numbers: Iterable[int], *, first: bool) -> dict[int, int]:
-    """The first offsets of partitions, or their ends.
+async def _bounds(servers: str, topic: str, *, first: bool) -> dict[int, int]:
+    """The first offsets of a topic's partitions, or their ends.
 
     :raises OSError: if no broker tells.
     """
-    partitions = [TopicPartition(topic, number) for number in numbers]
     async with _consumer(servers) as consumer:
         try:
             ask = consumer.beginning_offsets if first else consumer.end_offsets
-            return {each.partition: offset for each, offset in (await ask(partitions)).items()}
+            known = await ask([TopicPartition(topic, 0)])
+            # Once it was asked for a topic, it knows how many partitions there are.
+            others = (consumer.partitions_for_topic(topic) or set()) - {0}
+            known |= await ask([TopicPartition(topic, number) for number in sorted(others)]) if others else {}
+            return {each.partition: offset for each, offset in known.items()}
         except KafkaError as error:
             raise OSError(str(error)) from error
 

@@ -8,8 +8,10 @@ from collections import defaultdict
 import aiokafka
 import pytest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from fencepost.simulation.live.group_log import TOPIC, GroupLog, LogRecord
+from fencepost.simulation.live.documents import GROUP_LOG
+from fencepost.simulation.live.group_log import GroupLog, LogRecord
 from fencepost.simulation.live.reader import TopicPart, TopicReader
 from fencepost.simulation.trace.brokers import ask_topics
 from fencepost.simulation.trace.schema import Kind, Row
@@ -21,8 +23,9 @@ DEADLINE_S = 60
 
 def trace_of(servers, group):
     """The rows of a group, from the log as Spark reads it by our source."""
-    reader = TopicReader(servers, TOPIC, 1_000_000)
-    begin, end = reader.initialOffset(), reader._told(reader._bounds(first=False))
+    reader = TopicReader(servers, GROUP_LOG, 1_000_000)
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ReadAllAvailable())
     by_id = {known.topic_id: name for name, known in ask_topics(servers, "--kafka").topics.items()}
     log = GroupLog(group, by_id.__getitem__)
     rows = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -50,6 +51,19 @@ def test_a_batch_that_is_written_again_replaces_what_it_left(tmp_path: Path) -> 
         assert rows == [{"run_id": "a", "seq": 1}, {"run_id": "a", "seq": 2}, {"run_id": "b", "seq": 1}]
     with LiveFolder(tmp_path / "out", TRACES) as folder:
         assert folder.counts().rows == 4
+
+
+def test_how_far_it_came_is_what_spark_has_committed(tmp_path: Path) -> None:
+    with LiveFolder(tmp_path, TRACES) as folder:
+        assert folder.offsets() == {}
+        for kind in ("offsets", "commits"):
+            (folder.checkpoint / kind).mkdir(parents=True)
+        for number, end in ((9, 5), (10, 6), (11, 7)):
+            line = json.dumps({"traces": {"0": end, "1": 0}})
+            (folder.checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{line}")
+        for name in ("9", "10", ".10.crc"):
+            (folder.checkpoint / "commits" / name).touch()
+        assert folder.offsets() == {0: 6, 1: 0}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +163,7 @@ class Bounded(TopicReader):
         super().__init__("127.0.0.1:9092", "t", 100)
         self.ends = {int(number.removeprefix("p")): end for number, end in ends.items()}
 
-    def _bounds(self, *, first: bool) -> dict[int, int]:
+    def bounds(self, *, first: bool) -> dict[int, int]:
         return dict.fromkeys(self.ends, 0) if first else self.ends
 
 

@@ -1,0 +1,223 @@
+"""Topics followed by Spark for real: each row once, whatever happens; and the group log as a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiokafka
+import pyarrow.parquet as pq
+import pytest
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost.simulation.live import follow as following
+from fencepost.simulation.live.documents import GROUP_LOG
+from fencepost.simulation.live.folder import LiveFolder
+from fencepost.simulation.live.follow import Followed, Snapshot, Until, follow
+from fencepost.simulation.live.group_log import WORLD, GroupLog, LogRecord
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.topic import TopicTrace, TraceTopic
+
+if TYPE_CHECKING:
+    pass
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("spark"),
+    # Libraries of Spark's own warn of each other's; our code runs in the tests beside this one.
+    pytest.mark.filterwarnings("default"),
+]
+
+DEADLINE_S = 300
+VECTORS = Path(__file__).parents[2] / "vectors" / "group_records.jsonl"
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"traces": 2}) as running:
+        yield running
+
+
+@pytest.fixture
+def all_tables() -> None:
+    """Asked for by a test that wants them."""
+
+
+@pytest.fixture(autouse=True)
+def _without_analyses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables have tests of their own; one test here has them all."""
+    wanted = "all_tables" in request.fixturenames
+    monkeypatch.setattr(following, "HEADLINES", ("rebalances",) if wanted else ())
+    if not wanted:
+        monkeypatch.setattr(following, "analyze", lambda *_, **__: {})
+
+
+class Written:
+    """Writes simulated runs into the topic, and knows what was written."""
+
+    def __init__(self, kafka: EmbeddedKafka) -> None:
+        self.rows: list[tuple[str, Row]] = []
+        self._place = TraceTopic(kafka.bootstrap_servers, "traces")
+
+    def run(self, seed: int) -> None:
+        run_id = f"steady-{seed}"
+        kept: list[Row] = []
+        with TopicTrace(self._place, run_id) as trace:
+
+            class Both:
+                def write(self, rows: Sequence[Row], /) -> None:
+                    trace.write(rows)
+                    kept.extend(rows)
+
+            run(load("steady", duration="1m"), seed, trace=Both())
+        self.rows += [(run_id, row) for row in kept]
+
+
+@pytest.fixture
+def written(kafka: EmbeddedKafka) -> Written:
+    return Written(kafka)
+
+
+def rows_in(out: Path) -> list[tuple[str, Row]]:
+    """What is in the folder, in the order of runs and rows."""
+    found = []
+    for file in sorted((out / "traces").glob("*.parquet")):
+        for values in pq.read_table(file).to_pylist():
+            parts = tuple((each["topic"], each["partition"]) for each in values["partitions"])
+            row = {name: values[name] for name in Row._fields} | {"partitions": parts}
+            found.append((values["run_id"], Row(**row)))
+    return sorted(found)
+
+
+def follow_all(kafka: EmbeddedKafka, out: Path, **options: Any) -> Followed:
+    topic = options.pop("topic", "traces")
+    return follow(kafka.bootstrap_servers, topic, out, until=Until(available_now=True), **options)
+
+
+def killed_on_the_way(kafka: EmbeddedKafka, out: Path) -> None:
+    """Follow in another process, which is killed once it has written something."""
+    words = ["analyze", "--kafka", kafka.bootstrap_servers, "--topic", "traces", "--out", str(out)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fencepost.simulation", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            until = time.monotonic() + DEADLINE_S
+            while not list(out.glob("traces/*.parquet")):
+                assert process.poll() is None, process.stdout and process.stdout.read()
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_each_row_is_there_once_though_following_was_killed_and_broke_off(
+    kafka: EmbeddedKafka, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    written.run(1)
+    killed_on_the_way(kafka, out)
+    written.run(2)
+    kafka.produce("traces", "nonsense", '{"v": 2, "run": 7}', key="steady-1")
+    whole = LiveFolder.write
+
+    def broken(*arguments: Any) -> None:
+        whole(*arguments)
+        raise OSError("the disk is gone")
+
+    # The rows are written, and nobody knows: the next session writes them again.
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveFolder, "write", broken)
+        with pytest.raises(EnvironmentLacks, match=r"failed: the disk is gone; with the same --out"):
+            follow_all(kafka, out)
+    assert {run_id for run_id, _ in rows_in(out)} <= {"steady-1", "steady-2"}
+    written.run(3)
+    last = follow_all(kafka, out)
+    assert rows_in(out) == sorted(written.rows)
+    skipped = {"no document of a trace": 1, "schema version 2, known is 1": 1}
+    assert (last.rows, last.skipped, last.late) == (len(written.rows), skipped, 0)
+    assert last.reader == "Python, without jars"
+    assert sum(window.rows for window in last.windows) == len(written.rows)
+    kinds = Counter(row.kind for _, row in written.rows)
+    assert sum(window.heartbeats for window in last.windows) == kinds["heartbeat"]
+    assert sum(window.epochs for window in last.windows) == kinds["group.epoch"]
+
+
+@pytest.mark.usefixtures("all_tables")
+def test_a_topic_is_followed_until_nothing_comes(
+    kafka: EmbeddedKafka, written: Written, tmp_path: Path
+) -> None:
+    seen: list[Snapshot] = []
+    written.run(1)
+
+    def tell(snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        if snapshot.tables and len({run_id for run_id, _ in written.rows}) == 1:
+            written.run(2)
+
+    out, report = tmp_path / "out", tmp_path / "report.html"
+    found = follow(
+        kafka.bootstrap_servers, "traces", out, until=Until(idle_s=3), window_s=60, tell=tell, report=report
+    )
+    assert rows_in(out) == sorted(written.rows)
+    assert found.rows == len(written.rows) == seen[-1].rows
+    assert seen[-1].windows == found.windows
+    assert {window.seconds for window in found.windows} == {60}
+    (runs,) = found.tables["runs"]
+    assert (runs["scenario"], runs["traced"]) == ("steady", 2)
+    (rebalances,) = found.tables["rebalances"]
+    assert rebalances["count"] >= 2
+    assert "steady" in report.read_text()
+
+
+async def log_records(servers: str, records: Sequence[LogRecord]) -> None:
+    """Writes records where a real broker has its log of groups."""
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=servers) as producer:
+        for moment, key, value in records:
+            await producer.send(GROUP_LOG, value, key=key, partition=1, timestamp_ms=moment)
+
+
+def test_the_group_log_becomes_a_trace(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    kafka.create_topic(GROUP_LOG, 2)
+    groups: dict[str, list[LogRecord]] = {}
+    records = []
+    for number, line in enumerate(VECTORS.read_text().splitlines()):
+        each = json.loads(line)
+        value = None if each["value"] is None else bytes.fromhex(each["value"])
+        owner = each["kafka"]["key"].get("groupId") or each["kafka"]["key"].get("group", "")
+        # Some have the same time, also where one batch ends and the next one begins.
+        records.append(LogRecord(1_000_000 + number // 2 * 100, bytes.fromhex(each["key"]), value))
+        groups.setdefault(owner, []).append(records[-1])
+    asyncio.run(log_records(kafka.bootstrap_servers, records[:20]))
+    rest = [records[20:]]
+
+    def go_on(snapshot: Snapshot) -> None:
+        """What is known of a group when a batch ends is known when the next one begins."""
+        if snapshot.rows and rest:
+            asyncio.run(log_records(kafka.bootstrap_servers, rest.pop()))
+
+    until = Until(idle_s=3)
+    found = follow(kafka.bootstrap_servers, GROUP_LOG, tmp_path / "out", until=until, tell=go_on)
+    assert rest == []
+    told = rows_in(tmp_path / "out")
+    for group in ("group-a", "classic", "streams"):
+        rows = [row for run_id, row in told if run_id == f"{WORLD}/{group}"]
+        assert rows == GroupLog(group, lambda topic_id: topic_id).take(groups[group]), group
+        assert rows
+    assert found.skipped == {"no record of a group that is known here": 3}
