@@ -153,6 +153,8 @@ class GroupLog:
                 self._join(key.member_id)
         elif isinstance(key, _PLACES) and value is not None:
             self._place(key.member_id, value)
+        elif isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
+            self._add(Kind.ASSIGNMENT, key.member_id, detail=key.member_id)
 
     def _cause(self, records: Sequence[Record]) -> str:
         """What raised the group's epoch, as far as the records tell."""
@@ -221,6 +223,9 @@ class GroupLog:
         else:
             held, leaving = _tasks(value.assigned.active), _tasks(value.pending_revocation.active)
         state = str(MemberState.of_code(value.state))
+        if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
+            partitions = tuple(sorted({*held, *leaving}))
+            self._add(Kind.ASSIGNMENT, member_id, state_to=state, partitions=partitions, detail=member_id)
         self._move(member_id, value.member_epoch, state, held, leaving)
 
     def _move(

@@ -110,8 +110,13 @@ def follow_all(kafka: EmbeddedKafka, out: Path, **options: Any) -> Followed:
 def killed_on_the_way(kafka: EmbeddedKafka, out: Path) -> None:
     """Follow in another process, which is killed once it has written something."""
     words = ["analyze", "--kafka", kafka.bootstrap_servers, "--topic", "traces", "--out", str(out)]
+    maven = out.with_name("bin") / "mvn"  # it may take as long as it likes: here is one that fails at once
+    maven.parent.mkdir()
+    maven.write_text("#!/bin/sh\nexit 1\n")
+    maven.chmod(0o755)
     with subprocess.Popen(
         [sys.executable, "-m", "fencepost.simulation", *words],
+        env={**os.environ, "PATH": f"{maven.parent}{os.pathsep}{os.environ['PATH']}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
