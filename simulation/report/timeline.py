@@ -25,6 +25,7 @@ _DISPENSABLE: tuple[tuple[str, Callable[[Row], bool]], ...] = (
     ("processed records", lambda row: row.kind == Kind.RECORDS),
     ("accepted commits", lambda row: row.kind == Kind.COMMIT and not row.error),
     ("heartbeats", lambda row: row.kind == Kind.HEARTBEAT and not row.error),
+    ("assignments as the coordinator wrote them", lambda row: row.kind == Kind.ASSIGNMENT),
 )
 """What is left out first when a run has too many events."""
 
@@ -105,8 +106,10 @@ def thin(rows: Sequence[Row], limit: int = EVENTS_MAX) -> tuple[Sequence[Row], l
             left_out.append(f"{len(rows) - len(kept):,} {name}")
             rows = kept
     if len(rows) > limit:
-        left_out.append(f"the last {len(rows) - limit:,} events")
-        rows = rows[:limit]
+        whole = max(0, limit - sum(row.kind == Kind.VIOLATION for row in rows))
+        late = [row for row in rows[whole:] if row.kind == Kind.VIOLATION][:limit]
+        left_out.append(f"the last {len(rows) - whole - len(late):,} events but violations")
+        rows = [*rows[:whole], *late]
     return rows, left_out
 
 
