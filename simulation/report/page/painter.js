@@ -265,7 +265,7 @@ class Painter {
     const text = sort === "violation" ? t.run.text("error", row) : `${t.run.text("actor", row)} ${t.run.text("detail", row)}`.trim();
     const room = (i + 1 < marks.length ? t.x(marks[i + 1].t) - 8 : t.width) - x;
     c.font = SMALL;
-    if (room < 30 || !text) return;
+    if (!text || room < 90 && this.measured(c, text) > room) return;
     c.fillStyle = t.theme.colours[sort === "violation" ? "bad" : "text"];
     c.fillText(this.fitted(c, text, room), x, y + 0.5);
   }

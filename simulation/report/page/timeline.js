@@ -46,7 +46,7 @@ class Timeline {
     this.items = [];
     for (const [section, lanes] of Map.groupBy(shown.filter((lane) => !this.pinned.includes(lane)), (lane) => lane.section)) {
       const folded = this.folded.has(section);
-      const heading = { kind: "heading", section, folded, count: lanes.length, lane: lanes[0].kind, y, height: HEADING - GAP, rows: [] };
+      const heading = { kind: "heading", section, folded, count: lanes.filter((lane) => !lane.first).length, lane: lanes[0].kind, y, height: HEADING - GAP, rows: [] };
       this.items.push(heading);
       y += HEADING;
       if (folded) continue;
