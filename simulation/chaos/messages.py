@@ -70,6 +70,10 @@ class ClientTerms(CommonTerms, frozen=True, kw_only=True, tag="streams"):
     """Of classic members, which choose these themselves."""
     commit_interval_ms: int
     state_dir: str
+    global_topic: str | None = None
+    """What the global thread reads, if there is one."""
+    stores: bool = False
+    """Whether threads keep stores, with changelogs."""
 
 
 AnyTerms: TypeAlias = Terms | ClientTerms

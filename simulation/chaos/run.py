@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.member.application.changelog import changelog_topic
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import Admin
 from fencepost.simulation.chaos.chronicle import RealChronicle
@@ -153,6 +154,10 @@ async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) ->
     :raises EnvironmentLacks: if the cluster has one of them.
     """
     made = [step.name for step in scenario.steps if isinstance(step, CreateTopic)]
+    if isinstance(scenario, StreamsScenario):
+        made += [each.name for each in (scenario.global_topic,) if each is not None]
+        if scenario.application.changelogs:
+            made += [changelog_topic(scenario.group.id, topic.name) for topic in scenario.topics]
     for name in dict.fromkeys([*(topic.name for topic in scenario.topics), *made]):
         if await admin.partitions(name):
             raise EnvironmentLacks(

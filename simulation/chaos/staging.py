@@ -6,7 +6,7 @@ import abc
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
@@ -32,6 +32,7 @@ from fencepost.simulation.faults.plan import Kind, Plan
 from fencepost.simulation.faults.stage import DisturbedNetwork
 from fencepost.simulation.proxy.observer import ProxyObserver
 from fencepost.simulation.proxy.proxy import Proxy
+from fencepost.simulation.scenarios.scenario import Topic
 from fencepost.simulation.world.rng import Streams
 from fencepost.simulation.world.rules import Direction
 
@@ -169,6 +170,10 @@ class Staging(abc.ABC, Generic[W]):
     async def _conclude(self) -> None:
         """The quiet phase is over: let records be processed, and tell of the end."""
 
+    def _all_topics(self) -> Iterable[Topic]:
+        """What there is from the beginning."""
+        return tuple(self._scenario.topics)
+
     def _cannot(self, kind: Kind) -> str | None:
         """Why that can't happen here; None if it can."""
         return self.brokers.cannot(kind)
@@ -215,7 +220,7 @@ class Staging(abc.ABC, Generic[W]):
         :raises MemberFailed: if a member's program fails.
         :raises EnvironmentLacks: if the brokers do not come back.
         """
-        for topic in self._scenario.topics:
+        for topic in self._all_topics():
             self._topics.create(topic.name, topic.partitions, topic.records_per_second)
         await self._time.wait(self._topics.settled())
         self._time.begin()

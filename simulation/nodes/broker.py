@@ -12,6 +12,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
     Answer,
+    CreateInternalTopics,
     DeadlineReached,
     Effect,
     Event,
@@ -122,6 +123,8 @@ class BrokerHost(Host):
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self._resolve(effect)
+            elif isinstance(effect, CreateInternalTopics):
+                self._cluster.create_internal_topics(effect)
         answers = [effect for effect in outcome.effects if isinstance(effect, Answer)]
         if answers:
             self._answer(answers, now + self._replication.draw() if outcome.records else now)

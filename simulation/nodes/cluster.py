@@ -10,9 +10,11 @@ from fencepost.coordinator.consumer.regular_expressions import resolve, whole_ma
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
+    CreateInternalTopics,
     RegularExpressionsResolved,
     ResolveRegularExpressions,
 )
+from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.nodes.broker import BrokerHost, BrokerStatus
 from fencepost.simulation.nodes.journal import ReplicatedJournal
@@ -62,6 +64,8 @@ class Cluster:
         self._failover = streams.samples("cluster/failover", spec.failover.quantiles)
         self._metadata = streams.samples("cluster/metadata", spec.metadata.quantiles)
         self._election = 0
+        self._internal: set[str] = set()
+        """Internal topics of Streams applications that are about to be created."""
         self.leader: BrokerHost | None = None
         self.brokers: dict[str, BrokerHost] = {}
         for number in range(1, spec.brokers + 1):
@@ -159,6 +163,18 @@ class Cluster:
         self.logs.create(name, partitions, records_per_second)
         topic = Topic(topic_id=topic_id, name=name, partitions=partitions)
         self._publish(self.topics.with_topic(topic), name, "created", partitions)
+
+    def create_internal_topics(self, effect: CreateInternalTopics) -> None:
+        """Create what a Streams group waits for, unless that is under way: the controller takes a moment."""
+        for topic in effect.topics:
+            if topic.name not in self._internal:
+                self._internal.add(topic.name)
+                self.loop.schedule(self.loop.now_us + self._metadata.draw(), self._create_internal, topic)
+
+    def _create_internal(self, topic: TopicInfo) -> None:
+        self._internal.discard(topic.name)
+        if not self.has_topic(topic.name):
+            self.create_topic(topic.name, topic.partitions, 0)
 
     def grow_topic(self, name: str, partitions: int) -> None:
         """A topic gets more partitions; nothing happens if it has as many."""

@@ -88,10 +88,8 @@ class SimulatedTransport:
         """The names of all topics that the expression matches now; a tuple."""
         return self._asked(MatchingTopics(pattern))
 
-    def log_offsets(
-        self, partitions: Iterable[TopicPartition], *, earliest: bool
-    ) -> Reply[Mapping[TopicPartition, int]]:
-        """The first or the next offset of each partition's log."""
+    def log_offsets(self, partitions: Iterable[TopicPartition], *, earliest: bool) -> Call:
+        """The first or the next offset of each partition's log; a mapping."""
         return self._asked(LogOffsets(tuple(partitions), earliest))
 
     def close(self) -> None:

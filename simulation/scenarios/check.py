@@ -76,6 +76,8 @@ def _streams_lengths(scenario: StreamsScenario) -> Iterator[Mistake]:
     positive = {
         ("duration",): scenario.duration,
         ("group", "rebalance_timeout"): scenario.group.rebalance_timeout,
+        ("group", "session_timeout"): scenario.group.session_timeout,
+        ("group", "heartbeat_interval"): scenario.group.heartbeat_interval,
         ("network", "request_timeout"): scenario.network.request_timeout,
         ("application", "poll"): scenario.application.poll,
         ("application", "commit_interval"): scenario.application.commit_interval,

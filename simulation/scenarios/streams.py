@@ -21,6 +21,7 @@ from fencepost.simulation.scenarios.scenario import (
     LostRequest,
     LostResponse,
     MemberCrash,
+    MemberFreeze,
     Name,
     Network,
     Partition,
@@ -44,6 +45,10 @@ class StreamsGroup(_Table, frozen=True):
     """Of each client."""
     protocol: Literal["streams", "classic"] = "streams"
     """What members speak: KIP-1071, or the classic protocol with the metadata of Kafka Streams."""
+    session_timeout: Duration = Duration(45 * SECOND)
+    """The session.timeout.ms of members that speak the classic protocol."""
+    heartbeat_interval: Duration = Duration(3 * SECOND)
+    """Their heartbeat.interval.ms."""
     rebalance_timeout: Duration = Duration(60 * SECOND)
     """How long threads may take to poll again, and to give tasks up."""
     start: Span = Span("uniform", 0, 5 * SECOND)
@@ -63,6 +68,8 @@ class StreamsApplication(_Table, frozen=True):
     """What a rebalance callback takes beside its commit."""
     restart: Span = Span("uniform", 2 * SECOND, 10 * SECOND)
     """How long a client is down that died or was shut down on its own."""
+    changelogs: bool = False
+    """Whether stores have changelogs, which the brokers create for a streams group (KIP-1071)."""
 
 
 class ThreadException(_Fault, frozen=True, tag="thread-exception"):
@@ -80,8 +87,11 @@ class ThreadException(_Fault, frozen=True, tag="thread-exception"):
 
     With "any" each of them but SHUTDOWN_APPLICATION, REPLACE_THREAD half of the times.
     """
-    where: Literal["any", "processing", "poll", "callback"] = "any"
-    """Where it is raised: the next time that some thread of a client gets there."""
+    where: Literal["any", "processing", "poll", "callback", "global"] = "any"
+    """Where it is raised: the next time that some thread of a client gets there.
+
+    With "global" in its global thread; with "any" anywhere else.
+    """
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
     """In how many threads of the client, at the same time."""
 
@@ -99,6 +109,7 @@ StreamsFault: TypeAlias = (
     | ThreadChange
     | ClientClose
     | MemberCrash
+    | MemberFreeze
     | ConnectionLoss
     | LostRequest
     | LostResponse
@@ -122,6 +133,8 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
     """Whether each run leaves out about half of the faults, as the seed draws."""
     group: StreamsGroup = StreamsGroup()
     topics: Annotated[tuple[Topic, ...], Meta(min_length=1)]
+    global_topic: Topic | None = None
+    """A topic that the global thread of each client reads; without one there is no such thread."""
     cluster: Cluster = Cluster()
     network: Network = Network()
     application: StreamsApplication = StreamsApplication()
@@ -139,10 +152,11 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
     def bound_us(self) -> int:
         """How long a request to shut the application down may take to reach every client, in microseconds."""
         config = GroupCoordinatorConfig.from_properties(self.config)
-        heartbeats = 3 * config.group_streams_heartbeat_interval_ms
-        return (
-            config.group_streams_session_timeout_ms + self.group.rebalance_timeout.ms + heartbeats
-        ) * 1_000
+        session_ms = config.group_streams_session_timeout_ms
+        interval_ms = config.group_streams_heartbeat_interval_ms
+        if self.group.protocol == "classic":
+            session_ms, interval_ms = self.group.session_timeout.ms, self.group.heartbeat_interval.ms
+        return (session_ms + self.group.rebalance_timeout.ms + 3 * interval_ms) * 1_000
 
     @property
     def quiet_us(self) -> int:

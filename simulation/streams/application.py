@@ -39,11 +39,19 @@ class Client(Protocol):
 class Application:
     """What became of a request to shut everything down, of records, and of whatever clients report.
 
-    `bound_us` is how long a request may take until every client that can be reached is in ERROR.
+    `bound_us` is how long a request may take until every client that can be reached is in ERROR. In a classic
+    group the request is told in one round, and who misses that hears nothing: with `one_round_us`, the time
+    that its messages may take, clients are excused that lost a message about then, or had not run yet.
     """
 
     def __init__(
-        self, clients: Mapping[str, Client], schedule: Schedule, recorder: Recorder, bound_us: int
+        self,
+        clients: Mapping[str, Client],
+        schedule: Schedule,
+        recorder: Recorder,
+        bound_us: int,
+        *,
+        one_round_us: int | None = None,
     ) -> None:
         self.recorder = recorder
         self.violations: list[Violation] = []
@@ -55,6 +63,11 @@ class Application:
         self._clients = clients
         self._schedule = schedule
         self._bound_us = bound_us
+        self._one_round_us = one_round_us
+        self._losses: dict[str, list[int]] = {}
+        """When messages from or to a client were lost, by its name."""
+        self._ran: set[str] = set()
+        """Clients that were RUNNING since their process started."""
         self._unreachable: dict[str, int] = {}
         """Until when a client was, or is, cut off; by name."""
         self._coordinator_changed_us = 0
@@ -115,6 +128,8 @@ class Application:
         self._add(name, Kind.HOST, detail=what)
         if what == "crash":
             self._unreachable[name] = self._schedule.now_us
+        elif what == "start":
+            self._ran.discard(name)
 
     def on_end(self, client: Client, state: StreamClientState) -> None:
         """A client is over, in NOT_RUNNING or ERROR."""
@@ -126,6 +141,8 @@ class Application:
         """A machine of a client moved, or refused to."""
         if isinstance(step, Moved):
             kind = Kind.CLIENT_STATE if step.level is Level.CLIENT else Kind.THREAD_STATE
+            if step.level is Level.CLIENT and step.target == StreamClientState.RUNNING:
+                self._ran.add(step.name)
             self._add(step.name, kind, state_from=step.source, state_to=step.target, detail=step.event)
 
     def on_failure(self, client: Client, thread: str, answer: str, where: str) -> None:
@@ -159,6 +176,11 @@ class Application:
         """A client can't be reached until then."""
         self._unreachable[name] = max(until_us, self._unreachable.get(name, 0))
 
+    def on_lost(self, name: str) -> None:
+        """A message from or to a client was lost."""
+        if self._one_round_us is not None:
+            self._losses.setdefault(name, []).append(self._schedule.now_us)
+
     def on_faults_end(self) -> None:
         """Nothing disturbs the application from here on."""
         self._add("", Kind.FAULTS_END)
@@ -184,7 +206,8 @@ class Application:
 
     def _expect_error(self, client: Client, *, asked: bool = False) -> None:
         """From now on this client, perhaps the one that has asked, has the bound's time to be in ERROR."""
-        if client.state is not None:
+        heard = asked or self._one_round_us is None or client.name in self._ran
+        if client.state is not None and heard:
             now = self._schedule.now_us
             self._schedule.schedule(
                 now + self._bound_us, self._error_due, (client, client.generation, now, asked)
@@ -192,11 +215,23 @@ class Application:
 
     def _error_due(self, due: tuple[Client, int, int, bool]) -> None:
         client, generation, since_us, asked = due
+        begin_us = since_us
+        if self._one_round_us is not None and self.asked_us is not None:
+            begin_us = self.asked_us - self._one_round_us
         undisturbed = (
-            self._unreachable.get(client.name, -1) < since_us and self._coordinator_changed_us < since_us
+            self._unreachable.get(client.name, -1) < begin_us
+            and self._coordinator_changed_us < begin_us
+            and (asked or self._emptied_us < since_us)
+            and not self._missed_the_round(client.name, begin_us, since_us)
         )
-        undisturbed = undisturbed and (asked or self._emptied_us < since_us)
         if client.generation == generation and undisturbed and client.state is not None:
             self.report(
                 "streams-shutdown-reaches", f"{client.name} is {client.state} {self._bound_us} us after"
             )
+
+    def _missed_the_round(self, name: str, begin_us: int, told_us: int) -> bool:
+        """Whether a client lost a message in the time of the only round in which it could have been told."""
+        if self._one_round_us is None:
+            return False
+        end_us = told_us + self._one_round_us
+        return any(begin_us <= lost_us <= end_us for lost_us in self._losses.get(name, ()))

@@ -27,6 +27,7 @@ _TABLES: Final[Mapping[Level, StateTable[Any, Any]]] = {
     Level.GLOBAL: GLOBAL_THREAD,
 }
 _TERMINAL = {StreamClientState.ERROR: "PENDING_ERROR", StreamClientState.NOT_RUNNING: "PENDING_SHUTDOWN"}
+_ENDING = {*_TERMINAL, *_TERMINAL.values()}
 _REBALANCING = {StreamThreadState.PARTITIONS_REVOKED, StreamThreadState.PARTITIONS_ASSIGNED}
 
 Report = Callable[[str, str], None]
@@ -104,6 +105,8 @@ class ClientChecker:
             self._finding("streams-reconnects", f"{move}, and it was lost in {self._hidden[step.name]}")
         if step.level is Level.CLIENT:
             self._client_moved(step)
+        elif step.level is Level.GLOBAL and step.target == "PENDING_SHUTDOWN":
+            self._global_ends()
         elif step.level is Level.THREAD and step.target == "DEAD":
             self._thread_died(step.name)
 
@@ -118,6 +121,11 @@ class ClientChecker:
             self._closed(step.target)
         if step.target == "PENDING_ERROR" and not self.may_fail:
             self._finding("streams-error-cause", f"{step.source} to PENDING_ERROR without a cause")
+
+    def _global_ends(self) -> None:
+        """A global thread that ends before its client is about to has failed; no handler may know of it."""
+        if self._states.get(self._host.name) not in (None, *_ENDING):
+            self.may_fail = True
 
     def _closed(self, state: str) -> None:
         engine = self._host.engine
@@ -166,6 +174,14 @@ class ClientChecker:
                 self.live += 1  # the one that asks
         elif own_end and not runs:
             self.live -= 1
+
+    def on_global_failure(self, injected: Injected | None) -> None:
+        """The handler is asked about the global thread; whatever it answers, the client ends in ERROR."""
+        engine = self._host.engine
+        assert engine is not None
+        self.may_fail = True
+        self._must_fail = self._must_fail or engine.client.is_running
+        self.asked = self.asked or (injected is not None and injected.answer == SHUTS_APPLICATION_DOWN)
 
     def look(self) -> None:
         """Everything that follows from what happened has followed."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.engine import StreamsEngine
+from fencepost.member.application.engine import GlobalWork, StreamsEngine
 from fencepost.member.application.port import GroupMember, ThreadEvents
 from fencepost.member.application.settings import check_process
 from fencepost.member.application.store import StateDirectory
+from fencepost.member.driver.transport import TransportError
 from fencepost.member.streams.actions import Moved, Refused
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.handler import Handlers, StreamThreadExceptionResponse
-from fencepost.simulation.streams.failures import Injected, answer, injected_of
+from fencepost.simulation.scenarios.scenario import Topic
+from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, injected_of
 from fencepost.simulation.streams.member import SimulatedMember
+from fencepost.simulation.streams.members import ClassicGroupMember, StreamsGroupMember
+from fencepost.simulation.streams.reader import SimulatedReader
 from fencepost.simulation.world.host import Host, HostClock, HostTimer
 
 if TYPE_CHECKING:
@@ -56,6 +61,12 @@ class WatchedEngine(StreamsEngine):
     """An engine that says whose failure the handler is asked about."""
 
     failing = ""
+
+    def global_failed(self, error: BaseException, *, ask: bool) -> None:
+        """An exception left the global thread."""
+        assert self.client.global_thread is not None
+        self.failing = self.client.global_thread.name
+        super().global_failed(error, ask=ask)
 
     def failed(self, thread: str, error: BaseException) -> None:
         """An exception left this thread."""
@@ -99,7 +110,8 @@ class ClientHost(Host):
         if not self.ended:
             return
         world = self.world
-        group = world.scenario.group
+        scenario = world.scenario
+        group = scenario.group
         self.process += 1
         self.process_id = world.streams.uuid(f"client/{self.name}/{self.process}")
         self.members, self.all_members = {}, []
@@ -108,7 +120,7 @@ class ClientHost(Host):
         handlers = Handlers()
         handlers.add(self._handle)
         self.engine = WatchedEngine(
-            StreamsClient(self.name, group.threads),
+            StreamsClient(self.name, group.threads, global_thread=scenario.global_topic is not None),
             check_process(self._process),
             self._make_member,
             handlers=handlers,
@@ -118,13 +130,27 @@ class ClientHost(Host):
             cleanup_delay_s=600,
             metrics_interval_s=60,
             observer=self._observe,
+            global_work=None if scenario.global_topic is None else self._global_work(scenario.global_topic),
         )
         self.engine.listener = self._listen
         world.on_start(self)
         self.spawn(self._start(self.engine), "main")
 
+    def _global_work(self, topic: Topic) -> GlobalWork:
+        return GlobalWork(check_process(self._read_globally, most=2), lambda: SimulatedReader(self, topic))
+
+    async def _read_globally(self, partition: TopicPartition, records: Sequence[int]) -> None:
+        await self.pause_us(len(records) * self.world.processing_times.draw())
+
+    def is_global(self, thread: str) -> bool:
+        """Whether that is the name of the global thread."""
+        assert self.engine is not None
+        one = self.engine.client.global_thread
+        return one is not None and one.name == thread
+
     async def _start(self, engine: StreamsEngine) -> None:
-        await engine.start()
+        with contextlib.suppress(TransportError, *GLOBAL_FAILURES):  # the client is in ERROR then
+            await engine.start()
         state = await engine.wait_ended()
         self.world.on_end(self, state)
         self.release()
@@ -137,6 +163,17 @@ class ClientHost(Host):
         """Let all threads look whether anything waits for them."""
         for member in self.members.values():
             member.wake()
+
+    def freeze_process(self) -> None:
+        """Let the process stand still."""
+        self.freeze()
+        self.world.application.on_host(self.name, "freeze")
+
+    def thaw_process(self) -> None:
+        """Let it go on, unless it is gone."""
+        if self.frozen:
+            self.world.application.on_host(self.name, "thaw")
+            self.thaw()
 
     def close(self) -> None:
         """Close the client in good order."""
@@ -219,7 +256,9 @@ class ClientHost(Host):
     # -- what runs in it ---------------------------------------------------------------------------------
 
     def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
-        member = self.members[thread] = SimulatedMember(self, thread, events)
+        classic = self.world.scenario.group.protocol == "classic"
+        make = ClassicGroupMember if classic else StreamsGroupMember
+        member = self.members[thread] = make(self, thread, events)
         self.all_members.append(member)
         return member
 

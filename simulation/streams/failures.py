@@ -24,7 +24,12 @@ _KINDS: Final[Mapping[str, tuple[type[BaseException], ...]]] = {
     "processing": (*_ANYWHERE, asyncio.CancelledError),
     "poll": _ANYWHERE,
     "callback": (ValueError, RuntimeError),  # a callback runs in the member's own task
+    "global": _ANYWHERE,
 }
+
+
+GLOBAL_FAILURES: Final = _KINDS["global"]
+"""What a global thread may meet before it has caught up: it goes to whoever started the client."""
 
 
 class Injected:

@@ -1,21 +1,17 @@
-"""A thread's member in a simulation: the driver of a streams group's member, and simulated records."""
+"""A thread's member in a simulation: a driver of the protocol that it speaks, and simulated records."""
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
-from fencepost.member.application.streams_transport import StreamsTransport
-from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import CommitFailed
-from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.streams.heartbeats import StreamsHeartbeats
+from fencepost.member.driver.member import MemberDriver
 from fencepost.simulation.nodes.transport import SimulatedTransport
 from fencepost.simulation.world.host import HostTimer
 
@@ -23,8 +19,10 @@ if TYPE_CHECKING:
     from fencepost.simulation.streams.client import ClientHost
 
 
-class SimulatedMember:
-    """A member of the streams group, on a client's host."""
+class SimulatedMember(abc.ABC):
+    """A member of the application's group, on a client's host."""
+
+    driver: MemberDriver
 
     def __init__(self, host: ClientHost, thread: str, events: ThreadEvents) -> None:
         world = host.world
@@ -39,10 +37,8 @@ class SimulatedMember:
         self._waiter: asyncio.Future[None] | None = None
         self._callbacks: list[asyncio.Task[None]] = []
         self.thread = thread
-        self.member_id = world.streams.uuid(f"{host.name}/{host.process}/{thread}")
         self.closed = False
-        topics = [topic.name for topic in scenario.topics]
-        self.heartbeats = StreamsHeartbeats(topics, host.process_id)
+        self._topics = [topic.name for topic in scenario.topics]
         transport = SimulatedTransport(
             host,
             world.network,
@@ -50,24 +46,31 @@ class SimulatedMember:
             first=int(host.rng.uniform(0, 1_000)),
             timeout_us=scenario.network.request_timeout.us,
         )
-        self.driver = ConsumerDriver(
-            scenario.group.id,
-            self.member_id,
-            StreamsTransport(transport, self.heartbeats, self._shutdown_requested),
-            host.clock,
-            listener=self,
-            config=ConsumerConfig(
-                max_poll_interval_ms=scenario.group.rebalance_timeout.ms,
-                request_timeout_ms=scenario.network.request_timeout.ms,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                client_id=host.name,
-            ),
-            rng=cast(random.Random, host.rng),
-            observer=self,
-        )
+        self.driver = self._make_driver(transport)
         self.driver.on_change = self._change
-        self._topics = topics
+
+    @abc.abstractmethod
+    def _make_driver(self, transport: SimulatedTransport) -> MemberDriver:
+        """The driver of the protocol that the group speaks."""
+
+    @abc.abstractmethod
+    def _group_is_ready(self) -> bool:
+        """Whether the group, as far as the member was told, hands out tasks."""
+
+    @property
+    def member_id(self) -> str:
+        """The group's name for it."""
+        return self.driver.member_id
+
+    def _settings(self) -> dict[str, Any]:
+        scenario = self._host.world.scenario
+        return {
+            "max_poll_interval_ms": scenario.group.rebalance_timeout.ms,
+            "request_timeout_ms": scenario.network.request_timeout.ms,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "client_id": self._host.name,
+        }
 
     # -- what the thread asks for --------------------------------------------------------------------------
 
@@ -93,9 +96,9 @@ class SimulatedMember:
             await self._wait(ready_us)
 
     @property
+    @abc.abstractmethod
     def joined(self) -> bool:
-        """Whether the member is STABLE, and the group hands out tasks."""
-        return self.driver.state is ConsumerMemberState.STABLE and self.heartbeats.group_is_ready
+        """Whether the member has what the group meant for it, and the group hands out tasks."""
 
     def is_connected(self) -> bool:
         """Whether the last heartbeat or commit was answered."""
@@ -115,9 +118,9 @@ class SimulatedMember:
             raise CommitRefused(str(error)) from error
         self._host.world.committed(offsets)
 
+    @abc.abstractmethod
     def ask_for_shutdown(self) -> None:
         """Let every request ask for it."""
-        self.heartbeats.asks_for_shutdown = True
 
     def wake(self) -> None:
         """End a poll that waits."""
@@ -208,17 +211,19 @@ class SimulatedMember:
         """The machine moved: the thread may have something to look at."""
         self.wake()
 
-    def on_request(self, request: object) -> None:
+    def on_request(self, request: object) -> None:  # noqa: B027 - a hook
         """A request says nothing of the connection; its answer does."""
 
     def on_response(self, request: object, response: object) -> None:
         """A heartbeat was answered, or was not."""
-        connected, ready = not isinstance(response, Exception), self.heartbeats.group_is_ready
+        connected, ready = not isinstance(response, Exception), self._group_is_ready()
         if connected is not self._connected or ready is not self._ready:
             self._connected, self._ready = connected, ready
             self.wake()
 
-    def on_callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
+    def on_callback(  # noqa: B027 - a hook
+        self, kind: str, phase: str, partitions: Iterable[TopicPartition]
+    ) -> None:
         """The thread hears of callbacks itself."""
 
     def on_commit(self, request: object, response: object) -> None:

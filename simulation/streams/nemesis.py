@@ -24,6 +24,7 @@ class StreamsNemesis(PlanCarrier):
             Kind.THREAD_CHANGE: self._change,
             Kind.CLIENT_CLOSE: self._close,
             Kind.MEMBER_CRASH: self._crash,
+            Kind.MEMBER_FREEZE: self._freeze,
             Kind.CONNECTION_LOSS: self._connection_loss,
             Kind.LOST_REQUEST: self._lost,
             Kind.LOST_RESPONSE: self._lost,
@@ -79,6 +80,16 @@ class StreamsNemesis(PlanCarrier):
             self._tell(entry.kind, "begin", host.name)
             host.crash()
             host.restart_later()
+
+    def _freeze(self, entry: Entry) -> None:
+        host = self._victim(entry)
+        if host is not None and not host.frozen:
+            host.freeze_process()
+            world = self._world
+            ends = world.loop.now_us + entry.lasts_us
+            # What it sends then has timed out perhaps, and is sent again.
+            world.tell("cut_off", host.name, ends + world.scenario.network.request_timeout.us)
+            self._lasting(entry, host.name, host.thaw_process)
 
     # -- the network ----------------------------------------------------------------------------------------
 

@@ -20,6 +20,10 @@ class DisturbedClient(Protocol):
     def ended(self) -> bool:
         """Whether no process runs."""
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the process stands still."""
+
     def inject(self, injected: Injected) -> None:
         """Let a thread fail that gets there."""
 
@@ -37,6 +41,12 @@ class DisturbedClient(Protocol):
 
     def crash(self) -> None:
         """End the process without a word to anybody."""
+
+    def freeze_process(self) -> None:
+        """Let the process stand still."""
+
+    def thaw_process(self) -> None:
+        """Let it go on, unless it is gone."""
 
     def restart_later(self) -> None:
         """Start the next process after a while, unless the application was shut down."""

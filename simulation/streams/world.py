@@ -7,6 +7,7 @@ from typing import Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.classic import HeartbeatRequest, HeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.outcome import Event, Outcome
@@ -58,7 +59,7 @@ class StreamsWorld:
             self.streams,
             latency=scenario.network.latency.quantiles,
             detection=scenario.network.detection.quantiles,
-            on_loss=lambda *_: None,
+            on_loss=self._on_loss,
         )
         self.cluster = Cluster(
             loop,
@@ -75,7 +76,14 @@ class StreamsWorld:
         width = len(str(scenario.group.members))
         names = [f"client-{number:0{width}}" for number in range(1, scenario.group.members + 1)]
         self.clients: dict[str, ClientHost] = {name: ClientHost(name, self) for name in names}
-        self.application = Application(self.clients, loop, recorder, scenario.bound_us)
+        classic = scenario.group.protocol == "classic"
+        self.application = Application(
+            self.clients,
+            loop,
+            recorder,
+            scenario.bound_us,
+            one_round_us=scenario.network.request_timeout.us if classic else None,
+        )
         self._checkers: dict[str, ClientChecker] = {}
         self._group_epoch = 0
 
@@ -88,7 +96,10 @@ class StreamsWorld:
 
     def begin(self) -> None:
         """Create the topics, put a coordinator in charge, and let the clients start."""
-        for topic in self.scenario.topics:
+        topics = self.scenario.topics
+        if self.scenario.global_topic is not None:
+            topics = (*topics, self.scenario.global_topic)
+        for topic in topics:
             self.cluster.create_topic(topic.name, topic.partitions, topic.records_per_second)
         self.cluster.elect()
         for host in self.clients.values():
@@ -150,8 +161,12 @@ class StreamsWorld:
         return None
 
     def _members(self, coordinator: GroupCoordinator) -> set[str]:
-        group = coordinator.streams.groups.get(self.scenario.group.id)
+        groups = coordinator.classic if self.scenario.group.protocol == "classic" else coordinator.streams
+        group = groups.groups.get(self.scenario.group.id)
         return set() if group is None else set(group.members)
+
+    def _on_loss(self, member: str, *_: object) -> None:
+        self.application.on_lost(member)
 
     # -- what is told -------------------------------------------------------------------------------------
 
@@ -189,9 +204,12 @@ class StreamsWorld:
         self._checkers[host.name].on_listener(new, old)
 
     def on_failure(self, host: ClientHost, thread: str, injected: Injected | None) -> None:
-        """The handler is asked about an exception of a thread."""
+        """The handler is asked about an exception of a thread, or of the global thread."""
         checker = self._checkers[host.name]
-        checker.on_failure(thread, injected)
+        if host.is_global(thread):
+            checker.on_global_failure(injected)
+        else:
+            checker.on_failure(thread, injected)
         answer, where = ("", "") if injected is None else (injected.answer, injected.where)
         self.application.on_failure(host, thread, answer, where)
         self.look_at(host)
@@ -205,6 +223,8 @@ class StreamsWorld:
         """The group told a member that the application is to be shut down."""
         self._checkers[host.name].may_fail = True
         self.application.told(host)
+        if self.scenario.group.protocol == "classic":
+            self.application.on_asked()
 
     def processed(self, partition: TopicPartition, first: int, end: int) -> None:
         """A thread has processed these."""
@@ -222,6 +242,9 @@ class StreamsWorld:
 
     def answered(self, event: Event, outcome: Outcome) -> None:
         """A coordinator made a step."""
+        if self.scenario.group.protocol == "classic":
+            self._answered_classic(event, outcome)
+            return
         reply = outcome.reply
         if not isinstance(event, StreamsGroupHeartbeatRequest) or not isinstance(
             reply, StreamsGroupHeartbeatResponse
@@ -238,6 +261,22 @@ class StreamsWorld:
             self.application.on_emptied()
         if event.shutdown_application and reply.error_code is ErrorCode.NONE:
             self.application.on_asked()
+
+    def _answered_classic(self, event: Event, outcome: Outcome) -> None:
+        reply = outcome.reply
+        if (
+            isinstance(event, HeartbeatRequest)
+            and isinstance(reply, HeartbeatResponse)
+            and reply.error_code is ErrorCode.NONE
+        ):
+            self.heartbeats += 1
+        active = self.cluster.active
+        group = None if active is None else active.classic.groups.get(self.scenario.group.id)
+        if group is not None and group.generation != self._group_epoch:
+            self._group_epoch = group.generation
+            self.rebalances += 1
+        if group is None or not group.members:
+            self.application.on_emptied()
 
 
 def _start(host: ClientHost) -> None:

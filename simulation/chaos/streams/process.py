@@ -6,15 +6,18 @@ The checks run where the client runs, after each step; what they find is told, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.engine import StreamsEngine
 from fencepost.member.application.port import Batch, GroupMember, ThreadEvents
+from fencepost.member.application.settings import GlobalThread
 from fencepost.member.kafka.streams import StreamsApp
 from fencepost.member.streams.actions import Moved, Refused
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
@@ -23,15 +26,15 @@ from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.application import Behaviour
 from fencepost.simulation.chaos.telling import Telling
 from fencepost.simulation.streams.checks import ClientChecker
-from fencepost.simulation.streams.failures import Injected, answer, injected_of
+from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, injected_of
 
 
 class DisturbedApp(StreamsApp):
     """An application whose members pass through the hands of its process."""
 
-    def __init__(self, process: Process, **settings: Any) -> None:
+    def __init__(self, process: Process, *, stores: bool, **settings: Any) -> None:
         self._process_of_mine = process
-        super().__init__(process.work, **settings)
+        super().__init__(process.count if stores else process.work, **settings)
         self._engine.observer = process.observe
 
     @property
@@ -70,6 +73,10 @@ class Process:
         }
         app = DisturbedApp(
             self,
+            stores=terms.stores,
+            global_thread=None
+            if terms.global_topic is None
+            else GlobalThread([terms.global_topic], self.read_globally),
             topics=terms.topics,
             group_id=terms.group_id,
             threads=terms.threads,
@@ -97,7 +104,9 @@ class Process:
     async def live(self) -> None:
         """From start to end, whoever ends it."""
         self.say(m.Up, "")
-        await self._app.start()
+        # What keeps the global thread from starting comes out here, and the client is in ERROR.
+        with contextlib.suppress(KafkaError, LookupError, *GLOBAL_FAILURES):
+            await self._app.start()
         state = await self._app.wait_ended()
         # What the last step leads to is looked at after it.
         await asyncio.sleep(0)
@@ -167,7 +176,11 @@ class Process:
         assert task is not None
         thread = task.get_name()
         injected = injected_of(error)
-        self.checker.on_failure(thread, injected)
+        if thread in self.members:
+            self.checker.on_failure(thread, injected)
+        else:
+            thread = f"{self.name}-GlobalStreamThread"
+            self.checker.on_global_failure(injected)
         said = ("", "") if injected is None else (injected.answer, injected.where)
         self.say(m.HandlerAsked, thread, *said)
         self._look_later()
@@ -198,6 +211,15 @@ class Process:
             await asyncio.sleep(self._behaviour.processing_us(len(run)) / 1_000_000)
             numbers = tuple(int(record.value) for record in run)
             self.say(m.Processed, place, run[0].offset, run[-1].offset + 1, numbers)
+
+    async def count(self, partition: TopicPartition, records: Sequence[ConsumerRecord], store: Any) -> None:
+        """The same, with a store that counts the records."""
+        await self.work(partition, records)
+        store.put("records", (store.get("records") or 0) + len(records))
+
+    async def read_globally(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
+        """What the global thread does with records."""
+        self.raise_injected("global")
 
 
 class DisturbedEvents:

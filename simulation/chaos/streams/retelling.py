@@ -72,10 +72,14 @@ class RetoldClient:
 class ApplicationRetelling:
     """Everything of one run, at the time of the event that is told."""
 
-    def __init__(self, names: Iterable[str], recorder: Recorder, bound_us: int) -> None:
+    def __init__(
+        self, names: Iterable[str], recorder: Recorder, bound_us: int, *, one_round_us: int | None = None
+    ) -> None:
         self._time = ToldTime()
         self.clients = {name: RetoldClient(name) for name in names}
-        self.application = Application(self.clients, self._time, recorder, bound_us)
+        self.application = Application(
+            self.clients, self._time, recorder, bound_us, one_round_us=one_round_us
+        )
         self.heartbeats = 0
         """Those that a member got an answer to."""
         self.settled = False
@@ -103,8 +107,8 @@ class ApplicationRetelling:
                 self._judge()
             case Told("on_coordinator_state", (broker, what)):
                 self.application.on_coordinator(broker, what)
-            case Told("on_loss", _):
-                return
+            case Told("on_loss", (member, *_)):
+                self.application.on_lost(member)
             case Told(hook, arguments):
                 getattr(self.application, hook)(*arguments)
             case HostNoted(what):

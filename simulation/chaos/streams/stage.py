@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +11,7 @@ from typing import Any, Final
 from fencepost.coordinator.protocol.classic import HeartbeatResponse, JoinGroupResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
+from fencepost.member.application.changelog import changelog_topic
 from fencepost.simulation.chaos.happenings import MemberHeard
 from fencepost.simulation.chaos.processes import Surroundings
 from fencepost.simulation.chaos.staging import LossWatch, Staging
@@ -18,6 +19,7 @@ from fencepost.simulation.chaos.streams.retelling import ApplicationRetelling
 from fencepost.simulation.chaos.streams.world import RealApplication
 from fencepost.simulation.nodes.world import SLACK_US
 from fencepost.simulation.proxy.observer import ProxyObserver
+from fencepost.simulation.scenarios.scenario import Topic
 from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind as Row
@@ -41,7 +43,8 @@ class ApplicationStage(Staging[RealApplication]):
         self._flaw = flaw
         self._session_ms = self._config.group_streams_session_timeout_ms
         interval_ms = self._config.group_streams_heartbeat_interval_ms
-        if self._scenario.group.protocol == "classic":
+        self._is_classic = self._scenario.group.protocol == "classic"
+        if self._is_classic:
             least = self._config.group_min_session_timeout_ms
             self._session_ms = max(self._session_ms, least)
             interval_ms = self._session_ms // 6
@@ -81,7 +84,10 @@ class ApplicationStage(Staging[RealApplication]):
         StreamsNemesis(self._world, self._plan).begin()
 
     async def _watch(self) -> None:
-        """Members are watched on the wire, and clients by themselves."""
+        """Members are watched on the wire, and clients by themselves. Their changelogs go with the topics."""
+        if self._scenario.application.changelogs:
+            for topic in self._scenario.topics:
+                self._topics.made[changelog_topic(self._scenario.group.id, topic.name)] = None
 
     async def _conclude(self) -> None:
         """Judge what has settled; an application that was shut down is started again, to process the rest."""
@@ -93,14 +99,23 @@ class ApplicationStage(Staging[RealApplication]):
         self._tell("on_end")
         if self._world.asked:
             self._world.begin_again()
-        await self._time.wait(self._drain(self._session_ms, lambda _: True))
-        self.missing = self.ledger.missing(lambda _: True)
+        await self._time.wait(self._drain(self._session_ms, self._is_source))
+        self.missing = self.ledger.missing(self._is_source)
+
+    def _is_source(self, topic: str) -> bool:
+        """Whether the threads read it; what the global thread reads it reads anew with each start."""
+        return any(each.name == topic for each in self._scenario.topics)
+
+    def _all_topics(self) -> Iterable[Topic]:
+        read_globally = self._scenario.global_topic
+        return (*self._scenario.topics, *(() if read_globally is None else (read_globally,)))
 
     # -- afterwards ---------------------------------------------------------------------------------------
 
     def retell(self, recorder: Recorder) -> ApplicationRetelling:
         """Write down all that happened, in one order, and judge it."""
-        retelling = ApplicationRetelling(self._names(), recorder, self.bound_us)
+        one_round_us = self._scenario.network.request_timeout.us if self._is_classic else None
+        retelling = ApplicationRetelling(self._names(), recorder, self.bound_us, one_round_us=one_round_us)
         run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
         recorder.add(0, "", Row.RUN_START.value, detail=run)
         retelling.tell_all(self.happenings, self.ended_us)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.hosts import ProcessHost
 from fencepost.simulation.chaos.processes import ProcessWorld, Surroundings
-from fencepost.simulation.nodes.member import ALIVE
+from fencepost.simulation.nodes.member import ALIVE, MemberStatus
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 
@@ -23,6 +23,11 @@ class RealClient(ProcessHost):
     def ended(self) -> bool:
         """Whether no process runs that can be told anything."""
         return self.status not in ALIVE
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the process stands still."""
+        return self.status is MemberStatus.FROZEN
 
     def inject(self, injected: Injected) -> None:
         """Let a thread fail that gets there."""
@@ -141,4 +146,6 @@ class RealApplication(ProcessWorld[RealClient]):
             heartbeat_interval_ms=max(self._session_ms // 6, 50),
             commit_interval_ms=application.commit_interval.ms,
             state_dir=str(self._state_dir / host.name),
+            global_topic=None if self.scenario.global_topic is None else self.scenario.global_topic.name,
+            stores=application.changelogs,
         )

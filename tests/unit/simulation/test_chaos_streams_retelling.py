@@ -41,10 +41,11 @@ class Run:
     def heard(self, t_us: int, epoch: int) -> None:
         self._happenings.add(t_us, "client-1", MemberHeard(epoch, heartbeat=True))
 
-    def tell(self, *members: str) -> ApplicationRetelling:
+    def tell(self, *members: str, one_round_us: int | None = None) -> ApplicationRetelling:
         self.world(60 * SECOND, "on_look", members)
         self.world(60 * SECOND, "on_end")
-        retelling = ApplicationRetelling(["client-1"], Recorder(world="real", group="g"), BOUND_US)
+        recorder = Recorder(world="real", group="g")
+        retelling = ApplicationRetelling(["client-1"], recorder, BOUND_US, one_round_us=one_round_us)
         retelling.tell_all(self._happenings, 61 * SECOND)
         return retelling
 
@@ -109,6 +110,18 @@ def test_who_is_cut_off_or_dies_is_not_waited_for() -> None:
         else:
             run.world(8, "cut_off", "client-1", 30 * SECOND)
         assert "streams-shutdown-reaches" not in found(run.tell(THREAD))
+
+
+def test_in_a_classic_group_who_lost_a_message_in_the_round_is_not_waited_for() -> None:
+    def run(lost_us: int) -> list[str]:
+        made = Run()
+        made.world(lost_us, "on_loss", "client-1", "broker-1", "response", None)
+        made.add(m.HandlerAsked(20 * SECOND, THREAD, "SHUTDOWN_APPLICATION", "poll"))
+        made.add(m.ShutdownTold(21 * SECOND))
+        return found(made.tell(THREAD, one_round_us=2 * SECOND))
+
+    assert run(22 * SECOND) == []
+    assert set(run(10 * SECOND)) == set(run(30 * SECOND)) == {"streams-shutdown-reaches"}
 
 
 def test_a_record_that_was_skipped_or_committed_too_early_is_seen() -> None:

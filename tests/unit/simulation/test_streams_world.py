@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import structlog
 
 from fencepost.member.application.worker import Worker
+from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any
+from fencepost.simulation.streams.members import ClassicGroupMember
 from fencepost.simulation.trace.schema import Kind, Row
 
 NAMES = [entry.name for entry in library() if entry.protocol == "streams"]
@@ -87,3 +90,63 @@ def test_what_is_simulated_logs_nothing(caplog: pytest.LogCaptureFixture) -> Non
         if before is not None:
             structlog.configure(**before)
     assert caplog.records == []
+
+
+def test_brokers_create_the_changelogs_that_a_group_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    create = Cluster.create_topic
+    monkeypatch.setattr(
+        Cluster, "create_topic", lambda self, name, *rest: (made.append(name), create(self, name, *rest))
+    )
+    result, _ = played("streams-frozen-clients", 0, duration="5m")
+    assert made == ["orders", "billing-orders-changelog"]
+    assert result.converged
+    monkeypatch.setattr(Cluster, "create_internal_topics", lambda self, effect: None)
+    result, _ = played("streams-frozen-clients", 0, duration="5m")
+    assert {violation.invariant for violation in result.violations} == {"streams-settles"}
+    assert result.figures["records"] == 0
+
+
+def test_a_global_thread_takes_its_client_along_whatever_the_handler_says() -> None:
+    _, kept = played("streams-global-thread", 3)
+    failed = [row for row in kept.of(Kind.THREAD_FAILED) if row.actor.endswith("GlobalStreamThread")]
+    assert failed
+    for row in failed:
+        client = row.actor.partition("-Global")[0]
+        after = [
+            each.state_to
+            for each in kept.of(Kind.CLIENT_STATE)
+            if each.actor == client and each.seq > row.seq
+        ]
+        assert after[:2] == ["PENDING_ERROR", "ERROR"]
+
+
+def test_a_client_stands_still_and_goes_on() -> None:
+    _, kept = played("streams-frozen-clients", 1)
+    hosts = [row for row in kept.of(Kind.HOST) if row.detail in ("freeze", "thaw")]
+    assert {row.detail for row in hosts} == {"freeze", "thaw"}
+    asleep = [(frozen, thawed) for frozen, thawed in pairwise(hosts) if frozen.actor == thawed.actor]
+    assert asleep
+    for frozen, thawed in asleep:
+        if (frozen.detail, thawed.detail) == ("freeze", "thaw"):
+            moved = [row for row in kept.of(Kind.THREAD_STATE) if row.actor.startswith(f"{frozen.actor}-")]
+            assert not any(frozen.t_us < row.t_us < thawed.t_us for row in moved)
+
+
+@pytest.mark.parametrize("name", ["streams-shutdown", "streams-single-threads"])
+def test_a_classic_group_is_shut_down_by_its_leader(name: str) -> None:
+    result, _ = played(name, 5, "group.protocol=classic")
+    assert result.violations == []
+    assert result.figures["clients_shut_down"] == load_any(name).group.members
+    assert result.rebalances < 40
+
+
+def test_a_shutdown_that_does_not_reach_a_classic_member_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader spreads the request, and a client takes no notice of it."""
+    monkeypatch.setattr(ClassicGroupMember, "_shutdown_requested", told_and_forgotten)
+    result, _ = played("streams-shutdown", 5, "group.protocol=classic")
+    assert "streams-shutdown-reaches" in {violation.invariant for violation in result.violations}
+
+
+def told_and_forgotten(self: Any) -> None:
+    self._host.world.told(self._host)

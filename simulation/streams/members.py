@@ -1,0 +1,115 @@
+"""The members of a streams group, and those of a classic one as Kafka Streams forms it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from fencepost.coordinator.protocol.ids import TopicPartition, uuid_from_topic_id
+from fencepost.member.application.changelog import changelog_topic
+from fencepost.member.application.port import ThreadEvents
+from fencepost.member.application.streams_transport import StreamsTransport
+from fencepost.member.assignors.streams import StreamsAssignor
+from fencepost.member.assignors.task_ids import AssignorError
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.driver.classic import ClassicDriver
+from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.member.streams.heartbeats import StreamsHeartbeats
+from fencepost.simulation.nodes.transport import SimulatedTransport
+from fencepost.simulation.streams.member import SimulatedMember
+
+if TYPE_CHECKING:
+    from fencepost.simulation.streams.client import ClientHost
+
+
+class StreamsGroupMember(SimulatedMember):
+    """Speaks KIP-1071. Its id is its own."""
+
+    driver: ConsumerDriver
+
+    def __init__(self, host: ClientHost, thread: str, events: ThreadEvents) -> None:
+        scenario = host.world.scenario
+        topics = [topic.name for topic in scenario.topics]
+        changelogs = {topic: changelog_topic(scenario.group.id, topic) for topic in topics}
+        self.heartbeats = StreamsHeartbeats(
+            topics, host.process_id, changelogs if scenario.application.changelogs else None
+        )
+        super().__init__(host, thread, events)
+
+    def _make_driver(self, transport: SimulatedTransport) -> ConsumerDriver:
+        host = self._host
+        return ConsumerDriver(
+            host.world.scenario.group.id,
+            host.world.streams.uuid(f"{host.name}/{host.process}/{self.thread}"),
+            StreamsTransport(transport, self.heartbeats, self._shutdown_requested),
+            host.clock,
+            listener=self,
+            config=ConsumerConfig(**self._settings()),
+            rng=cast(random.Random, host.rng),
+            observer=self,
+        )
+
+    def _group_is_ready(self) -> bool:
+        return self.heartbeats.group_is_ready
+
+    @property
+    def joined(self) -> bool:
+        """Whether the member is STABLE, and the group hands out tasks."""
+        return self.driver.state is ConsumerMemberState.STABLE and self.heartbeats.group_is_ready
+
+    def ask_for_shutdown(self) -> None:
+        """Let every request ask for it."""
+        self.heartbeats.asks_for_shutdown = True
+
+
+class ClassicGroupMember(SimulatedMember):
+    """Speaks the classic protocol, with the metadata and the assignor of Kafka Streams."""
+
+    driver: ClassicDriver
+
+    def __init__(self, host: ClientHost, thread: str, events: ThreadEvents) -> None:
+        topics = [topic.name for topic in host.world.scenario.topics]
+        self._assignor = StreamsAssignor(uuid_from_topic_id(host.process_id), (topics,))
+        super().__init__(host, thread, events)
+
+    def _make_driver(self, transport: SimulatedTransport) -> ClassicDriver:
+        host = self._host
+        group = host.world.scenario.group
+        config = ClassicConfig(
+            session_timeout_ms=group.session_timeout.ms,
+            heartbeat_interval_ms=group.heartbeat_interval.ms,
+            **self._settings(),
+        )
+        return ClassicDriver(
+            group.id,
+            transport,
+            host.clock,
+            assignors=(self._assignor,),
+            listener=self,
+            config=config,
+            rng=cast(random.Random, host.rng),
+            observer=self,
+        )
+
+    def _group_is_ready(self) -> bool:
+        return not self._assignor.error
+
+    @property
+    def joined(self) -> bool:
+        """Whether the member has taken up the tasks of its generation."""
+        return self.driver.is_settled and not self._assignor.error
+
+    def ask_for_shutdown(self) -> None:
+        """Ask in each subscription from now on, and join again for that."""
+        self._assignor.request_shutdown()
+        self.driver.rejoin()
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """The leader's error comes with no partitions: the thread is not assigned anything."""
+        if self._assignor.error == AssignorError.SHUTDOWN_REQUESTED:
+            self._shutdown_requested()
+        elif not self._assignor.error:
+            await super().on_partitions_assigned(partitions)

@@ -1,0 +1,63 @@
+"""What the global thread of a simulated client reads: one topic, in no group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application.port import Batch
+from fencepost.simulation.nodes.transport import SimulatedTransport
+from fencepost.simulation.scenarios.scenario import Topic
+
+if TYPE_CHECKING:
+    from fencepost.simulation.streams.client import ClientHost
+
+
+class SimulatedReader:
+    """Reads all partitions of a topic from their beginning. Where they end now a broker has to say."""
+
+    def __init__(self, host: ClientHost, topic: Topic) -> None:
+        self._host = host
+        self._logs = host.world.cluster.logs
+        self._positions = {TopicPartition(topic.name, number): 0 for number in range(topic.partitions)}
+        self._ends: dict[TopicPartition, int] = {}
+        world = host.world
+        self._transport = SimulatedTransport(
+            host,
+            world.network,
+            world.cluster.brokers,
+            first=int(host.rng.uniform(0, 1_000)),
+            timeout_us=world.scenario.network.request_timeout.us,
+        )
+
+    async def start(self) -> None:
+        """See where the topic ends.
+
+        :raises TransportError: if no broker answers in time.
+        """
+        self._ends = dict(await self._transport.log_offsets(self._positions, earliest=False))
+
+    async def poll(self) -> Sequence[Batch]:
+        """What came in the meantime that a poll lasts."""
+        self._host.raise_injected("global", "")
+        if self.caught_up:
+            await self._host.pause_us(self._host.world.scenario.application.poll.us)
+            self._host.raise_injected("global", "")
+        batches = []
+        for partition, position in self._positions.items():
+            log = self._logs.log(partition)
+            end = position if log is None else log.end(self._host.loop.now_us)
+            if end > position:
+                batches.append(Batch(partition, range(position, end), end))
+                self._positions[partition] = end
+        return batches
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything was read that was there when it started."""
+        return all(self._positions[partition] >= end for partition, end in self._ends.items())
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self._transport.close()
