@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The axes with their values, in the order in which they were given, and a cell for each choice."""
+    """The axes with their values in order, and a cell for each choice."""
 
     axes: dict[str, list[str]]
     cells: list[Cell]
@@ -77,7 +77,7 @@ def as_json(grid: Grid) -> dict[str, Any]:
 
 
 def in_order(values: Sequence[str]) -> list[str]:
-    """Values that begin with a number by its size, in one unit; anything else as it was given."""
+    """Values that begin with a number by its size, in one unit; anything else as the tables have it."""
     if len({re.sub(r"^[\d.]+", "", value) for value in values}) == 1:
         return sorted(values, key=natural)
     return list(values)

@@ -234,7 +234,7 @@ def campaign() -> ReportInput:
     cells: dict[str, list[Any]] = {
         "scenario": ["deploy"] * 4,
         "parameters": [
-            f'{{"members": "{members}", "zone": "{zone}"}}' for members in (3, 12) for zone in ("near", "far")
+            f'{{"members": "{members}", "zone": "{zone}"}}' for members in (3, 12) for zone in ("east", "west")
         ],
     }
     medians = [1.0, 2.0, 3.0, 40.0]
@@ -262,9 +262,9 @@ def campaign() -> ReportInput:
             "show": f"fencepost analyze out --run deploy-{number:06d} --report F.html",
             "again": f"fencepost simulate deploy --seed {number}",
         }
-        for number, (members, zone) in enumerate((m, z) for m in (12, 3) for z in ("far", "near"))
+        for number, (members, zone) in enumerate((m, z) for m in (12, 3) for z in ("west", "east"))
     ]
-    curve = Curve("deploy, members=3, zone=near", 5, tuple(point / 10 for point in range(101)))
+    curve = Curve("deploy, members=3, zone=east", 5, tuple(point / 10 for point in range(101)))
     return ReportInput(
         title="Campaign: deploy",
         source="out",
