@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,17 +27,22 @@ _QUANTILES = (
     ("max", "longest", "line-ns-open", 11),
 )
 _SHAPES = {"plain": "", "rising": "/", "falling": "\\", "dots": ".", "upright": "|", "crossed": "x"}
+_FITTING = 8
+"""As many lines fit into a chart of the common height."""
+_LONG = 34
+"""Longer names than this leave too little room in a narrow chart."""
 _ROW = 30
 """Pixels of a line in charts that have one for each scenario."""
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One chart with its words; `height` in pixels where it has one of its own."""
+    """One chart with its words. `height` is in pixels, 0 for the common one; a wide one stands alone."""
 
     title: str
     note: str
     json: str
     height: int = 0
+    wide: bool = False
 
 
 def charts_of(data: ReportInput) -> list[Chart]:
@@ -93,7 +99,7 @@ def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
             go.Scatter(
                 x=[max(value, SHORTEST_S) for value in curve.seconds],
                 y=shares if len(curve.seconds) == len(shares) else None,
-                name=(same and curve.label.partition(", ")[2]) or curve.label,
+                name=(same and _short(curve.label.partition(", ")[2])) or curve.label,
                 mode="lines",
                 line={"dash": _DASHES[number % len(_DASHES)], "width": 2.25, "shape": "hv"},
                 meta={"colour": f"series-{number % len(SERIES)}"},
@@ -147,7 +153,7 @@ def _quantiles(title: str, note: str, rows: Table) -> Chart | None:
         yaxis={"autorange": "reversed", "type": "category"},
         **_layout(),
     )
-    return _chart(title, note, figure, rows=len(shown))
+    return _chart(title, note, figure, names)
 
 
 def _across(data: ReportInput) -> list[Chart | None]:
@@ -238,7 +244,7 @@ def residency_chart(title: str, note: str, rows: Table) -> Chart:
         yaxis={"autorange": "reversed"},
         **_layout(),
     )
-    return _chart(title, note, figure, rows=len(labels))
+    return _chart(title, note, figure, labels)
 
 
 def _pattern(state: str) -> dict[str, Any]:
@@ -251,9 +257,14 @@ def _named(rows: Table) -> dict[str, Mapping[str, Any]]:
     same = len({row["scenario"] for row in rows}) == 1
     named = {}
     for row in rows:
-        name = (same and tables.parameters_text(row["parameters"])) or tables.label(row)
+        name = (same and _short(tables.parameters_text(row["parameters"]))) or tables.label(row)
         named[", ".join([name, *(row[more] for more in _MORE_OF_A_NAME if row.get(more))])] = row
     return {name: named[name] for name in sorted(named, key=natural)}
+
+
+def _short(parameters: str) -> str:
+    """Without the sections that most keys are in."""
+    return re.sub(r"\b(?:config\.)?group\.", "", parameters)
 
 
 _MORE_OF_A_NAME = ("answer", "as_seen_by")
@@ -287,6 +298,8 @@ def _layout() -> dict[str, Any]:
     }
 
 
-def _chart(title: str, note: str, figure: Any, rows: int = 0) -> Chart:
-    tall = 130 + _ROW * rows
-    return Chart(title, note, figure.to_json(validate=False), tall if rows > 8 else 0)
+def _chart(title: str, note: str, figure: Any, lines: Sequence[str] = ()) -> Chart:
+    """A chart; one with a line for each name is as tall as they are many, and wide where they are long."""
+    height = 130 + _ROW * len(lines) if len(lines) > _FITTING else 0
+    wide = max(map(len, lines), default=0) > _LONG
+    return Chart(title, note, figure.to_json(validate=False), height, wide)

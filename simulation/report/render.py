@@ -124,6 +124,7 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
                 "title": chart.title,
                 "note": chart.note,
                 "height": chart.height,
+                "wide": chart.wide,
                 "json": markup(inert(chart.json)),
             }
             for chart in charts

@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.cli import main
+from fencepost.simulation.pipeline.output import run_schema
 from fencepost.simulation.pipeline.reporting import listed_runs, report_runs
 from fencepost.simulation.report.figures import charts_of
 from fencepost.simulation.report.grid import as_json, grid_of, natural
@@ -129,13 +133,32 @@ def test_runs_are_listed_with_what_shows_them_and_trouble_first() -> None:
     assert (listed[1]["show"], listed[1]["again"]) == ("", "again")
 
 
-def test_any_run_of_a_trace_has_its_page(tmp_path: Path) -> None:
+def test_any_run_of_a_trace_has_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("first", "second"):
         with ParquetTrace(tmp_path / f"{name}.parquet", name) as trace:
             run(load("steady"), 1, trace=trace)
-    report_runs(tmp_path, ["second", "first", "second"], tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text()
+    page = tmp_path / "page.html"
+    words = ["analyze", str(tmp_path), "--run", "second", "--run", "first", "--run", "second"]
+    assert main([*words, "--report", str(page)]) == 0
+    text = page.read_text()
     assert [text.count(f'data-run-id="{name}"') for name in ("first", "second")] == [1, 1]
     assert "<title>2 runs of" in text
-    with pytest.raises(FencepostError, match=r"no run third among its 2 traces: .*such as first, second"):
-        report_runs(tmp_path, ["third"], tmp_path / "page.html")
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "name its file with --report" in capsys.readouterr().err
+    assert main(["analyze", str(tmp_path), "--run", "third", "--report", str(page)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no run third among its 2 traces: expected a name such as first, second" in said
+
+
+def test_a_run_without_a_trace_is_told_how_to_get_one(tmp_path: Path) -> None:
+    for folder in ("runs", "traces"):
+        (tmp_path / folder).mkdir()
+    with ParquetTrace(tmp_path / "traces" / "a.parquet", "first") as trace:
+        run(load("steady"), 1, trace=trace)
+    summary = {"run_id": "second", "scenario": "steady", "parameters": "{}", "seed": 2, "wall_seconds": 1.0}
+    summary |= {"heartbeats": 1, "converged": True, "violations": 0, "traced": False, "error": None}
+    summary |= {"command": "fencepost simulate steady --seed 2"}
+    pq.write_table(pa.Table.from_pylist([summary], schema=run_schema()), tmp_path / "runs" / "a.parquet")
+    with pytest.raises(FencepostError, match=r"of second was not kept; .*steady --seed 2 --report F\.html"):
+        report_runs(tmp_path, ["second"], tmp_path / "page.html")
