@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.live.follow import Followed, Snapshot
     from fencepost.simulation.live.windows import Window
+    from fencepost.simulation.pipeline.progress import Progress
 
 OUT: Final = Path("out/live")
 WINDOW_S: Final = 10.0
@@ -56,7 +57,7 @@ def follow_topic(
         raise FencepostError("--available-now: ends by itself, --until-idle has no meaning with it")
     configure_logs("info")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    with _told_to_stop() as stop, _display(json) as tell:
+    with _told_to_stop() as stop, contextlib.ExitStack() as display:
         followed = follow(
             kafka,
             topic,
@@ -66,14 +67,27 @@ def follow_topic(
             until=Until(available_now, idle_s),
             report=report,
             stop=stop,
-            tell=tell,
-            progress=progress_for(json=json),
+            tell=display.enter_context(_display(json)),
+            progress=_Afterwards(progress_for(json=json), display),
         )
     if json:
         print_json(followed)
     else:
         _print(followed)
     return 0
+
+
+class _Afterwards:
+    """Progress of what comes when following has ended: the display goes first, both draw on one terminal."""
+
+    def __init__(self, progress: Progress, display: contextlib.ExitStack) -> None:
+        self._progress = progress
+        self._display = display
+
+    def step(self, name: str, total: int) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        """See `Progress.step`."""
+        self._display.close()
+        return self._progress.step(name, total)
 
 
 @contextlib.contextmanager

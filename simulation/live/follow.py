@@ -147,7 +147,7 @@ def follow(
     following = Following(kafka, topic, known.topic_id)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(LiveFolder(out, following))
-        reader = choose_reader()
+        reader = choose_reader(topic)
         _log.info("kafka_reader", reader=reader.name)
         spark = stack.enter_context(spark_session(master, reader.settings))
         session = _Session(spark, reader, folder, following, window_s=window_s)

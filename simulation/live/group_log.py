@@ -208,7 +208,7 @@ class GroupLog:
 
     def _remove(self, member_id: MemberId) -> None:
         if self._known.members.pop(member_id, None) is not None:
-            self._add(Kind.MEMBER_REMOVED, member_id)
+            self._add(Kind.MEMBER_REMOVED, member_id, detail="gone")
             self._add(Kind.HOST, member_id, detail="stopped")
 
     def _place(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.live.connector import Connector, find_connector
+from fencepost.simulation.live.documents import GROUP_LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,8 +69,10 @@ class PythonReader:
         return spark.readStream.format(FORMAT).options(**options).load()
 
 
-def choose_reader() -> Reader:
+def choose_reader(topic: str) -> Reader:
     """The connector if there is one and a session can be started with it, else our own source.
+
+    Spark's connector leaves Kafka's internal topics out, so the group log is always read by ours.
 
     :raises EnvironmentLacks: if a library is missing.
     """
@@ -80,7 +83,7 @@ def choose_reader() -> Reader:
             )
     from pyspark import SparkContext, __version__
 
-    if SparkContext._active_spark_context is None:
+    if topic != GROUP_LOG and SparkContext._active_spark_context is None:
         connector = find_connector(__version__)
         if connector is not None:
             return ConnectorReader(connector)

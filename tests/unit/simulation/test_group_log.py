@@ -155,7 +155,7 @@ def test_members_are_told_by_what_they_are_given() -> None:
     states = [row.state_to for row in rows if row.actor == "B" and row.kind == Kind.MEMBER_STATE]
     assert states == ["JOINING", "RECONCILING", "STABLE"]
     gone = [(row.t_us, row.kind, row.detail) for row in rows if row.actor == "A"][-2:]
-    assert gone == [(4_000_000, "member.removed", ""), (4_000_000, "host", "stopped")]
+    assert gone == [(4_000_000, "member.removed", "gone"), (4_000_000, "host", "stopped")]
 
 
 @pytest.mark.parametrize("cut", range(1, 20))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +25,7 @@ from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.live import source
 from fencepost.simulation.live.connector import Connector, find_connector
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
-from fencepost.simulation.live.follow import Snapshot
+from fencepost.simulation.live.follow import Followed, Snapshot, Until
 from fencepost.simulation.live.reader import TopicPart, TopicReader
 from fencepost.simulation.live.windows import Window
 from fencepost.simulation.trace.parquet import record_batch
@@ -147,13 +150,15 @@ def test_without_a_connector_there_is_a_source_of_ours(
     assert find_connector("4.3.0", environ) is None
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     monkeypatch.setattr(source, "find_connector", lambda version: None)
-    assert source.choose_reader().name == "Python, without jars"
+    assert source.choose_reader("t").name == "Python, without jars"
     connector = Connector("4.3.0", (Path("a.jar"), Path("b.jar")))
     monkeypatch.setattr(source, "find_connector", lambda version: connector)
-    chosen = source.choose_reader()
+    chosen = source.choose_reader("t")
     assert (chosen.name, chosen.settings) == ("Spark's connector 4.3.0", {"spark.jars": "a.jar,b.jar"})
+    internal = source.choose_reader("__consumer_offsets")
+    assert internal.name == "Python, without jars", "Spark's connector leaves internal topics out"
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", object())
-    assert source.choose_reader().name == "Python, without jars"
+    assert source.choose_reader("t").name == "Python, without jars"
 
 
 class Bounded(TopicReader):
@@ -244,6 +249,67 @@ def test_a_terminal_shows_windows_and_findings() -> None:
     assert "steady: 2 partitions changed hands, median 0.50 s without an owner, longest 0.75 s" in text
     assert "steady: 1 times two owners" in text
     assert "steady: 3 of one owner violated" in text
+
+
+def followed_as_told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """In place of following: two snapshots, a Ctrl-C, and what comes afterwards. Answers the options."""
+    given: list[dict[str, Any]] = []
+
+    def follow(kafka: str, topic: str, out: Path, **options: Any) -> Followed:
+        given.append({"kafka": kafka, "topic": topic, "out": out, **options})
+        windows = [window("10:00:00", heartbeats=5), window("10:00:10", epochs=1)]
+        options["tell"](snapshot(windows[0]))
+        assert not options["stop"].is_set()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert options["stop"].wait(10)
+        options["tell"](snapshot(*windows))
+        with options["progress"].step("analysing", 1):
+            sys.stdout.write("analysing\n")
+        tables = {"two_owners": [{"scenario": "steady", "parameters": "{}", "count": 1, "seconds": 2.0}]}
+        return Followed(
+            kafka=kafka,
+            topic=topic,
+            out=str(out),
+            reader="none",
+            rows=7,
+            skipped={"no trace": 2},
+            late=3,
+            windows=windows,
+            tables=tables,
+        )
+
+    monkeypatch.setattr("fencepost.simulation.live.follow.follow", follow)
+    return given
+
+
+def test_ctrl_c_ends_following_and_then_come_the_tables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = followed_as_told(monkeypatch)
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["analyze", "--kafka", "127.0.0.1:9092", "--topic", "t", "--until-idle", "3"]) == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:3] == ["10:00:00 g: 5 heartbeats", "10:00:10 g: 1 epochs", "analysing"]
+    assert printed[-3:] == [
+        "t at 127.0.0.1:9092: 7 rows, 2 skipped (no trace)",
+        "3 rows came too late for their window; they are in the tables",
+        f"Rows:   {Path('out/live/t')}",
+    ]
+    assert any(line.startswith("steady") for line in printed)
+    (options,) = given
+    assert (options["window_s"], options["until"]) == (10.0, Until(idle_s=3.0))
+
+
+def test_json_is_one_document_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    followed_as_told(monkeypatch)
+    words = ["--kafka", "127.0.0.1:9092", "--topic", "t", "--available-now", "--out", "here", "--json"]
+    assert main(["analyze", *words]) == 0
+    document = json.loads(capsys.readouterr().out.removeprefix("analysing\n"))
+    assert document["windows"][0]["heartbeats"] == 5
+    assert (document["rows"], document["skipped"], document["out"]) == (7, {"no trace": 2}, "here")
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------
