@@ -107,7 +107,7 @@ def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
             )
         )
     figure.update_layout(
-        xaxis={"type": "log", "title": _title("seconds"), "dtick": 1},
+        xaxis=_logarithmic([SHORTEST_S, 100.0]),
         yaxis={"title": _title("share"), "tickformat": ".0%", "range": [0, 1.02]},
         **_layout(),
     )
@@ -149,7 +149,7 @@ def _quantiles(title: str, note: str, rows: Table) -> Chart | None:
             )
         )
     figure.update_layout(
-        xaxis={"type": "log", "title": _title("seconds"), "dtick": 1},
+        xaxis=_logarithmic([value for ends_of_one in ends for value in ends_of_one]),
         yaxis={"autorange": "reversed", "type": "category"},
         **_layout(),
     )
@@ -195,7 +195,7 @@ def _spread(title: str, grid: Grid, rows: Table) -> Chart | None:
         )
     figure.update_layout(
         xaxis={"title": _title(axis), "type": "category"},
-        yaxis={"type": "log", "title": _title("seconds"), "dtick": 1},
+        yaxis=_logarithmic([max(row[end], SHORTEST_S) for row in held if row for end in ("median", "max")]),
         **_layout(),
     )
     return _chart(title, "Median, 90 %, 99 % and the longest.", figure)
@@ -277,6 +277,12 @@ def _ordered_states(rows: Table) -> list[str]:
     for row in rows:
         seconds[row["state"]] = seconds.get(row["state"], 0.0) + row["seconds"]
     return sorted(seconds, key=lambda state: -seconds[state])
+
+
+def _logarithmic(values: Sequence[float]) -> dict[str, Any]:
+    """An axis of seconds, with more than the powers of ten on it where they would be few."""
+    few = max(values) / min(values) < 300
+    return {"type": "log", "title": _title("seconds"), "dtick": "D2" if few else 1}
 
 
 def _title(text: str) -> dict[str, Any]:
