@@ -304,7 +304,11 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> str:
         shown = f"[{parameter.name.upper()}]" if optional else parameter.name.upper()
     else:
         shown = f"{named[0]}" if named else f"--{parameter.name.replace('_', '-')}"
-        shown += "" if parameter.default is False else f" {_metavar(hint)}"
+        opposite = next((meta.negative for meta in metas if meta.negative), None)
+        if opposite:
+            shown += f", {opposite[0]}"
+        elif parameter.default is not False:
+            shown += f" {_metavar(hint)}"
     default = parameter.default
     absent = default in (None, False, inspect.Parameter.empty)
     return f"| `{shown}` | {'' if absent else f'`{default}`'} | {text} |"
@@ -318,6 +322,8 @@ def _metavar(hint: Any) -> str:
         return "\\|".join(map(str, get_args(hint)))
     if get_origin(hint) in (typing.Union, UnionType):
         return _metavar(get_args(hint)[0])
+    if get_origin(hint) is tuple:
+        return " ".join(map(_metavar, get_args(hint)))
     return {int: "N", Path: "PATH"}.get(hint, "VALUE")
 
 

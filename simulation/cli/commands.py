@@ -24,6 +24,7 @@ COMMANDS: tuple[Command, ...] = (
     _command("scenarios", "The scenarios that ship with fencepost"),
     _command("states", "The state machines, as tables, JSON or Mermaid diagrams"),
     _command("campaign", "Many seeds of scenarios on Spark, then the analyses and a report"),
+    _command("plan", "What a deploy, a crash or scaling costs, with which protocol and settings"),
     _command("analyze", "The analyses and the report again, over traces that exist"),
     _command("serve", "The coordinator as a Kafka endpoint for real clients"),
     _command("cluster", "A real Kafka on this machine, for tests and comparisons"),

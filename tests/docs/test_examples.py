@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from fencepost.simulation.pipeline.outline import is_outline, read_outline
+from fencepost.simulation.pipeline.question import ask, read_question
 from fencepost.simulation.scenarios.load import loads
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,9 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"^(<!-- rows vary -->\n)?```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SERVED = "127.0.0.1:9092"
 """The address that examples use; each test gives them a server of its own."""
+
+NAMED = re.compile(r"# ([\w-]+\.toml)\n")
+"""The first line of a file that the commands of its page read."""
 
 NUMBER = re.compile(r"(?<![\w-])[0-9][0-9.,]*")
 DIGEST = re.compile(r"\b[0-9a-f]{32}\b")
@@ -102,6 +106,8 @@ def test_toml_examples_load(example: Example, tmp_path: Path) -> None:
     file.write_text(example.text)
     if is_outline(str(file)):
         read_outline(file)
+    elif example.page == "plan.md":
+        ask(*read_question(file))
     else:
         loads(example.text, source=example.page)
 
@@ -146,6 +152,8 @@ def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> 
     for each in examples("toml"):
         if each.page == "scenarios.md":
             (tmp_path / "mine.toml").write_text(each.text)
+        elif each.page == example.page and (named := NAMED.match(each.text)):
+            (tmp_path / named[1]).write_text(each.text)
     for command, said in sessions(example):
         words = shlex.split(command)
         if words[0] != "fencepost" or words[1] == "serve":

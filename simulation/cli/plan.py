@@ -1,0 +1,222 @@
+"""`fencepost plan`: what would a deploy, a crash or scaling cost, with which protocol and settings?"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli.arguments import Count, Json, writable_folder
+from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.pipeline.advice import difference_in_words, recommend
+from fencepost.simulation.pipeline.answer import RUNS, Answer, Spread, answer, differences, plain
+from fencepost.simulation.pipeline.progress import progress_for
+from fencepost.simulation.pipeline.question import Question, ask, read_question
+from fencepost.simulation.pipeline.session import LOCAL
+from fencepost.simulation.report.tables import duration
+
+_NUMBERS = ("members", "partitions", "at_once")
+_FLAGS = {"true": True, "false": False}
+
+
+def plan(
+    file: Annotated[
+        Path | None, Parameter(help="A TOML file with the same keys as the options; these replace its own.")
+    ] = None,
+    /,
+    *,
+    event: Annotated[str | None, Parameter(help="deploy, crash or scale. Default: deploy.")] = None,
+    members: Annotated[Count | None, Parameter(help="Members of the group. Default: 20.")] = None,
+    partitions: Annotated[Count | None, Parameter(help="Partitions that they share. Default: 60.")] = None,
+    start_up: Annotated[
+        str | None,
+        Parameter(help="From the end of a process until the next one has its consumer. Default: 10s."),
+    ] = None,
+    zone_latency: Annotated[
+        str | None, Parameter(help="From members to brokers, one way, at the median. Default: 1ms.")
+    ] = None,
+    batch: Annotated[
+        str | None,
+        Parameter(help="How long an application works on what a poll gave it. Default: 500ms."),
+    ] = None,
+    at_once: Annotated[
+        Count | None, Parameter(help="How many members a deploy restarts at a time. Default: 1.")
+    ] = None,
+    protocol: Annotated[
+        str | None, Parameter(help="consumer (KIP-848), classic, or both: consumer,classic, the default.")
+    ] = None,
+    assignor: Annotated[
+        str | None,
+        Parameter(help="uniform, range; of classic members range, roundrobin, sticky, cooperative-sticky."),
+    ] = None,
+    session_timeout: Annotated[str | None, Parameter(help="Such as 10s,45s. Default: 45s.")] = None,
+    heartbeat_interval: Annotated[str | None, Parameter(help="Default: 5s; of classic members 3s.")] = None,
+    static: Annotated[
+        bool | None,
+        Parameter(negative="--no-static", help="Members with instance ids, or without; both if not given."),
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        Parameter(
+            help="Two TOML files, each a plan with one option: how much do they differ, and how surely?"
+        ),
+    ] = None,
+    runs: Annotated[Count, Parameter(help="Runs of each option.")] = RUNS,
+    master: Annotated[
+        str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
+    ] = LOCAL,
+    out: Annotated[
+        Path | None, Parameter(help="A new directory for the scenario, runs and traces; else none are kept.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """What-if: many runs of each option, what each costs, and which one to take.
+
+    Several values, with commas between them, are options to compare. Exit code 1: a run failed, or broke an
+    invariant.
+    """
+    given = {
+        "event": event,
+        "members": members,
+        "partitions": partitions,
+        "start_up": start_up,
+        "zone_latency": zone_latency,
+        "batch": batch,
+        "at_once": at_once,
+        "protocol": protocol,
+        "assignor": assignor,
+        "session_timeout": session_timeout,
+        "heartbeat_interval": heartbeat_interval,
+        "static": static,
+    }
+    flags = {key: value for key, value in given.items() if value is not None}
+    configure_logs()
+    asked: dict[str, tuple[Question, dict[str, str]]] = {}
+    if compare is None:
+        question, places = _question(file, flags)
+        asked[question.event] = question, places
+    else:
+        if file is not None:
+            raise FencepostError(f"{file}: with --compare there are two files, and no other")
+        for each in compare:
+            if each.stem in asked:
+                raise FencepostError(f"--compare {each}: expected two files with names that differ")
+            asked[each.stem] = _question(each, flags)
+    with ExitStack() as stack:
+        folder = (
+            Path(stack.enter_context(TemporaryDirectory(prefix="fencepost-plan-"))) if out is None else out
+        )
+        found = answer(
+            asked,
+            runs=runs,
+            master=master,
+            out_dir=writable_folder(folder, "--out"),
+            progress=progress_for(json=json, lines=True),
+            one=compare is not None,
+        )
+    if compare is None:
+        _tell(question, found, json=json, kept=out)
+    else:
+        _tell_difference([each.stem for each in compare], found, json=json)
+    return 1 if any(each.failed for each in found.options) else 0
+
+
+def _question(file: Path | None, flags: dict[str, Any]) -> tuple[Question, dict[str, str]]:
+    raw, places = ({}, {}) if file is None else read_question(file)
+    for key, value in flags.items():
+        option = f"--{key.replace('_', '-')}"
+        if isinstance(value, bool):
+            raw[key], places[key] = value, option if value else f"--no-{key}"
+        else:
+            listed = [part.strip() for part in str(value).split(",")]
+            single = value if key in _NUMBERS else listed[0]
+            raw[key], places[key] = listed if len(listed) > 1 else single, f"{option} {value}"
+    return ask(raw, places), places
+
+
+def _spread(spread: Spread, runs: int) -> tuple[str, ...]:
+    return (
+        f"{spread.count / max(runs, 1):,.1f}",
+        duration(spread.p50),
+        duration(spread.p99),
+        duration(spread.total_per_run),
+    )
+
+
+_HEADINGS = (
+    "option",
+    *("rebalances a run", "median", "99 %", "in all"),
+    *("partitions down a run", "median", "99 %", "in all"),
+)
+
+
+def _print_table(found: Answer) -> None:
+    from fencepost.simulation.cli.terminal import Terminal
+
+    Terminal().table(
+        _HEADINGS,
+        [
+            (each.name, *_spread(each.rebalance_s, each.runs), *_spread(each.downtime_s, each.runs))
+            for each in found.options
+        ],
+    )
+
+
+def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -> None:
+    advice = recommend(question, found)
+    if json:
+        document: dict[str, Any] = {
+            "event": question.event,
+            "members": question.members,
+            "partitions": question.partitions,
+            "options": found.options,
+            "recommendation": advice,
+            "wall_seconds": found.wall_seconds,
+            "out": None if kept is None else str(kept),
+        }
+        print_json(document)
+        return
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    out.say(
+        f"A {question.event} of {question.members} members and {question.partitions} partitions, start-up"
+        f" {question.start_up}: {found.options[0].runs} runs of each option\n"
+    )
+    _print_table(found)
+    out.say(f"\n{advice.text}")
+    for line in advice.why:
+        out.say(f"  {line}")
+    for each in found.options:
+        if each.failed:
+            out.say(f"{each.name}: {each.failed} runs failed, or broke an invariant")
+    if kept is not None:
+        out.say(f"\nLook at a run:  {found.options[0].command}")
+
+
+def _tell_difference(names: list[str], found: Answer, *, json: bool) -> None:
+    first, second = names
+    compared = differences(found, first, second)
+    lines = difference_in_words(first, second, compared, found.options[0].runs)
+    if json:
+        print_json(
+            {
+                "options": found.options,
+                "comparisons": plain(compared),
+                "text": lines,
+                "wall_seconds": found.wall_seconds,
+            }
+        )
+        return
+    from fencepost.simulation.cli.terminal import Terminal
+
+    _print_table(found)
+    out = Terminal()
+    out.say("")
+    for line in lines:
+        out.say(line)

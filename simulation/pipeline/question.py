@@ -1,0 +1,289 @@
+"""What an operator asks: how long do partitions stand still in a deploy, after a crash, in scaling?
+
+A question has one group and one event, and several values where options are to be compared. It comes from
+flags or from a TOML file with the same keys, and becomes one scenario and a choice of settings an option.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.plan import Option
+from fencepost.simulation.scenarios.scenario import GroupProtocol
+from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, read_text, shown, typed
+from fencepost.simulation.scenarios.values import Duration, decode_value
+
+Event: TypeAlias = Literal["deploy", "crash", "scale"]
+Assignor: TypeAlias = Literal["uniform", "range", "roundrobin", "sticky", "cooperative-sticky"]
+
+BEGIN: Final = Duration(90_000_000)
+"""When the event begins: the group has settled by then, and what happened before is not counted."""
+CRASHES: Final = 3
+SCALED: Final = 1.5
+_POLL: Final = Duration(5_000_000)
+"""How long an application waits for records; each member gets one in that time, on the average."""
+_PAUSE_US: Final = 10_000_000
+"""Between the end of one restart and the next one, as a deploy waits for members to be ready."""
+_SETTLING_US: Final = 60_000_000
+_SPREAD: Final = 0.1
+"""By how much a start-up may take less or more than its mean."""
+
+_OF_CONSUMER: Final = ("uniform", "range")
+_OF_CLASSIC: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+_LISTS: Final = ("protocol", "assignor", "session_timeout", "heartbeat_interval", "static")
+"""Keys with several values."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One group, one event, and the values to choose among."""
+
+    event: Event = "deploy"
+    members: Annotated[int, Meta(ge=1, le=10_000)] = 20
+    partitions: Annotated[int, Meta(ge=1, le=100_000)] = 60
+    start_up: Duration = Duration(10_000_000)
+    """From the end of a process until the next one has its consumer."""
+    zone_latency: Duration = Duration(1_000)
+    """From a member to its brokers, one way, at the median."""
+    batch: Duration = Duration(500_000)
+    """How long an application works on what a poll gave it; it joins, and lets go, between two batches."""
+    at_once: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """How many members a deploy restarts at the same time."""
+    protocol: tuple[GroupProtocol, ...] = ()
+    assignor: tuple[Assignor, ...] = ()
+    session_timeout: tuple[Duration, ...] = ()
+    heartbeat_interval: tuple[Duration, ...] = ()
+    static: tuple[bool, ...] = ()
+
+
+def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
+    """The question that these raw values are; `places` tells where each was given, for mistakes.
+
+    :raises FencepostError: if a value is wrong, with its place.
+    """
+    listed = {
+        key: value if isinstance(value, list) or key not in _LISTS else [value] for key, value in raw.items()
+    }
+    try:
+        question = typed(listed, Question, decode_value)
+    except Misplaced as mistake:
+        key = str(mistake.path[0]) if mistake.path else ""
+        raise FencepostError(f"{places.get(key, key)}: {mistake.message}") from None
+    for key in ("start_up", "zone_latency", "batch", "session_timeout", "heartbeat_interval"):
+        given = getattr(question, key)
+        for each in given if isinstance(given, tuple) else (given,):
+            if each.ms < 1:
+                raise FencepostError(f"{places[key]}: expected at least 1ms, got {each}")
+    for key in _LISTS:
+        if len(set(getattr(question, key))) < len(getattr(question, key)):
+            raise FencepostError(f"{places[key]}: a value is there twice")
+    _check_assignors(question, places)
+    return question
+
+
+def _check_assignors(question: Question, places: Mapping[str, str]) -> None:
+    protocols = question.protocol or ("consumer", "classic")
+    for name in question.assignor:
+        if not any(name in _assignors_of(protocol) for protocol in protocols):
+            allowed = ", ".join(dict.fromkeys(a for p in protocols for a in _assignors_of(p)))
+            raise FencepostError(f"{places['assignor']}: expected one of {allowed}, got {shown(name)}")
+    for protocol in protocols:
+        if question.assignor and not set(question.assignor) & set(_assignors_of(protocol)):
+            place = places.get("protocol", "protocol")
+            raise FencepostError(
+                f"{place}: {protocol} has none of these assignors, but {', '.join(_assignors_of(protocol))}"
+            )
+
+
+def _assignors_of(protocol: str) -> tuple[str, ...]:
+    return _OF_CONSUMER if protocol == "consumer" else _OF_CLASSIC
+
+
+def read_question(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The raw values of a TOML file, and where each stands.
+
+    :raises FencepostError: if it can't be read, or is no TOML.
+    """
+    text = read_text(path)
+    raw = parse_toml(text, str(path))
+    places = Places(str(path), text)
+    return raw, {key: f"{places.at((key,))}: {key}" for key in raw}
+
+
+# -- options ----------------------------------------------------------------------------------------------
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One option: a value for each key that may have several."""
+
+    protocol: GroupProtocol
+    assignor: str
+    session_timeout: Duration
+    heartbeat_interval: Duration
+    static: bool
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What makes a scenario this option, as `simulate --set` takes it."""
+        found = {"group.protocol": self.protocol, "group.static": str(self.static).lower()}
+        if self.protocol == "classic":
+            return found | {
+                "group.partition_assignment_strategy": self.assignor,
+                "group.session_timeout": str(self.session_timeout),
+                "group.heartbeat_interval": str(self.heartbeat_interval),
+            }
+        session, heartbeat = self.session_timeout.ms, self.heartbeat_interval.ms
+        prefix = "config.group.consumer"
+        return found | {
+            "group.assignor": self.assignor,
+            f"{prefix}.session.timeout.ms": str(session),
+            f"{prefix}.min.session.timeout.ms": str(min(session, 45_000)),
+            f"{prefix}.max.session.timeout.ms": str(max(session, 60_000)),
+            f"{prefix}.heartbeat.interval.ms": str(heartbeat),
+            f"{prefix}.min.heartbeat.interval.ms": str(min(heartbeat, 5_000)),
+            f"{prefix}.max.heartbeat.interval.ms": str(max(heartbeat, 15_000)),
+        }
+
+    @property
+    def parameters(self) -> dict[str, str | bool]:
+        """The same for people, by the keys of a question."""
+        return {
+            "protocol": self.protocol,
+            "assignor": self.assignor,
+            "session_timeout": str(self.session_timeout),
+            "heartbeat_interval": str(self.heartbeat_interval),
+            "static": self.static,
+        }
+
+
+def choices(question: Question, *, one: bool = False) -> dict[str, Choice]:
+    """All options of a question by their names; what is not asked for has the usual values.
+
+    With `one` there is but one value of what is not asked for: the newer protocol, and dynamic members.
+    """
+    usual: tuple[GroupProtocol, ...] = ("consumer",) if one else ("consumer", "classic")
+    found = []
+    for protocol in question.protocol or usual:
+        assignors = [each for each in question.assignor if each in _assignors_of(protocol)]
+        if not assignors:
+            assignors = ["uniform"] if protocol == "consumer" else ["cooperative-sticky", "range"]
+            assignors = assignors[:1] if one else assignors
+        interval = Duration(5_000_000 if protocol == "consumer" else 3_000_000)
+        found += [
+            Choice(
+                protocol=protocol,
+                assignor=assignor,
+                session_timeout=session,
+                heartbeat_interval=beat,
+                static=static,
+            )
+            for assignor, session, beat, static in itertools.product(
+                assignors,
+                question.session_timeout or (Duration(45_000_000),),
+                question.heartbeat_interval or (interval,),
+                question.static or ((False,) if one else (False, True)),
+            )
+        ]
+    return {_name(choice, question): choice for choice in found}
+
+
+def _name(choice: Choice, question: Question) -> str:
+    words = [f"{choice.protocol}/{choice.assignor}"]
+    if len(question.session_timeout) > 1:
+        words.append(f"session={choice.session_timeout}")
+    if len(question.heartbeat_interval) > 1:
+        words.append(f"heartbeat={choice.heartbeat_interval}")
+    return " ".join([*words, *(["static"] if choice.static else [])])
+
+
+def options(chosen: Mapping[str, Choice], places: Mapping[str, str], scenario: str = "") -> list[Option]:
+    """The same, as a campaign takes them."""
+    told = {
+        "session_timeout": ("group.session_timeout", "config.group.consumer.session.timeout.ms"),
+        "heartbeat_interval": ("group.heartbeat_interval", "config.group.consumer.heartbeat.interval.ms"),
+    }
+    where = {name: places[key] for key, names in told.items() if key in places for name in names}
+    given = next(iter(where.values()), "")  # the two have to fit each other
+    where = {name: where.get(name, given) for names in told.values() for name in names} if given else {}
+    return [
+        Option(name, choice.settings, scenario, {key: where.get(key, name) for key in choice.settings})
+        for name, choice in chosen.items()
+    ]
+
+
+# -- the scenario -----------------------------------------------------------------------------------------
+
+
+def scenario_text(question: Question, chosen: Mapping[str, Choice]) -> str:
+    """The scenario that all options share, as TOML."""
+    session_us = max(choice.session_timeout.us for choice in chosen.values())
+    start_us = question.start_up.us
+    low, high = (_duration(start_us * (1 + sign * _SPREAD)) for sign in (-1, 1))
+    event, lasts_us = _event(question, session_us, f"{low}..{high}")
+    quiet_us = session_us + round(start_us * (1 + _SPREAD)) + _SETTLING_US
+    latency = question.zone_latency
+    return f"""summary = "{question.event}: {question.members} members, {question.partitions} partitions"
+duration = "{_duration(BEGIN.us + lasts_us + quiet_us)}"
+quiet = "{_duration(quiet_us)}"
+
+[group]
+members = {question.members}
+start = "0s..3s"
+
+[network]
+latency = {{median = "{latency}", p99 = "{_duration(latency.us * 5)}"}}
+
+[application]
+restart = "{low}..{high}"
+poll = "{_POLL}"
+processing = "{question.batch}"
+
+[[topics]]
+name = "orders"
+partitions = {question.partitions}
+records_per_second = {question.members * 1_000_000 / _POLL.us!r}
+
+{event}"""
+
+
+def _duration(us: float) -> str:
+    """In microseconds, so that nothing is rounded twice."""
+    return str(Duration(round(us)))
+
+
+def _event(question: Question, session_us: int, restart: str) -> tuple[str, int]:
+    """The steps or faults of the event, and how long they take."""
+    one_us = round(question.start_up.us * (1 + _SPREAD)) + _PAUSE_US
+    match question.event:
+        case "deploy":
+            batch = min(question.at_once, question.members)
+            over_us = math.ceil(question.members / batch) * one_us
+            return (
+                f'[[steps]]\nkind = "rolling-restart"\nat = "{BEGIN}"\nover = "{_duration(over_us)}"\n'
+                f"batch = {batch / question.members!r}\n"
+            ), over_us
+        case "crash":
+            apart_us = session_us + one_us + _SETTLING_US
+            crashes = "\n".join(
+                f'[[faults]]\nkind = "member-crash"\nat = "{_duration(BEGIN.us + apart_us * number)}"\n'
+                f'lasts = "{restart}"\n'
+                for number in range(CRASHES)
+            )
+            return crashes, apart_us * CRASHES
+        case "scale":
+            apart_us = session_us + _SETTLING_US
+            larger = max(question.members + 1, round(question.members * SCALED))
+            return "\n".join(_scales(question.members, larger, apart_us)), apart_us + _PAUSE_US
+    raise AssertionError(question.event)
+
+
+def _scales(members: int, larger: int, apart_us: int) -> Iterator[str]:
+    for at_us, count in ((BEGIN.us, larger), (BEGIN.us + apart_us, members)):
+        yield f'[[steps]]\nkind = "scale"\nat = "{_duration(at_us)}"\nmembers = {count}\nover = "10s"\n'

@@ -1,0 +1,278 @@
+"""`fencepost plan`: from a question to scenarios and options, and from what was measured to words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.comparison import Sample
+from fencepost.simulation.cli import main
+from fencepost.simulation.pipeline.advice import difference_in_words, recommend, told_seconds
+from fencepost.simulation.pipeline.answer import (
+    DOWNTIME,
+    DOWNTIME_OF_RUN,
+    REBALANCE,
+    Answer,
+    OptionAnswer,
+    Spread,
+    best,
+    differences,
+)
+from fencepost.simulation.pipeline.question import ask, choices, options, scenario_text
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.scenarios.scenario import MemberCrash, RollingRestart, Scale
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def question(**raw):
+    return ask(raw, {key: f"--{key.replace('_', '-')}" for key in raw})
+
+
+def scenarios(**raw):
+    asked = question(**raw)
+    chosen = choices(asked)
+    text = scenario_text(asked, chosen)
+    return {
+        each.name: loads(text, overrides=[f"{key}={value}" for key, value in each.settings.items()])
+        for each in options(chosen, {})
+    }
+
+
+def test_a_first_question_has_the_usual_options():
+    assert list(choices(question())) == [
+        "consumer/uniform",
+        "consumer/uniform static",
+        "classic/cooperative-sticky",
+        "classic/cooperative-sticky static",
+        "classic/range",
+        "classic/range static",
+    ]
+
+
+def test_several_values_are_options_and_an_assignor_goes_with_the_protocols_that_have_it():
+    asked = question(
+        protocol=["classic", "consumer"],
+        assignor=["range", "sticky"],
+        session_timeout=["10s", "45s"],
+        static=True,
+    )
+    assert list(choices(asked)) == [
+        f"{protocol}/{assignor} session={session} static"
+        for protocol, assignor in (("classic", "range"), ("classic", "sticky"), ("consumer", "range"))
+        for session in ("10s", "45s")
+    ]
+
+
+def test_one_option_is_the_newer_protocol_with_dynamic_members():
+    assert list(choices(question(), one=True)) == ["consumer/uniform"]
+    assert list(choices(question(protocol="classic", static=True), one=True)) == [
+        "classic/cooperative-sticky static"
+    ]
+
+
+def test_options_set_what_kafka_s_clients_and_brokers_set():
+    made = scenarios(session_timeout="10s", heartbeat_interval="2s", static=False)
+    classic, consumer = made["classic/range"], made["consumer/uniform"]
+    assert (classic.group.session_timeout.ms, classic.group.heartbeat_interval.ms) == (10_000, 2_000)
+    assert classic.group.partition_assignment_strategy == "range"
+    assert consumer.config["group.consumer.session.timeout.ms"] == 10_000
+    assert consumer.config["group.consumer.min.heartbeat.interval.ms"] == 2_000
+
+
+def test_events_become_steps_and_faults():
+    (deploy,) = scenarios(protocol="consumer", static=False, members=10, at_once=4, start_up="20s").values()
+    (step,) = deploy.steps
+    assert isinstance(step, RollingRestart)
+    assert step.batch == 0.4
+    assert step.over.us == 3 * 32_000_000
+    (crash,) = scenarios(event="crash", protocol="consumer", static=False).values()
+    assert [type(each) for each in crash.faults] == [MemberCrash] * 3
+    (scale,) = scenarios(event="scale", protocol="consumer", static=False, members=10).values()
+    assert [(type(each), each.members) for each in scale.steps] == [(Scale, 15), (Scale, 10)]
+
+
+@pytest.mark.parametrize("event", ["deploy", "crash", "scale"])
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_the_group_settles_after_each_event(event, protocol):
+    (made, *_) = scenarios(
+        event=event, protocol=protocol, static=False, members=3, partitions=6, start_up="3s"
+    ).values()
+    result = run(made, 1)
+    assert result.violations == []
+    assert result.converged
+    assert result.rebalances >= 3
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"event": "burn"}, "--event: expected one of deploy, crash, scale"),
+        ({"members": 0}, "--members: expected a whole number of at least 1"),
+        ({"start_up": "soon"}, "--start-up: expected a duration"),
+        ({"batch": "0s"}, "--batch: expected at least 1ms"),
+        ({"protocol": ["share"]}, "--protocol: expected one of consumer, classic"),
+        ({"protocol": "classic", "assignor": "uniform"}, "--assignor: expected one of range, roundrobin"),
+        (
+            {"protocol": ["classic", "consumer"], "assignor": "sticky"},
+            "--protocol: consumer has none of these assignors, but uniform, range",
+        ),
+        ({"static": [True, True]}, "--static: a value is there twice"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_place(raw, message):
+    with pytest.raises(FencepostError, match=message):
+        question(**raw)
+
+
+def spread(count, total):
+    return Spread(count=count, p50=1.0 if count else None, p99=2.0 if count else None, total_per_run=total)
+
+
+def option(name, total, *, count=4, runs=4, session="45s"):
+    protocol, _, rest = name.partition("/")
+    return OptionAnswer(
+        name=name,
+        parameters={
+            "protocol": protocol,
+            "assignor": rest.split()[0],
+            "session_timeout": session,
+            "heartbeat_interval": "3s",
+            "static": rest.endswith("static"),
+        },
+        runs=runs,
+        failed=0,
+        rebalance_s=spread(count, total),
+        downtime_s=spread(count, total),
+        command="",
+    )
+
+
+def found(**totals):
+    names = {"consumer": "consumer/uniform", "eager": "classic/range", "static": "consumer/uniform static"}
+    samples = {
+        names[key]: Sample(
+            tuple("1234"),
+            {
+                REBALANCE: {run: [value] for run in "1234"},
+                DOWNTIME: {run: [value] for run in "1234"},
+                DOWNTIME_OF_RUN: {
+                    run: [value + (5 - int(run) if key == "eager" else int(run)) / 100] for run in "1234"
+                },
+            },
+        )
+        for key, value in totals.items()
+    }
+    answers = [option(names[key], value) for key, value in totals.items()]
+    return Answer(options=answers, samples=samples, wall_seconds=1.0)
+
+
+def test_the_option_with_the_least_downtime_is_recommended_and_why():
+    answers = found(eager=60.0, consumer=10.0, static=30.0)
+    assert best(answers).name == "consumer/uniform"
+    advice = recommend(question(), answers)
+    assert advice.option == "consumer/uniform"
+    assert advice.text.startswith(
+        "Take consumer/uniform: in a deploy partitions stand still for 10.0 s in all"
+    )
+    assert "can't tell" not in advice.text
+    said = " ".join(advice.why)
+    assert "classic/range costs 1 min 0 s, 6.0 times as much." in said
+    assert "eager" in said
+    assert "keeps its partitions" in said
+
+
+def test_what_chance_may_do_is_no_difference():
+    advice = recommend(question(), found(eager=10.001, consumer=10.0))
+    assert "These runs can't tell it from classic/range." in advice.text
+
+
+def test_a_start_up_that_outlasts_the_session_is_told():
+    advice = recommend(question(start_up="44s"), found(static=30.0, consumer=10.0))
+    assert any("may outlast a session timeout of 45s" in line for line in advice.why)
+
+
+def test_after_a_crash_the_session_counts():
+    assert "session timeout" in recommend(question(event="crash"), found(consumer=10.0)).why[0]
+
+
+def test_differences_are_told_with_their_intervals():
+    answers = found(consumer=10.0, eager=60.0)
+    lines = difference_in_words("a", "b", differences(answers, "consumer/uniform", "classic/range"), 4)
+    assert (
+        lines[0] == "rebalance, median: longer in b than in a, by 50.0 s (95% interval: +50.0 s to +50.0 s)."
+    )
+    same = difference_in_words("a", "b", differences(answers, "classic/range", "classic/range"), 4)
+    assert same[0] == "rebalance, median: no difference that 4 runs can tell."
+
+
+def test_seconds_are_told_as_people_read_them():
+    assert [told_seconds(each) for each in (None, 0.0, 0.0123, 3.21, 250.0)] == [
+        "no time",
+        "no time",
+        "12 ms",
+        "3.2 s",
+        "4 min 10 s",
+    ]
+
+
+def test_mistakes_end_with_one_line(capsys, tmp_path: Path):
+    bad = tmp_path / "bad.toml"
+    bad.write_text("members = 3\nstart_up = 4\n")
+    assert main(["plan", str(bad)]) == 2
+    assert capsys.readouterr().err.strip() == (
+        f'fencepost plan: {bad}:2: start_up: expected a duration such as "250ms", "40s" or "1h", got 4'
+    )
+    assert main(["plan", "--session-timeout", "1s", "--protocol", "classic"]) == 2
+    assert "--session-timeout 1s" in capsys.readouterr().err
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("default")
+def test_a_plan_from_end_to_end(spark: SparkSession, tmp_path: Path, capsys):
+    words = [
+        "--members",
+        "2",
+        "--partitions",
+        "4",
+        "--start-up",
+        "1s",
+        "--runs",
+        "2",
+        "--no-static",
+        "--json",
+    ]
+    out = tmp_path / "out"
+    assert main(["plan", *words, "--assignor", "range,uniform", "--out", str(out)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in document["options"]] == [
+        "consumer/range",
+        "consumer/uniform",
+        "classic/range",
+    ]
+    for each in document["options"]:
+        assert each["runs"] == 2
+        assert each["failed"] == 0
+        assert each["rebalance_s"]["count"] > 0
+        assert 0 < each["downtime_s"]["p50"] <= each["downtime_s"]["p99"]
+        assert each["downtime_s"]["total_per_run"] > each["downtime_s"]["p50"]
+    assert document["recommendation"]["option"] in document["recommendation"]["text"]
+    assert (out / "deploy.toml").is_file()
+    assert loads((out / "deploy.toml").read_text()).group.members == 2
+
+    for name, text in (("old", 'protocol = "classic"\nassignor = "range"\n'), ("new", "")):
+        (tmp_path / f"{name}.toml").write_text(f'members = 2\npartitions = 4\nstart_up = "1s"\n{text}')
+    files = [str(tmp_path / "old.toml"), str(tmp_path / "new.toml")]
+    assert main(["plan", "--compare", *files, "--runs", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "\nold " in said
+    assert "\nnew " in said
+    assert "rebalance, median:" in said
