@@ -138,8 +138,9 @@ class Interaction {
     const t = this.timeline, { item, row } = this.hit(event.offsetX, event.offsetY);
     t.canvas.style.cursor = item?.kind === "heading" ? "pointer" : "";
     if (!item || item.kind === "heading") return this.tooltip.hide();
-    const lines = row !== null ? rowLines(t.run.row(row)) : laneLines(item, t.time(event.offsetX), t.run);
-    this.tooltip.show(lines, event.offsetX, event.offsetY);
+    const [name, time, ...rest] = laneLines(item, t.time(event.offsetX), t.run);
+    const lane = rest.length ? [["", name[1] + " at that time"], ...rest] : [];
+    this.tooltip.show(row === null ? [name, time, ...rest] : [...rowLines(t.run.row(row)), ...lane], event.offsetX, event.offsetY);
   }
 
   // -- keys -----------------------------------------------------------------------------------------------
