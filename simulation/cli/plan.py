@@ -1,4 +1,4 @@
-"""`fencepost plan`: what would a deploy, a crash or scaling cost, with which protocol and settings?"""
+"""`fencepost plan`: what a deploy, a crash or scaling would cost, with which protocol and settings."""
 
 from __future__ import annotations
 
