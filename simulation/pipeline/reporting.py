@@ -30,7 +30,7 @@ def report_input(
     """The page's values. Reads the rows of the few runs that are shown whole."""
     summaries, failures = _summaries(files)
     runs = []
-    for run_id, why in interesting_runs(analysis):
+    for run_id, why in interesting_runs(analysis, [*summaries.values()]):
         rows = list(_rows(files.traces, run_id))
         if rows:
             runs.append(_traced_run(run_id, why, rows, summaries.get(run_id)))
@@ -114,13 +114,24 @@ def _outcome(row: Mapping[str, Any]) -> tuple[str, bool]:
     return ("fine", True) if row["converged"] else ("did not settle", False)
 
 
-def interesting_runs(analysis: Analysis) -> list[tuple[str, str]]:
-    """Runs worth a look, each with the reason: one for each broken invariant, and the longest rebalance."""
+def interesting_runs(
+    analysis: Analysis, summaries: Sequence[Mapping[str, Any]] = ()
+) -> list[tuple[str, str]]:
+    """Runs worth a look, each with the reason.
+
+    One for each broken invariant, that with the longest rebalance, and of every other scenario the traced one
+    with the most events.
+    """
     chosen: dict[str, str] = {}
     for row in analysis.tables["violations"]:
         chosen.setdefault(row["example"], f"violates {row['invariant']}")
     for row in analysis.tables["longest_rebalances"][:1]:
         chosen.setdefault(row["run_id"], f"the longest rebalance, {duration(row['seconds'])}")
+    told = {run["scenario"] for run in summaries if run["run_id"] in chosen}
+    for run in sorted(summaries, key=lambda run: -run["events"]):
+        if run["traced"] and run["scenario"] not in told:
+            told.add(run["scenario"])
+            chosen.setdefault(run["run_id"], f"the most events of {run['scenario']}")
     return list(chosen.items())[:SHOWN_RUNS]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fencepost.simulation.report import tables
-from fencepost.simulation.report.grid import Grid, grid_of, natural
+from fencepost.simulation.report.grid import SCENARIO, Grid, grid_of, natural
 from fencepost.simulation.report.model import Curve, ReportInput, Table
 from fencepost.simulation.report.palette import SERIES, STATES, about
 
@@ -27,8 +27,6 @@ _QUANTILES = (
     ("max", "longest", "line-ns-open", 11),
 )
 _SHAPES = {"plain": "", "rising": "/", "falling": "\\", "dots": ".", "upright": "|", "crossed": "x"}
-_FITTING = 8
-"""As many lines fit into a chart of the common height."""
 _LONG = 34
 """Longer names than this leave too little room in a narrow chart."""
 _ROW = 30
@@ -159,7 +157,7 @@ def _quantiles(title: str, note: str, rows: Table) -> Chart | None:
 def _across(data: ReportInput) -> list[Chart | None]:
     """With one parameter only: how rebalances and downtime change with it, each as a spread."""
     grid = grid_of(data.tables)
-    if len(grid.axes) != 1:
+    if len(grid.axes) != 1 or SCENARIO in grid.axes:
         return []
     downtime = [row for row in data.tables.get("downtime", ()) if row["cause"] == "all"]
     found = (
@@ -306,6 +304,6 @@ def _layout() -> dict[str, Any]:
 
 def _chart(title: str, note: str, figure: Any, lines: Sequence[str] = ()) -> Chart:
     """A chart; one with a line for each name is as tall as they are many, and wide where they are long."""
-    height = 130 + _ROW * len(lines) if len(lines) > _FITTING else 0
+    height = 140 + _ROW * len(lines) if lines else 0
     wide = max(map(len, lines), default=0) > _LONG
     return Chart(title, note, figure.to_json(validate=False), height, wide)

@@ -13,8 +13,9 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.cli import main
+from fencepost.simulation.pipeline.analyze import Analysis
 from fencepost.simulation.pipeline.output import run_schema
-from fencepost.simulation.pipeline.reporting import listed_runs, report_runs
+from fencepost.simulation.pipeline.reporting import interesting_runs, listed_runs, report_runs
 from fencepost.simulation.report.figures import charts_of
 from fencepost.simulation.report.grid import as_json, grid_of, natural
 from fencepost.simulation.report.model import Curve, ReportInput
@@ -131,6 +132,23 @@ def test_runs_are_listed_with_what_shows_them_and_trouble_first() -> None:
     ]
     assert listed[3]["show"] == "fencepost analyze 'some where' --run a --report a.html"
     assert (listed[1]["show"], listed[1]["again"]) == ("", "again")
+
+
+def test_runs_worth_a_look_are_of_all_scenarios() -> None:
+    tables: dict[str, Any] = {
+        "violations": [{"example": "a-1", "invariant": "one-owner"}],
+        "longest_rebalances": [{"run_id": "a-2", "seconds": 3.0}, {"run_id": "a-3", "seconds": 2.0}],
+    }
+    summaries = [
+        {"run_id": f"{scenario}-{number}", "scenario": scenario, "events": number, "traced": number < 4}
+        for scenario in "abc"
+        for number in range(5)
+    ]
+    assert interesting_runs(Analysis(tables), summaries) == [
+        ("a-1", "violates one-owner"),
+        ("a-2", "the longest rebalance, 3.00 s"),
+        ("b-3", "the most events of b"),
+    ]
 
 
 def test_any_run_of_a_trace_has_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
