@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 from collections.abc import Iterable, Iterator
@@ -32,7 +33,8 @@ def work(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     counts = [0, 0, 0]
     with writing(root, orders.generation) as allowed:
         if allowed:
-            with Parts(root, _prefix(orders.generation)) as parts, hand_for(orders) as hand:
+            hand = _hand(orders)
+            with Parts(root, _prefix(orders.generation)) as parts:
                 numbers = (number for batch in batches for number in batch.column(0).to_pylist())
                 for row in _rows(orders, numbers, parts, hand):
                     counts[0] += 1
@@ -52,11 +54,24 @@ def _rows(orders: Orders, numbers: Iterable[int], parts: Parts, hand: Hand) -> I
             yield row
 
 
+_hands = contextlib.ExitStack()
+_standing: dict[tuple[str, int], Hand] = {}
+"""The hand of this worker process, by its campaign: Spark uses a worker for many partitions."""
+
+
+def _hand(orders: Orders) -> Hand:
+    """One that has done runs of this campaign, if there is one: it is warm."""
+    campaign = (orders.root, orders.generation)
+    if campaign not in _standing:
+        _standing.clear()
+        _hands.close()
+        _standing[campaign] = _hands.enter_context(hand_for(orders))
+    return _standing[campaign]
+
+
 @functools.cache
 def _settle() -> None:
     """Once a worker process: what is imported by now stays, so collections need not look at it again."""
-    import contextlib
-
     with contextlib.suppress(ImportError):  # Arrow looks for it, again and again where it is not imported
         import pandas  # noqa: F401
 
