@@ -21,7 +21,6 @@ from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.report.tables import duration
 
 _NUMBERS = ("members", "partitions", "at_once")
-_FLAGS = {"true": True, "false": False}
 
 
 def plan(
@@ -118,6 +117,7 @@ def plan(
             out_dir=writable_folder(folder, "--out"),
             progress=progress_for(json=json, lines=True),
             one=compare is not None,
+            kept=out is not None,
         )
     if compare is None:
         _tell(question, found, json=json, kept=out)
@@ -194,7 +194,7 @@ def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -
         out.say(f"  {line}")
     for each in found.options:
         if each.failed:
-            out.say(f"{each.name}: {each.failed} runs failed, or broke an invariant")
+            out.say(f"{each.name}: {each.failed} runs failed, broke an invariant, or never settled")
     if kept is not None:
         out.say(f"\nLook at a run:  {found.options[0].command}")
 

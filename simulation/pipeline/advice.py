@@ -25,7 +25,8 @@ _SLOWER: Final = 1.1
 class Recommendation(msgspec.Struct, frozen=True):
     """Which option to take."""
 
-    option: str
+    option: str | None
+    """Its name; None where no option can be told to be fit."""
     text: str
     why: list[str]
 
@@ -33,11 +34,14 @@ class Recommendation(msgspec.Struct, frozen=True):
 def recommend(question: Question, found: Answer) -> Recommendation:
     """The option with the least downtime in all, what the others cost, and what makes the difference."""
     chosen = best(found)
+    if chosen is None:
+        text = "Take none of these as they are: of each, runs failed, broke an invariant, or never settled."
+        return Recommendation(None, text, [])
     total = chosen.downtime_s.total_per_run
-    others = [each for each in found.options if each.name != chosen.name]
+    others = [each for each in found.options if each.name != chosen.name and not each.failed]
     lasts = told_seconds(total)
     text = f"Take {chosen.name}: {_EVENTS[question.event]} partitions stand still for {lasts} in all"
-    text += f", the least of {len(found.options)} options." if others else "."
+    text += f", the least of {len(others) + 1} options." if others else "."
     alike = as_good(found, chosen)
     if alike:
         text += f" These runs can't tell it from {' and '.join(alike)}."

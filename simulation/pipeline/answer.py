@@ -47,13 +47,13 @@ class OptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, str | bool]
     runs: int
     failed: int
-    """Runs that ended with an error of their own, or broke an invariant."""
+    """Runs that ended with an error of their own, broke an invariant, or never settled."""
     rebalance_s: Spread
     """From the first raise of the group's epoch until the group is Stable again."""
     downtime_s: Spread
     """From one owner of a partition to the next; the total is over all partitions."""
     command: str
-    """What shows one of its runs."""
+    """What shows one of its runs; empty where its scenario is not kept."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,11 +72,13 @@ def answer(
     out_dir: Path,
     progress: Progress | None = None,
     one: bool = False,
+    kept: bool = True,
 ) -> Answer:
     """Run every option of every question with the same seeds, and measure what comes of the event.
 
     `asked` is by name: the question, and where its values were given. Scenarios are written to `out_dir`,
-    where runs and traces are kept. With `one` each question has one option: the rest is as usual.
+    where runs and traces are kept. With `one` each question has one option: the rest is as usual. Unless
+    the directory is `kept`, no command shows a run.
 
     :raises FencepostError: before anything runs, if a value is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -111,7 +113,7 @@ def answer(
     found_by_name = {_option_of(parameters): sample for (_, parameters), sample in measured.items()}
     complete = {name: _with_totals(found_by_name.get(name), runs) for name in chosen}
     answers = [
-        _answer(cell, chosen[cell.parameters[OPTION]], complete[cell.parameters[OPTION]], failed)
+        _answer(cell, chosen[cell.parameters[OPTION]], complete[cell.parameters[OPTION]], failed, kept)
         for cell in cells
     ]
     return Answer(options=answers, samples=complete, wall_seconds=wall_clock() - began)
@@ -143,8 +145,10 @@ def _measured(views: Views) -> DataFrame:
 
 
 def _failed(summaries: DataFrame) -> dict[str, int]:
-    """By option, how many runs failed or broke an invariant."""
-    bad = summaries.where("error IS NOT NULL OR violations > 0").groupBy("parameters").count()
+    """By option, how many runs failed, broke an invariant, or left the group unsettled to their end."""
+    bad = (
+        summaries.where("error IS NOT NULL OR violations > 0 OR NOT converged").groupBy("parameters").count()
+    )
     return {_option_of(row["parameters"]): row["count"] for row in bad.collect()}
 
 
@@ -161,7 +165,9 @@ def _with_totals(sample: Sample | None, runs: int) -> Sample:
     return Sample(sample.runs, {**sample.values, DOWNTIME_OF_RUN: totals})
 
 
-def _answer(cell: Cell, choice: Choice, sample: Sample, failed: Mapping[str, int]) -> OptionAnswer:
+def _answer(
+    cell: Cell, choice: Choice, sample: Sample, failed: Mapping[str, int], kept: bool
+) -> OptionAnswer:
     name = cell.parameters[OPTION]
     return OptionAnswer(
         name=name,
@@ -170,7 +176,7 @@ def _answer(cell: Cell, choice: Choice, sample: Sample, failed: Mapping[str, int
         failed=failed.get(name, 0),
         rebalance_s=_spread(sample, REBALANCE),
         downtime_s=_spread(sample, DOWNTIME),
-        command=cell.command(0),
+        command=cell.command(0) if kept else "",
     )
 
 
@@ -182,10 +188,15 @@ def _spread(sample: Sample, measure: str) -> Spread:
     return Spread(count=len(values), p50=p50, p99=p99, total_per_run=sum(values) / max(len(sample.runs), 1))
 
 
-def best(found: Answer) -> OptionAnswer:
-    """The option that lets partitions stand still for the shortest time, all of a run added up."""
+def best(found: Answer) -> OptionAnswer | None:
+    """The option that lets partitions stand still for the shortest time, all of a run added up.
+
+    One with runs that failed is none: what they would have cost is not known. None if all are like that.
+    """
     return min(
-        found.options, key=lambda each: (each.downtime_s.total_per_run, each.rebalance_s.total_per_run)
+        (each for each in found.options if each.runs and not each.failed),
+        key=lambda each: (each.downtime_s.total_per_run, each.rebalance_s.total_per_run),
+        default=None,
     )
 
 
@@ -198,7 +209,7 @@ def as_good(found: Answer, chosen: OptionAnswer) -> Sequence[str]:
     """Options that these runs cannot tell from the chosen one: chance alone might make them differ so."""
     alike = []
     for each in found.options:
-        if each.name == chosen.name:
+        if each.name == chosen.name or each.failed:
             continue
         of_runs = [
             one

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -187,6 +188,18 @@ def test_the_option_with_the_least_downtime_is_recommended_and_why():
     assert "classic/range costs 1 min 0 s, 6.0 times as much." in said
     assert "eager" in said
     assert "keeps its partitions" in said
+
+
+def test_an_option_whose_runs_fail_is_not_recommended_however_little_was_measured_of_it():
+    answers = found(consumer=10.0, static=0.0)
+    broken = msgspec.structs.replace(answers.options[1], failed=1)
+    advice = recommend(question(), msgspec.structs.replace(answers, options=[answers.options[0], broken]))
+    assert advice.option == "consumer/uniform"
+    assert "of 2 options" not in advice.text
+    nothing_ran = msgspec.structs.replace(answers.options[0], runs=0)
+    advice = recommend(question(), msgspec.structs.replace(answers, options=[nothing_ran, broken]))
+    assert advice.option is None
+    assert advice.text.startswith("Take none")
 
 
 def test_what_chance_may_do_is_no_difference():
