@@ -234,7 +234,9 @@ def campaign() -> ReportInput:
     cells: dict[str, list[Any]] = {
         "scenario": ["deploy"] * 4,
         "parameters": [
-            f'{{"members": "{members}", "zone": "{zone}"}}' for members in (3, 12) for zone in ("east", "west")
+            f'{{"members": "{members}", "zone": "{zone}"}}'
+            for members in (3, 12)
+            for zone in ("east", "west")
         ],
     }
     medians = [1.0, 2.0, 3.0, 40.0]
