@@ -17,8 +17,8 @@ from fencepost.simulation.analyses.incidents import RUNS
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.progress import Progress, Silent
-from fencepost.simulation.pipeline.scale import settings_for
-from fencepost.simulation.pipeline.session import LOCAL, run_job, spark_session, told
+from fencepost.simulation.pipeline.scale import session_settings, settings_for
+from fencepost.simulation.pipeline.session import LOCAL, is_local, run_job, spark_session, told
 from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def analyze(
     path = Path(path)
     target = None if report is None else check_writable(Path(report))
     files = find_traces(path)
-    with spark_session(master) as spark:
+    with spark_session(master, session_settings(files.rows) if is_local(master) else {}) as spark:
         result = analyze_files(spark, files, progress or Silent())
     if target is not None:
         from fencepost.simulation.pipeline.reporting import report_input

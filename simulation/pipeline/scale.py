@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 SMALL_ROWS: Final = 300_000
 """Up to here it takes longer to compile a query than to interpret it."""
 
+COMPILED_ROWS: Final = 2_000_000
+"""From here on the JVM's second compiler earns its keep."""
+
 ROWS_A_PARTITION: Final = 1_500_000
 """Rows that one task sorts, give or take. With two at a time they fit into the 2 GB of a local session."""
 
@@ -21,13 +24,25 @@ _SMALL: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
 }
+_LARGE: Final = {
+    # Percentiles of a few hundred groups are no reason to sort all rows.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+}
 
 
 def settings(rows: int) -> Mapping[str, str]:
     """The settings of a session for so many rows of traces."""
     if rows <= SMALL_ROWS:
         return _SMALL
-    return {"spark.sql.shuffle.partitions": str(max(4, -(-rows // ROWS_A_PARTITION)))}
+    partitions = max(4, -(-rows // ROWS_A_PARTITION))
+    return _LARGE | {"spark.sql.shuffle.partitions": str(partitions)}
+
+
+def session_settings(rows: int) -> Mapping[str, str]:
+    """The settings that a local session starts with for so many rows, in place of those for short jobs."""
+    if rows <= COMPILED_ROWS:
+        return {}
+    return {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData"}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ first_ones AS (
   WHERE place <= members
 ),
 stays AS (
-  SELECT run_id, members, seq,
+  SELECT run_id, members, seq, t_us,
          last_value(CASE WHEN kind <> 'heartbeat' THEN state_to END, true) OVER so_far AS state,
          last_value(CASE WHEN kind = 'heartbeat' AND error = '' THEN member_epoch END, true) OVER so_far AS epoch,
          lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id, actor ORDER BY seq) AS until
@@ -27,29 +27,25 @@ stays AS (
   WINDOW so_far AS (PARTITION BY run_id, actor ORDER BY seq)
 ),
 epochs AS (
-  SELECT run_id, group_epoch, seq AS since,
+  SELECT run_id, group_epoch, seq AS since, t_us AS since_us,
          lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id ORDER BY seq) AS ends
   FROM {trace} AS trace
   WHERE kind = 'group.epoch'
 ),
 settled AS (
-  SELECT run_id, members, greatest(seq, since) AS since, least(until, ends) AS ends
+  SELECT run_id, members, greatest(seq, since) AS since, greatest(t_us, since_us) AS since_us, least(until, ends) AS ends
   FROM stays JOIN epochs USING (run_id)
   WHERE state = 'STABLE' AND epoch = group_epoch AND seq < ends AND since < until
 ),
 counted AS (
-  SELECT run_id, members, seq, sum(change) OVER (PARTITION BY run_id ORDER BY seq) AS so_many
-  FROM (
-    SELECT run_id, members, since AS seq, 1 AS change FROM settled
-    UNION ALL
-    SELECT run_id, members, ends AS seq, -1 AS change FROM settled
-  )
+  SELECT run_id, members, since_us, change, sum(change) OVER (PARTITION BY run_id ORDER BY seq) AS so_many
+  FROM (SELECT run_id, members, since_us, explode(map(since, 1, ends, -1)) AS (seq, change) FROM settled)
 ),
 formed AS (
-  SELECT run_id, min(seq) AS seq
+  SELECT run_id, min(since_us) AS t_us
   FROM counted
-  WHERE so_many = members
+  WHERE so_many = members AND change = 1
   GROUP BY run_id
 )
 SELECT run_id, scenario, parameters, t_us / 1e6 AS seconds
-FROM {run} AS run LEFT JOIN (SELECT run_id, t_us FROM formed JOIN {trace} AS trace USING (run_id, seq)) USING (run_id)
+FROM {run} AS run LEFT JOIN formed USING (run_id)
