@@ -143,6 +143,7 @@ def _no_word_of_interrupts(record: logging.LogRecord) -> bool:
 
 
 def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[SparkSession, Any]:
+    import pyspark
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -170,7 +171,10 @@ def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[Spa
         except BaseException as error:
             _stop(gateway)
             if isinstance(error, Exception):
-                raise EnvironmentLacks(f"Spark did not start on {master}: {first_line(error)}") from error
+                hint = "" if is_local(master) else f"; is that a master of Spark {pyspark.__version__}?"
+                raise EnvironmentLacks(
+                    f"Spark did not start on {master}: {first_line(error)}{hint}"
+                ) from error
             raise
 
 
