@@ -24,6 +24,8 @@ GROUP_LOG: Final = "__consumer_offsets"
 """The topic that is no trace, but Kafka's own."""
 AT: Final = pa.field("at", pa.timestamp("us", "UTC"))
 SKIPPED: Final = pa.field("skipped", pa.string())
+GONE: Final = "begin anew in another --out"
+"""What there is to do when records were deleted before they were read."""
 UNREADABLE: Final = "no record of a group that is known here"
 
 _BLANK: Final = Row(0, 0, "", "", "", "", "", "", -1, -1, (), "", "")

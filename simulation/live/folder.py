@@ -54,14 +54,20 @@ class LiveFolder:
     def __init__(self, path: Path, following: Following) -> None:
         self.path = path
         self._traces, self._batches = path / TRACES, path / "batches"
+        self._counted: dict[int, Counts] = {}
+        self._rows, self._skipped = 0, Counter[str]()
         with contextlib.ExitStack() as on_failure:
             try:
                 for each in (self._traces, self._batches):
                     each.mkdir(parents=True, exist_ok=True)
                 lock = on_failure.enter_context((path / "lock").open("w"))
                 self._claim(following, lock)
+                for file in self._batches.glob("*.json"):
+                    self._count(int(file.stem), msgspec.json.decode(file.read_bytes(), type=Counts))
             except BlockingIOError:
                 raise FencepostError(f"--out {path}: another process follows a topic into it") from None
+            except (msgspec.DecodeError, ValueError) as error:
+                raise FencepostError(f"--out {path}: what is in batches can't be read ({error})") from None
             except OSError as error:
                 why = (error.strerror or type(error).__name__).lower()
                 raise FencepostError(f"--out {path}: cannot be written: {why}") from error
@@ -104,16 +110,20 @@ class LiveFolder:
             unfinished.replace(target)
         else:
             target.unlink(missing_ok=True)
-        _replace(self._batches / f"{number:08}.json", msgspec.json.encode(Counts(len(rows), skipped)))
+        counts = Counts(len(rows), skipped)
+        _replace(self._batches / f"{number:08}.json", msgspec.json.encode(counts))
+        self._count(number, counts)
 
     def counts(self) -> Counts:
         """What all batches had."""
-        rows, skipped = 0, Counter[str]()
-        for file in sorted(self._batches.glob("*.json")):
-            counts = msgspec.json.decode(file.read_bytes(), type=Counts)
-            rows += counts.rows
-            skipped.update(counts.skipped)
-        return Counts(rows, dict(sorted(skipped.items())))
+        return Counts(self._rows, {reason: n for reason, n in sorted(self._skipped.items()) if n})
+
+    def _count(self, number: int, counts: Counts) -> None:
+        before = self._counted.get(number, Counts(0))
+        self._counted[number] = counts
+        self._rows += counts.rows - before.rows
+        self._skipped.subtract(before.skipped)
+        self._skipped.update(counts.skipped)
 
     def close(self) -> None:
         """Let others follow into it."""

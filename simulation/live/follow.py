@@ -19,7 +19,7 @@ import structlog
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.views import Views
-from fencepost.simulation.live.documents import AT, SKIPPED, rows_of
+from fencepost.simulation.live.documents import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
 from fencepost.simulation.live.source import MOST_RECORDS, Reader, choose_reader
 from fencepost.simulation.live.windows import LATENESS, Window, Windows, late_rows
@@ -43,6 +43,7 @@ _WINDOWS_EVERY_S: Final = 1
 _STARVED: Final = "Python worker failed to connect back"
 """What Spark says if a worker takes more than ten seconds to start: then the machine is busy, and no more."""
 _STARTS: Final = 5
+_OURS: Final = re.compile(r"EnvironmentLacks: (.+)")
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?\w+(?:Error|Lacks|Exception): ")
 
 _log = structlog.get_logger(__name__)
@@ -151,7 +152,12 @@ def follow(
         _log.info("kafka_reader", reader=reader.name)
         spark = stack.enter_context(spark_session(master, reader.settings))
         session = _Session(spark, reader, folder, following, window_s=window_s)
-        late = session.run(until, stop or threading.Event(), tell)
+        try:
+            late = session.run(until, stop or threading.Event(), tell)
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark", "py4j")):
+                raise session.failed(error) from error
+            raise
         counts = folder.counts()
         _require_rows(counts, topic)
         tables: Tables = {}
@@ -262,12 +268,13 @@ class _Session:
         if _STARVED in str(error) and self._starts_left:
             self._starts_left -= 1
             return self._begin(until)
-        failure = self._intake.failure
-        why = _RAISED.sub("", told(error)) if failure is None else str(failure) or type(failure).__name__
-        raise EnvironmentLacks(
-            f"--topic {self._following.topic}: following it failed: {why}; "
-            f"with the same --out {self._folder.path} it goes on where it was"
-        )
+        raise self.failed(self._intake.failure or error) from error
+
+    def failed(self, error: Exception) -> EnvironmentLacks:
+        """What to tell of an exception of Spark's, or of ours that ended a query."""
+        why = reason_of(error)
+        again = "" if GONE in why else f"; with the same --out {self._folder.path} it goes on where it was"
+        return EnvironmentLacks(f"--topic {self._following.topic}: following it failed: {why}{again}")
 
     def _look(self) -> None:
         """Bring the headlines up to date, now and then."""
@@ -292,6 +299,14 @@ class _Session:
         return Snapshot(
             rows=counts.rows, skipped=counts.skipped, windows=self.windows.all(), tables=self._tables
         )
+
+
+def reason_of(error: Exception) -> str:
+    """What an exception says that ended a query, in one line: ours, if it is among Java's stacks."""
+    text = str(error)
+    if ours := _OURS.search(text):
+        return ours[1]
+    return _RAISED.sub("", told(error)) or type(error).__name__
 
 
 @contextlib.contextmanager

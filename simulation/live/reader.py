@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.live.documents import GONE
 
 FORMAT: Final = "fencepost-kafka"
 COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -183,7 +184,7 @@ async def _records(servers: str, topic: str, part: TopicPart) -> list[list[Consu
             except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
                 raise EnvironmentLacks(
                     f"{topic}-{part.partition}: the records from offset {position} on are gone: the topic's "
-                    "retention was faster; begin anew in another folder"
+                    f"retention was faster; {GONE}"
                 ) from error
             found += [[each for each in records if each.offset < part.end] for records in got.values()]
             before, position = position, await consumer.position(partition)

@@ -6,7 +6,6 @@ no window: a window is forgotten by then.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -59,7 +58,7 @@ class Windows:
     def __init__(self, seconds: float, changed: Callable[[], None] = lambda: None) -> None:
         self._seconds = seconds
         self._changed = changed
-        self._found: OrderedDict[tuple[str, str], Window] = OrderedDict()
+        self._found: dict[tuple[str, str], Window] = {}
 
     def start(self, spark: SparkSession, traces: Path, scratch: Path, *, every_s: float) -> StreamingQuery:
         """Count the rows in this folder, and those that come."""
@@ -87,7 +86,8 @@ class Windows:
 
     def all(self) -> list[Window]:
         """By time, then by group."""
-        return [self._found[key] for key in sorted(self._found)]
+        found = dict(self._found)  # at once: another thread adds to it
+        return [found[key] for key in sorted(found)]
 
 
 def late_rows(query: StreamingQuery) -> int:

@@ -25,7 +25,7 @@ from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.live import source
 from fencepost.simulation.live.connector import Connector, find_connector
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
-from fencepost.simulation.live.follow import Followed, Snapshot, Until
+from fencepost.simulation.live.follow import Followed, Snapshot, Until, reason_of
 from fencepost.simulation.live.reader import TopicPart, TopicReader
 from fencepost.simulation.live.windows import Window
 from fencepost.simulation.trace.parquet import record_batch
@@ -310,6 +310,24 @@ def test_json_is_one_document_in_the_end(
     document = json.loads(capsys.readouterr().out.removeprefix("analysing\n"))
     assert document["windows"][0]["heartbeats"] == 5
     assert (document["rows"], document["skipped"], document["out"]) == (7, {"no trace": 2}, "here")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("the disk is gone", "the disk is gone"),
+        ("", "ValueError"),
+        (
+            "Job aborted: Traceback (most recent call last):\n  File x\n"
+            "a.b.EnvironmentLacks: no broker answers\n\n\tat org.x.Y(Z.java:1)\nCaused by: X: no",
+            "no broker answers",
+        ),
+        ("Traceback (most recent call last):\n  File x\nOSError: no room\n", "no room"),
+        ("org.apache.X: offsets out of range\n\tat org.x.Y(Z.java:1)", "org.apache.X: offsets out of range"),
+    ],
+)
+def test_what_ends_a_query_is_one_line(said: str, reason: str) -> None:
+    assert reason_of(ValueError(said)) == reason
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------
