@@ -8,10 +8,11 @@ class AllRuns {
     const { columns } = packed, names = Object.keys(columns);
     this.runs = columns.run_id.map((_, i) => Object.fromEntries(names.map((name) => [name, columns[name][i]])));
     this.shown = RUNS_SHOWN;
-    this.part("search").addEventListener("input", later(80, () => { this.shown = RUNS_SHOWN; this.draw(); }));
+    this.cell = null;
+    this.part("search").addEventListener("input", later(80, () => { this.cell = null; this.shown = RUNS_SHOWN; this.draw(); }));
     this.part("more").addEventListener("click", () => { this.shown += 4 * RUNS_SHOWN; this.draw(); });
     document.addEventListener("cell", (event) => {
-      this.part("search").value = event.detail;
+      this.part("search").value = this.cell = event.detail;
       this.shown = RUNS_SHOWN;
       this.draw();
     });
@@ -21,6 +22,7 @@ class AllRuns {
   draw() {
     const words = this.part("search").value.toLowerCase().split(/[\s,]+/).filter(Boolean);
     const found = this.runs.filter((run) => {
+      if (this.cell !== null) return run.label === this.cell;  // members=1 is a part of members=10
       const text = `${run.run_id} ${run.label} ${run.outcome}`.toLowerCase();
       return words.every((word) => text.includes(word));
     });
