@@ -172,7 +172,7 @@ def _check(file: _File, places: Places) -> None:
 
 def _seeds(file: _File, places: Places) -> tuple[int, ...]:
     if isinstance(file.seeds, int):
-        return tuple(range(file.seeds))
+        return checked_seeds(range(file.seeds))
     try:
         return parse_seeds(file.seeds) if isinstance(file.seeds, str) else checked_seeds(file.seeds)
     except FencepostError as error:

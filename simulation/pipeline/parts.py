@@ -64,7 +64,7 @@ class Parts:
         """Keep a finished run."""
         if self._journal is None:
             self._journal = _journal_of(self._root, self._name).open("wb", buffering=0)
-        self._journal.write(_frame(row, trace))
+        _write_whole(self._journal, _frame(row, trace))
         self._rows.append(row)
         self._traces.extend(trace)
         self._held += sum(batch.nbytes for batch in trace)
@@ -84,6 +84,13 @@ class Parts:
             _write(self._root, self._name, self._rows, self._traces)
             self._number += 1
         self._begin()
+
+
+def _write_whole(file: BinaryIO, frame: bytes) -> None:
+    """A file without a buffer may take a part only, where a disk is nearly full; the next time it raises."""
+    left = memoryview(frame)
+    while left:
+        left = left[file.write(left) :]
 
 
 def recover(root: Path, prefix: str = "") -> None:
@@ -134,5 +141,8 @@ def _frames(data: bytes) -> Iterator[tuple[dict[str, Any], list[pa.RecordBatch]]
         at += _LENGTH + length
         if at > len(data):
             return
-        row, streamed = msgspec.msgpack.decode(data[at - length : at])
+        try:
+            row, streamed = msgspec.msgpack.decode(data[at - length : at])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return  # what was written over a frame that a full disk broke off
         yield row, list(pa.ipc.open_stream(streamed)) if streamed else []

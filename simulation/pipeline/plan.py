@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -42,7 +43,7 @@ class Cell(msgspec.Struct, frozen=True):
         if not self.settings:
             return self.name
         text = json.dumps(self.settings | self.parameters, sort_keys=True)
-        return f"{self.name}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
+        return f"{self.name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
     @property
     def fingerprint(self) -> str:
@@ -98,6 +99,10 @@ def parse_grid(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return grid
 
 
+MOST_SEEDS: Final = 1_000_000
+"""More than these are a slip of the keyboard."""
+
+
 def parse_seeds(text: str, shown: str = "seeds") -> tuple[int, ...]:
     """Seeds from how many (`100`: from 0 on), the first and the last (`10..29`), or a list (`1,5,9`).
 
@@ -119,8 +124,10 @@ def parse_seeds(text: str, shown: str = "seeds") -> tuple[int, ...]:
 def checked_seeds(seeds: Iterable[int], shown: str = "seeds") -> tuple[int, ...]:
     """The seeds, each once.
 
-    :raises FencepostError: if there are none, or one is below 0.
+    :raises FencepostError: if there are none, one is below 0, or a range has more than a million.
     """
+    if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
+        raise FencepostError(f"{shown}: expected at most {MOST_SEEDS:,} seeds")
     chosen = tuple(dict.fromkeys(seeds))
     if not chosen or min(chosen) < 0:
         raise FencepostError(f"{shown}: expected at least one, and none below 0")

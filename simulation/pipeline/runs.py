@@ -47,19 +47,26 @@ class Limit:
         self.seconds = seconds
         self.place = ""
         """Where the run was when its time was over; empty as long as it is not."""
+        self._left = False
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         """Raise TimeLimitReached in the block once it has taken so long, again and again until it is left."""
         before = signal.signal(signal.SIGALRM, self._ring)
         signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)
+        self._left = False
         try:
-            yield
+            try:
+                yield
+            finally:
+                self._left = True
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
+        if self._left:
+            return  # just now: what follows is no part of the run
         if not self.place:
             self.place = "somewhere" if frame is None else _place(frame)
         raise TimeLimitReached

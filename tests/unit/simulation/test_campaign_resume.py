@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,14 +38,15 @@ def test_a_killed_campaign_goes_on_without_what_it_had_finished(tmp_path: Path) 
     grid = {"duration": ["10m"]}
     options = ["--seeds", str(SEEDS), "--grid", "duration=10m", "--traces", "failed", "--master", "local[1]"]
     command = [sys.executable, "-m", "fencepost.simulation", "campaign", "churn", *options, "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **quiet, start_new_session=True) as process:
         until = time.monotonic() + SECONDS
         # A finished run is on disk, in a part that is not finished.
         while not any(path.stat().st_size for path in out.glob("runs/.*.journal")):
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.02)
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # Spark and its workers as well
 
     (cell,) = cells_of(["churn"], grid)
     CampaignDirectory(out).prepare([cell], resume=True)  # waits for the workers that were left

@@ -47,7 +47,7 @@ def test_run_ids_are_the_scenario_the_parameters_digest_and_the_seed(tmp_path: P
     (one,) = cells_of([source], {"members": ["2"], "partitions": ["8"]})
     (other,) = cells_of([source], {"partitions": ["8"], "members": ["2"]})
     assert one.run_id(3) == other.run_id(3)
-    assert re.fullmatch("small-[0-9a-f]{6}-000003", one.run_id(3))
+    assert re.fullmatch("small-[0-9a-f]{12}-000003", one.run_id(3))
 
 
 def test_a_run_can_be_repeated_by_a_command(tmp_path: Path) -> None:

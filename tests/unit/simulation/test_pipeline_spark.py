@@ -85,7 +85,7 @@ def test_an_interrupt_cancels_the_jobs(spark: SparkSession) -> None:
     interrupt.join()
     # Both cores were busy: this one ends only if their tasks were killed.
     assert run_job(spark, "after", lambda: spark.range(5).count()) == 5
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300, "the tasks would sleep for 600 s"
 
 
 def test_progress_is_told_while_a_job_runs(spark: SparkSession) -> None:

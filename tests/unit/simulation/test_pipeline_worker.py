@@ -190,7 +190,7 @@ def test_what_hangs_or_dies_costs_one_run(
         return result(seed)
 
     monkeypatch.setattr(run_module, "run", run)
-    monkeypatch.setattr(hand_module, "GRACE_S", 0.1)
+    monkeypatch.setattr(hand_module, "GRACE_S", 2.0)
     patient, given = orders(), orders(limit=0.2)
     rows = []
     with hand_for(patient) as hand:
