@@ -171,10 +171,10 @@ def _check(file: _File, places: Places) -> None:
 
 
 def _seeds(file: _File, places: Places) -> tuple[int, ...]:
-    if isinstance(file.seeds, int):
-        return checked_seeds(range(file.seeds))
     try:
-        return parse_seeds(file.seeds) if isinstance(file.seeds, str) else checked_seeds(file.seeds)
+        if isinstance(file.seeds, str):
+            return parse_seeds(file.seeds)
+        return checked_seeds(range(file.seeds) if isinstance(file.seeds, int) else file.seeds)
     except FencepostError as error:
         raise places.error(("seeds",), str(error).partition(": ")[2]) from None
 
