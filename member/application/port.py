@@ -71,8 +71,12 @@ class GroupMember(Protocol):
     def wake(self) -> None:
         """End a poll that waits."""
 
-    async def close(self) -> None:
-        """Leave the group at once, and disconnect. Raises nothing."""
+    async def close(self, *, told_to_end: bool = False) -> None:
+        """Leave the group at once, and disconnect. Raises nothing.
+
+        `told_to_end` says that the group told all members to end. Where a leave would keep it from telling
+        the others, the member does not leave.
+        """
 
 
 class GlobalReader(Protocol):

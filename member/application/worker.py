@@ -210,7 +210,9 @@ class Worker:
 
     async def _end(self) -> None:
         try:
-            await self.member.close()
+            # A thread that failed leaves in any case (KAFKA-12738).
+            told = self._engine.client.shutdown_told and self._clean
+            await self.member.close(told_to_end=told)
         finally:
             self._forget(list(self._owned))
             self._engine.ended(self.name)

@@ -11,6 +11,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from fencepost.member.application.port import Batch, ThreadEvents
 from fencepost.member.assignors.streams import StreamsAssignor
 from fencepost.member.assignors.task_ids import AssignorError
+from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.kafka.classic import ClassicConsumer
 from fencepost.member.kafka.streams_member import ConsumerGroupMember
 from fencepost.member.streams.errors import MissingSourceTopic, TaskAssignmentFailed
@@ -86,6 +87,14 @@ class ClassicGroupMember(ConsumerGroupMember):
         if consumer is None or not consumer.is_started:
             return self._watch.connected
         return consumer.is_connected()
+
+    async def close(self, *, told_to_end: bool = False) -> None:
+        """Leave the group and disconnect, within ten seconds.
+
+        Who was told to end stays in the group until the session ends: a leave would begin the next round, and
+        members that have not fetched their assignments yet would never hear of the shutdown.
+        """
+        await self._close(CloseOption.REMAIN_IN_GROUP if told_to_end else CloseOption.DEFAULT)
 
     def ask_for_shutdown(self) -> None:
         """Ask in each subscription from now on, and join again for that (KIP-671)."""

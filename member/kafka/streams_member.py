@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCo
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
 from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import AnyEvent, AnyState, Phase
 from fencepost.member.kafka.consumer import KIP848Consumer
@@ -149,14 +150,17 @@ class ConsumerGroupMember:
         """A poll lasts no longer than 100 ms; a wait for a broker ends now."""
         self._woken.set()
 
-    async def close(self) -> None:
+    async def close(self, *, told_to_end: bool = False) -> None:
         """Leave the group and disconnect, within ten seconds."""
+        await self._close(CloseOption.DEFAULT)
+
+    async def _close(self, option: CloseOption) -> None:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait((self._starting,))
         if self._consumer is not None:
             with contextlib.suppress(KafkaError):
-                await self._consumer.stop(timeout_ms=_CLOSE_MS)
+                await self._consumer.stop(option, timeout_ms=_CLOSE_MS)
 
 
 class TopicReader:

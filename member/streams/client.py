@@ -55,6 +55,7 @@ class StreamsClient(Moving[S, E]):
         "global_thread",
         "replaced",
         "shutdown_requested",
+        "shutdown_told",
         "threads",
     )
 
@@ -74,6 +75,8 @@ class StreamsClient(Moving[S, E]):
             self.global_thread = Moving(GLOBAL_THREAD, Level.GLOBAL, name, self._actions)
         self.shutdown_requested = False
         """A handler of this client asked for the whole application to be shut down. Never taken back."""
+        self.shutdown_told = False
+        """The group told a thread that the application is to be shut down."""
         self.failures = 0
         """Uncaught exceptions of threads."""
         self.replaced = 0
@@ -236,6 +239,7 @@ class StreamsClient(Moving[S, E]):
 
     def shutdown_received(self, name: str) -> Actions:
         """The group told a thread's member that the application is to be shut down."""
+        self.shutdown_told = True
         if self.is_running:
             self._actions.append(Complain(f"{name} was told that the application is to be shut down"))
         self._close_to_error()

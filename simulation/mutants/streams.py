@@ -38,7 +38,7 @@ def _leaves_the_member_behind(original: _Method) -> _Method:
     return end
 
 
-async def _nothing() -> None:
+async def _nothing(**_: object) -> None:
     return None
 
 

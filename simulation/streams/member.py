@@ -127,7 +127,7 @@ class SimulatedMember(abc.ABC):
         self._look = True
         self._change()
 
-    async def close(self) -> None:
+    async def close(self, *, told_to_end: bool = False) -> None:
         """Leave the group."""
         await self.driver.close()
         self.closed = True

@@ -14,6 +14,7 @@ from fencepost.member.assignors.streams import StreamsAssignor
 from fencepost.member.assignors.task_ids import AssignorError
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.classic import ClassicDriver
 from fencepost.member.driver.consumer import ConsumerDriver
@@ -101,6 +102,11 @@ class ClassicGroupMember(SimulatedMember):
     def joined(self) -> bool:
         """Whether the member has taken up the tasks of its generation."""
         return self.driver.is_settled and not self._assignor.error
+
+    async def close(self, *, told_to_end: bool = False) -> None:
+        """Leave the group, unless that would keep others from hearing of its end."""
+        await self.driver.close(CloseOption.REMAIN_IN_GROUP if told_to_end else CloseOption.DEFAULT)
+        self.closed = True
 
     def ask_for_shutdown(self) -> None:
         """Ask in each subscription from now on, and join again for that."""

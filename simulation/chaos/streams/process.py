@@ -283,9 +283,9 @@ class DisturbedMember:
         await self._inner.commit(offsets)
         self._process.say(m.OffsetsCommitted, tuple(offsets.items()))
 
-    async def close(self) -> None:
+    async def close(self, *, told_to_end: bool = False) -> None:
         """Leave the group at once, and disconnect."""
-        await self._inner.close()
+        await self._inner.close(told_to_end=told_to_end)
         self.closed = True
 
 

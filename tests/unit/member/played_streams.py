@@ -59,7 +59,7 @@ class Played:
     def wake(self) -> None:
         self.script.put_nowait(())
 
-    async def close(self) -> None:
+    async def close(self, *, told_to_end: bool = False) -> None:
         if self.close_gate is not None:
             await self.close_gate.wait()
         if self.owned:
