@@ -29,6 +29,8 @@ class Changelog(Protocol):
     async def restore(self, partition: TopicPartition, store: TaskStore) -> None:
         """Bring the store of a processed partition up to the end of its changelog.
 
+        An empty changelog leaves a store as it is that has no checkpoint: it is from before there was one.
+
         :raises ChangelogUnavailable: if that is not possible now; the store may be half restored.
         :raises StreamsError: if it never will be.
         """

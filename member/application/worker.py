@@ -133,7 +133,10 @@ class Worker:
         restored = False
         while not restored and self._may_go_on(partition) and self._owned[partition] == assignment:
             try:
-                await changelog.restore(partition, directory.store(partition))
+                store = directory.store(partition)
+                await changelog.restore(partition, store)
+                if store.checkpoint is None:
+                    await self._log_from_now_on(partition, store)
                 restored = self._owned.get(partition) == assignment
             except ChangelogUnavailable as error:
                 log(logging.WARNING, "a changelog can't be read", thread=self.name, error=str(error))
@@ -144,6 +147,13 @@ class Worker:
                     directory.release(partition)
         if restored:
             del self._fresh[partition]
+
+    async def _log_from_now_on(self, partition: TopicPartition, store: TaskStore) -> None:
+        """A store from before it had a changelog: what is not stale goes there with the next commit."""
+        committed = await self.member.committed(partition)
+        if not store.is_closed:
+            store.follow(committed)
+            store.put_back(dict(store.items()))
 
     def _may_go_on(self, partition: TopicPartition) -> bool:
         return partition in self._owned and not self._stopping

@@ -28,6 +28,10 @@ _POLL_MS = 200
 _LOOK_S = 0.1
 _VISIBLE_S = 10.0
 """How long brokers may take to tell of a topic that was created."""
+_STALLED_S = 30.0
+"""How long brokers may give no record, or take none, before that is a failure."""
+_CLOSE_S = 5.0
+"""How long what was handed to the producer may take when it is closed."""
 
 
 class KafkaChangelog:
@@ -83,12 +87,20 @@ class KafkaChangelog:
         begin = (await consumer.beginning_offsets([place]))[place]
         end = (await consumer.end_offsets([place]))[place]
         at = store.checkpoint
+        if at is None and begin == end:
+            return  # nobody has written one yet: what the store has stands
         if at is None or not begin <= at <= end:
             store.clear()
             at = begin
         if at < end:
             consumer.seek(place, at)
-            while await consumer.position(place) < end:
+            clock = asyncio.get_running_loop().time
+            progress_at = clock()
+            while (position := await consumer.position(place)) < end:
+                if position > at:
+                    at, progress_at = position, clock()
+                elif clock() - progress_at > _STALLED_S:
+                    raise ChangelogUnavailable(f"no record of {place.topic} came for {_STALLED_S:g} s")
                 for record in (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, ()):
                     if store.is_closed:
                         raise ChangelogUnavailable("the store was closed meanwhile")
@@ -163,9 +175,10 @@ class KafkaChangelog:
                 await producer.send(name, key=key, value=value, partition=partition.partition)
                 for key, value in (encode_change(*change) for change in changes.items())
             ]
-            written = [await each for each in sent]
+            async with asyncio.timeout(_STALLED_S):
+                written = await asyncio.gather(*sent)
         except (KafkaError, OSError, TimeoutError) as error:
-            raise CommitRefused(f"{name}: {error or type(error).__name__}") from error
+            raise CommitRefused(f"{name}: {str(error) or type(error).__name__}") from error
         return int(written[-1].offset) + 1
 
     async def _writer(self) -> AIOKafkaProducer:
@@ -181,6 +194,12 @@ class KafkaChangelog:
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaError):
+                try:
+                    async with asyncio.timeout(_CLOSE_S):
+                        await producer.flush()
+                except TimeoutError:
+                    # An idempotent producer never gives up by itself, and its `stop` would wait for it.
+                    await producer._sender.close()
                 await producer.stop()
         await self._forget_reader()
 

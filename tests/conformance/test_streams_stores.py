@@ -22,11 +22,11 @@ CHANGELOG = "billing-orders-changelog"
 FAST = {
     "group.streams.initial.rebalance.delay.ms": 0,
     "group.streams.min.session.timeout.ms": 100,
-    "group.streams.session.timeout.ms": 3_000,
+    "group.streams.session.timeout.ms": 6_000,
     "group.streams.min.heartbeat.interval.ms": 100,
     "group.streams.heartbeat.interval.ms": 500,
     "group.consumer.min.session.timeout.ms": 100,
-    "group.consumer.session.timeout.ms": 3_000,
+    "group.consumer.session.timeout.ms": 6_000,
     "group.consumer.min.heartbeat.interval.ms": 100,
     "group.consumer.heartbeat.interval.ms": 500,
     "group.min.session.timeout.ms": 100,
@@ -40,7 +40,7 @@ async def count(partition, records, store):
         key = record.value.decode()
         store.put(key, (store.get(key) or 0) + 1)
 async def main():
-    settings = {"session_timeout_ms": 3000, "heartbeat_interval_ms": 500} if sys.argv[2] == "classic" else {}
+    settings = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500} if sys.argv[2] == "classic" else {}
     app = StreamsApp(
         count, topics=["orders"], group_id="billing", threads=2, commit_interval_ms=100,
         bootstrap_servers=sys.argv[1], group_protocol=sys.argv[2], state_dir=sys.argv[3], **settings,
@@ -94,7 +94,7 @@ async def test_the_counts_of_a_client_that_was_killed_go_on_elsewhere(protocol: 
             victim.kill()
             await victim.wait()
         counting = Counting()
-        classic = {"session_timeout_ms": 3_000, "heartbeat_interval_ms": 500} if protocol == "classic" else {}
+        classic = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 500} if protocol == "classic" else {}
         app = StreamsApp(
             counting,
             topics=[TOPIC],

@@ -25,6 +25,8 @@ class Log:
     async def restore(self, partition: TopicPartition, store: Any) -> None:
         if self.unavailable:
             raise ChangelogUnavailable("no broker")
+        if store.checkpoint is None and not self.changes:
+            return
         for key, value in self.changes[store.checkpoint or 0 :]:
             store.restore(key, value)
         store.restored(len(self.changes))
@@ -95,6 +97,28 @@ async def test_what_can_not_be_written_is_not_committed_but_with_the_next(tmp_pa
     assert log.changes == [("a", 2), ("b", 1)]
     assert member.committed_offsets == {place: 3}
     await rig.engine.close(None)
+
+
+async def test_a_store_from_before_it_had_a_changelog_goes_on_and_is_written_to_it(tmp_path: Any) -> None:
+    place, log = TopicPartition("t", 0), Log()
+    before = Rig(remember, threads=1, state_dir=tmp_path)
+    await before.running()
+    (member,) = before.members.values()
+    member.give(place, 0, "a", "b", "a")
+    await settle()
+    await before.engine.close(None)
+    assert member.committed_offsets == {place: 3}
+
+    rig = Rig(remember, threads=1, changelog=log, state_dir=tmp_path)
+    await rig.engine.start()
+    (member,) = rig.members.values()
+    member.committed_offsets[place] = 3
+    member.assign(place)
+    await settle()
+    member.give(place, 3, "a")
+    await settle()
+    await rig.engine.close(None)
+    assert sorted(log.changes) == [("a", 3), ("b", 1)]
 
 
 async def test_a_store_has_what_others_wrote_and_waits_until_that_can_be_read(tmp_path: Any) -> None:
