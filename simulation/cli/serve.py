@@ -105,6 +105,11 @@ def serve(
     counts = _topics(topics or [])
     if trace_topic is not None and "/" not in trace_topic and trace_topic not in counts and journal is None:
         raise FencepostError(f"--trace-topic {trace_topic}: expected HOST:PORT/TOPIC, or a topic of --topics")
+    if trace_topic is not None and "/" not in trace_topic and (sasl_user or sasl_users or tls_cert):
+        raise FencepostError(
+            f"--trace-topic {trace_topic}: its writer has no password and speaks no TLS; "
+            "expected HOST:PORT/TOPIC of another Kafka, or neither --sasl-user nor --tls-cert"
+        )
     settings = _settings(config or [])
     users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")

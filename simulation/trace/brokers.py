@@ -67,7 +67,8 @@ def ask_topics(servers: str, option: str) -> ClusterTopics:
         except TimeoutError:
             reasons.append("no answer in time")
         except (OSError, ValueError) as error:
-            reasons.append((getattr(error, "strerror", None) or str(error)).lower())
+            strerror = getattr(error, "strerror", None)
+            reasons.append(strerror.lower() if strerror else str(error))
     why = "; ".join(dict.fromkeys(reasons))
     raise EnvironmentLacks(f"{option}: no Kafka broker answers at {servers} ({why})")
 

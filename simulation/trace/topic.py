@@ -27,7 +27,7 @@ OPTION: Final = "--trace-topic"
 MOST_WAITING: Final = 200_000
 """Rows that may wait for the broker: further ones keep a patient writer waiting, or are dropped."""
 FLUSH_SECONDS: Final = 30.0
-"""How long rows that wait may take when the writer is closed."""
+"""How long the broker may take none of the rows that wait."""
 _LINGER_MS: Final = 20
 _PAUSE_S: Final = 0.02
 _AT_ONCE: Final = 1_000
@@ -110,12 +110,13 @@ class TopicWriter:
         :raises EnvironmentLacks: if rows could not be written.
         """
         self._closing.set()
-        self._thread.join(FLUSH_SECONDS)
+        sent = -1
+        while self._thread.is_alive() and self.sent != sent:  # what waits may take its time
+            sent = self.sent
+            self._thread.join(FLUSH_SECONDS)
         if self._thread.is_alive():
             with self._room:
-                self._failure = self._failure or TimeoutError(
-                    f"the broker took none for {FLUSH_SECONDS:.0f} s"
-                )
+                self._failure = self._failure or _stuck()
             self._abandon()
             self._thread.join()
         with self._room:
