@@ -152,6 +152,8 @@ class StreamsWorld:
                 continue
             client = host.engine.client
             states = [thread.state for thread in client.live]
+            if not states and client.is_running:
+                continue  # its last thread was removed: it stays what it was
             if client.state is not StreamClientState.RUNNING or set(states) - {StreamThreadState.RUNNING}:
                 return f"{host.name} is {client.state}, its live threads are {', '.join(states) or 'none'}"
             expected |= {host.members[thread.name].member_id for thread in client.live}

@@ -9,7 +9,7 @@ from typing import Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level, Moved, Refused
-from fencepost.member.streams.client_states import StreamClientState
+from fencepost.member.streams.client_states import RUNNING, StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.happenings import Happening, Happenings, HostNoted, MemberHeard, Told
@@ -172,6 +172,8 @@ class ApplicationRetelling:
                     return f"{client.name} does not run"
                 continue
             states = [client.threads[name] for name in client.live]
+            if not states and client.state in RUNNING:
+                continue  # its last thread was removed: it stays what it was
             if client.state is not StreamClientState.RUNNING or set(states) - {StreamThreadState.RUNNING}:
                 return f"{client.name} is {client.state}, its live threads are {', '.join(states) or 'none'}"
             expected += client.live
