@@ -18,7 +18,7 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.analyses.catalogue import ANALYSES
-from fencepost.simulation.analyses.views import Views
+from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.live.documents import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
 from fencepost.simulation.live.source import MOST_RECORDS, Reader, choose_reader
@@ -283,14 +283,10 @@ class _Session:
         began_s = time.monotonic()
         if not files or count == rows or began_s < due_s:
             return
-        views = Views(self._spark.read.parquet(*map(str, files)), cached=True)
-        try:
-            for name in HEADLINES:
-                table = ANALYSES[name].over(views)
-                rows_of_table = run_job(self._spark, name, table.collect)
-                self._tables[name] = [row.asDict() for row in rows_of_table]
-        finally:
-            views.release()
+        trace = self._spark.read.schema(TRACE).parquet(*map(str, files))
+        for name in HEADLINES:
+            rows_of_table = run_job(self._spark, name, ANALYSES[name](trace).collect)
+            self._tables[name] = [row.asDict() for row in rows_of_table]
         ended_s = time.monotonic()
         self._looked = max(began_s + _REFRESH_S, 2 * ended_s - began_s), count
 
