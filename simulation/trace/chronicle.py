@@ -18,7 +18,6 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
     LEAVE_EPOCH,
-    NO_PARTITIONS,
     STATIC_LEAVE_EPOCH,
     MemberId,
     Partitions,
@@ -157,7 +156,7 @@ class Chronicle(Observer):
             now_us,
             self._hosts.get(member_id, member_id),
             Kind.ASSIGNMENT,
-            state_to="" if value is None else MemberState.of_code(value.state).value,
+            state_to="" if value is None else MemberState.of_code(value.state)._value_,
             member_epoch=-1 if value is None else value.member_epoch,
             partitions=held,
             detail=member_id,
@@ -290,7 +289,7 @@ class Chronicle(Observer):
         self._append((now_us, actor, kind._value_, *states, member_epoch, epoch, partitions, error, detail))
 
     def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
-        if partitions is NO_PARTITIONS:
+        if not partitions:
             return ()
         name_of = self.world.topics.name_of
         by_name = sorted((name_of(topic_id) or topic_id, numbers) for topic_id, numbers in partitions.items())
