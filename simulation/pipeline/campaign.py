@@ -15,7 +15,15 @@ from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
-from fencepost.simulation.pipeline.plan import Option, cells_of, checked_seeds, dealt, parse_grid, tasks_of
+from fencepost.simulation.pipeline.plan import (
+    Option,
+    Task,
+    cells_of,
+    checked_seeds,
+    dealt,
+    parse_grid,
+    tasks_of,
+)
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import LOCAL, is_local, run_job, spark_session, told, wall_clock
 from fencepost.simulation.pipeline.shipping import check_shared
@@ -139,25 +147,36 @@ def ran(
         raise FencepostError(f"a run's time limit of {outline.time_limit_s:g} s: expected more than 0")
     _check_pyarrow()
     directory = CampaignDirectory(Path(out_dir).absolute())
-    finished = directory.prepare(cells, resume=resume)
-    tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
-    with spark_session(master) as spark:
-        if not is_local(spark.sparkContext.master):
-            check_shared(spark, directory.root / NOTE)
-        if tasks:
-            from fencepost.simulation.pipeline.runs import Orders
+    try:
+        finished = directory.prepare(cells, resume=resume)
+        tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
+        with spark_session(master) as spark:
+            if not is_local(spark.sparkContext.master):
+                check_shared(spark, directory.root / NOTE)
+            if tasks:
+                fan_out(spark, *_orders(outline, tasks, directory, spark), progress)
+            yield spark, directory
+    except BaseException:
+        directory.release()
+        raise
 
-            slices = _partitions(len(tasks), spark.sparkContext.defaultParallelism)
-            orders = Orders(
-                cells=cells,
-                tasks=tuple(dealt(tasks, slices)),
-                root=str(directory.root),
-                generation=directory.generation,
-                time_limit_s=outline.time_limit_s,
-                trace_violations=outline.traces != "none",
-            )
-            fan_out(spark, orders, slices, progress)
-        yield spark, directory
+
+def _orders(
+    outline: Outline, tasks: list[Task], directory: CampaignDirectory, spark: SparkSession
+) -> tuple[Orders, int]:
+    """What workers are told, and into how many slices the tasks are cut."""
+    from fencepost.simulation.pipeline.runs import Orders
+
+    slices = _partitions(len(tasks), spark.sparkContext.defaultParallelism)
+    orders = Orders(
+        cells=outline.cells,
+        tasks=tuple(dealt(tasks, slices)),
+        root=str(directory.root),
+        generation=directory.generation,
+        time_limit_s=outline.time_limit_s,
+        trace_violations=outline.traces != "none",
+    )
+    return orders, slices
 
 
 def fan_out(spark: SparkSession, orders: Orders, partitions: int, progress: Progress) -> None:

@@ -131,7 +131,7 @@ class CampaignDirectory:
         """While nobody else writes; afterwards others may, but none may be alone while this object lives."""
         if self._lock is None:
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-            weakref.finalize(self, os.close, self._lock)
+            self._closed = weakref.finalize(self, os.close, self._lock)  # also without `release`
         until = time.monotonic() + LOCK_SECONDS
         while not _locked(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
             if time.monotonic() >= until:
@@ -141,6 +141,12 @@ class CampaignDirectory:
             yield
         finally:
             _locked(self._lock, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Let others be alone with the directory, though this object lives on, as in a traceback."""
+        if self._lock is not None:
+            self._closed()
+            self._lock = None
 
     def _note(self, resume: bool) -> Note:
         try:

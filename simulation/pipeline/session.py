@@ -90,9 +90,8 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
 
     if SparkContext._active_spark_context is not None:
         session = SparkSession.builder.getOrCreate()
-        with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch:
-            _equip(session, Path(scratch))
-            yield session
+        _equip(session)
+        yield session
         return
     _check_reachable(master)
     with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch:
@@ -102,7 +101,7 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         root.addFilter(_no_word_of_interrupts)
         try:
             release()
-            _equip(session, Path(scratch))
+            _equip(session)
             yield session
         finally:
             with _interrupts_held() as release:
@@ -111,12 +110,12 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
             release()
 
 
-def _equip(spark: SparkSession, scratch: Path) -> None:
+def _equip(spark: SparkSession) -> None:
     """Executors that are other processes have nothing of ours."""
     from fencepost.simulation.pipeline.shipping import equip
 
     if not is_local(spark.sparkContext.master):
-        equip(spark, scratch)
+        equip(spark)
 
 
 def _check_reachable(master: str) -> None:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import shutil
+import tempfile
 import time
+import weakref
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
@@ -24,6 +27,7 @@ from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.session import first_line, run_job, told
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 PACKAGES: Final = ("fencepost.coordinator", "fencepost.member", "fencepost.simulation")
@@ -42,14 +46,21 @@ _MOMENT: Final = (2020, 1, 1, 0, 0, 0)
 _LEFT_OUT: Final = ("tests", "include", "__pycache__")
 _EXECUTABLE: Final = 0o755 << 16
 
+_EQUIPPED: Final[weakref.WeakSet[SparkContext]] = weakref.WeakSet()
+"""A context takes a file of a name from one folder only."""
 
-def equip(spark: SparkSession, folder: Path) -> None:
-    """Give the session's executors what they lack. The zip of our code is made in `folder`.
+
+def equip(spark: SparkSession) -> None:
+    """Give the session's executors what they lack, once for all sessions of its context.
 
     :raises EnvironmentLacks: if there is no executor within `EXECUTOR_SECONDS`, or it can't run our code.
     """
     context = spark.sparkContext
-    context.addPyFile(str(project_zip(folder)))
+    if context in _EQUIPPED:
+        return
+    folder = tempfile.mkdtemp(prefix="fencepost-code-")  # executors may fetch from it as long as they come
+    weakref.finalize(context, shutil.rmtree, folder, ignore_errors=True)
+    context.addPyFile(str(project_zip(Path(folder))))
     found = ask_executors(spark, libraries=LARGE)
     for each in found:
         if each.machine != machine():
@@ -62,6 +73,7 @@ def equip(spark: SparkSession, folder: Path) -> None:
     context.addArchive(f"{archive}#{_FOLDER}")
     # Another environment makes Spark start Pythons anew: those that looked around know nothing of the folder.
     context.environment["PYTHONPATH"] = f"./{_FOLDER}"
+    _EQUIPPED.add(context)
 
 
 def check_shared(spark: SparkSession, file: Path) -> None:
