@@ -180,6 +180,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
     def join(self, slot: int, heard: bool) -> None:
         client = self.clients[slot]
         client.owned = client.target = NO_TASKS
+        client.epoch = 0  # whatever becomes of the answer
         self.beat(client, 0, NO_TASKS, heard=heard)
 
     @rule(slot=slots, kind=st.sampled_from(BEATS))

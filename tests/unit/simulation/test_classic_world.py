@@ -34,7 +34,12 @@ class Rows(list):
         self.extend(Row(*row) for row in rows)
 
     def of(self, kind, detail=None):
-        return [row for row in self if row.kind == kind and detail in (None, row.detail)]
+        """`detail` may be the first word alone: sizes may follow it."""
+        return [
+            row
+            for row in self
+            if row.kind == kind and detail in (None, row.detail, row.detail.partition(" ")[0])
+        ]
 
 
 def played(text, seed=3, *overrides):

@@ -85,6 +85,10 @@ class Watch(Observer):
     def active(self) -> GroupCoordinator:
         return self.observed.coordinator
 
+    @property
+    def topics(self) -> TopicsImage:
+        return self.observed.coordinator.image
+
     def write(self, rows: Any, /) -> None:
         self.rows.extend(rows)
 
