@@ -77,7 +77,7 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     """Rows in the folder, of earlier sessions too."""
     skipped: dict[str, int]
     late: int
-    """Rows of this session that came too late for their window."""
+    """Rows that came too late for their window, of the last hundred batches."""
     windows: list[Window]
     tables: Tables
     report: str | None = None

@@ -80,8 +80,8 @@ class Windows:
         for row in rows.drop("window").collect():
             found = Window(seconds=self._seconds, **row.asDict())
             self._found[found.start, found.group] = found
-        while len(self._found) > MOST_WINDOWS:
-            del self._found[min(self._found)]
+        for oldest in sorted(self._found)[:-MOST_WINDOWS]:
+            del self._found[oldest]
         self._changed()
 
     def all(self) -> list[Window]:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiokafka
 import pyarrow.parquet as pq
@@ -29,9 +29,6 @@ from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.schema import Row
 from fencepost.simulation.trace.topic import TopicTrace, TraceTopic
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [
     pytest.mark.real,
