@@ -43,6 +43,8 @@ from fencepost.simulation.trace import schema
 DOCS = Path(__file__).parent
 HEAD = "| key | value | default | meaning |\n|---|---|---|---|"
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NAMED_FILE = re.compile(r"^```toml\n(# ([\w-]+\.toml)\n.*?)^```$", re.DOTALL | re.MULTILINE)
+"""A file that commands of its page read; its first line names it."""
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 KEYS_WITHOUT_TEXT = {
@@ -450,6 +452,8 @@ def rerun(text: str, folder: str) -> str:
             return match[0]
         return f"```console\n{''.join(_session(command, folder) for command in commands)}```"
 
+    for example in NAMED_FILE.finditer(text):
+        Path(folder, example[2]).write_text(example[1], encoding="utf-8")
     return CONSOLE.sub(block, text)
 
 
