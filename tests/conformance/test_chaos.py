@@ -109,9 +109,9 @@ def callbacks(rows: list[Row]) -> list[int]:
 
 
 def children() -> set[str]:
-    """Processes of this one's that are members or their template."""
+    """Processes of this one's that are members or their template (-ww: whatever COLUMNS says)."""
     listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ["ps", "-ww", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     ).stdout
     found = [line.split(None, 2) for line in listing.splitlines()]
     return {
