@@ -122,7 +122,7 @@ def killed_on_the_way(kafka: EmbeddedKafka, out: Path) -> None:
     ) as process:
         try:
             until = time.monotonic() + DEADLINE_S
-            while not list(out.glob("traces/*.parquet")):
+            while not list(out.glob("traces/[!.]*.parquet")):
                 assert process.poll() is None, process.stdout and process.stdout.read()
                 assert time.monotonic() < until
                 time.sleep(0.01)
