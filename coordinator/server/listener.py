@@ -101,7 +101,7 @@ class Listener(Generic[C]):
         if self._server is None:
             return
         self._closing = True
-        await self._stop_accepting(self._server)
+        await stop_accepting(self._server)
         self._server.close()
         self.drop()
         await self._server.wait_closed()
@@ -109,16 +109,6 @@ class Listener(Generic[C]):
         if self.connections or self._handshakes:
             self._all_gone = asyncio.Event()
             await self._all_gone.wait()
-
-    @staticmethod
-    async def _stop_accepting(server: asyncio.Server) -> None:
-        """Let accepted connections be made: asyncio leaves them open if the server closes first."""
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(RuntimeError):  # not every loop waits for readers
-            for each in server.sockets:
-                loop.remove_reader(each)
-        for _ in range(_ACCEPT_TURNS):
-            await asyncio.sleep(0)
 
     @property
     def address(self) -> str:
@@ -153,6 +143,16 @@ class Listener(Generic[C]):
     def _gone(self) -> None:
         if not self.connections and not self._handshakes and self._all_gone is not None:
             self._all_gone.set()
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Stop, and let accepted connections be made: asyncio leaves them open if the server closes first."""
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(RuntimeError):  # not every loop waits for readers
+        for each in server.sockets:
+            loop.remove_reader(each)
+    for _ in range(_ACCEPT_TURNS):
+        await asyncio.sleep(0)
 
 
 async def _address(host: str) -> str:

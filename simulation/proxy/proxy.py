@@ -12,6 +12,7 @@ from typing import TypeAlias
 from fencepost.coordinator.codec.endpoints import is_readable
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.server.listener import stop_accepting
 from fencepost.simulation.proxy.connection import Connection, Surroundings
 from fencepost.simulation.proxy.observer import ProxyObserver
 from fencepost.simulation.proxy.side import Side
@@ -92,6 +93,7 @@ class Proxy:
     async def close(self) -> None:
         """Stop listening, and reset all connections."""
         for server in self._servers.values():
+            await stop_accepting(server)
             server.close()
         for connection in tuple(self._connections):
             connection.cut()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import struct
 from typing import Any
 
@@ -435,3 +436,17 @@ async def test_closing_takes_every_connection_along(stage):
     last[1].transport.abort()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*stage.proxy.address(1))
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_comes_while_the_proxy_closes_is_sent_away(stage, turns):
+    """The connection is accepted some turns of the loop before, which takes more turns to be complete."""
+    loop = asyncio.get_running_loop()
+    assert await (await stage.client("m1")).ask(b"|x")
+    with socket.create_connection(stage.proxy.address(1)) as late:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await stage.proxy.close()
+        late.setblocking(False)
+        with contextlib.suppress(ConnectionResetError):  # where it was never accepted
+            assert await asyncio.wait_for(loop.sock_recv(late, 1), PATIENCE_S) == b""
