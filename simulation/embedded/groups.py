@@ -218,8 +218,9 @@ class Group(GroupControls):
         """Wait until the group is stable, with that many members if it is said how many; its members then.
 
         Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded; in a classic group all partitions are
-        given to somebody. Without a number it has at least one member; with 0 it has none.
+        were given, and were heard since their coordinator was loaded; in a classic group all have asked for
+        their assignment, and all partitions are given to somebody. Without a number it has at least one
+        member; with 0 it has none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """
@@ -239,8 +240,9 @@ class AsyncGroup(GroupControls):
         """Wait until the group is stable, with that many members if it is said how many; its members then.
 
         Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded; in a classic group all partitions are
-        given to somebody. Without a number it has at least one member; with 0 it has none.
+        were given, and were heard since their coordinator was loaded; in a classic group all have asked for
+        their assignment, and all partitions are given to somebody. Without a number it has at least one
+        member; with 0 it has none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """

@@ -11,6 +11,7 @@ import msgspec
 
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -87,7 +88,11 @@ class _GroupWatch:
         self.hooks = hook_lists(observers)
         self.told = ToldMembers(self.view, self.tell)
         self.heard: set[MemberId] = set()
-        """Members of whom a request was accepted since the coordinator was loaded."""
+        """Members of whom a request was accepted since the coordinator was loaded.
+
+        Not by JoinGroup: a classic member that has joined does not yet know what it was given. It is told by
+        SyncGroup, which a follower may send long after its leader's made the group stable.
+        """
 
     def tell(self, hook: str, *arguments: object) -> None:
         """Tell all that something happened now."""
@@ -98,7 +103,10 @@ class _GroupWatch:
         """Know who was heard, and who is gone."""
         member_id = getattr(outcome.reply, "member_id", None) or getattr(event, "member_id", None)
         if member_id and getattr(outcome.reply, "error_code", ErrorCode.NONE) is ErrorCode.NONE:
-            self.heard.add(member_id)
+            if isinstance(event, JoinGroupRequest):
+                self.heard.discard(member_id)
+            else:
+                self.heard.add(member_id)
         for record in outcome.records:
             if record.value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
                 self.heard.discard(record.key.member_id)

@@ -1,0 +1,72 @@
+"""When a classic group counts as stable: its requests handed in one by one, on the loop of the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.protocol.classic import JoinGroupProtocol, JoinGroupRequest, SyncGroupRequest
+from fencepost.coordinator.protocol.consumer_protocol import (
+    Assignment,
+    Subscription,
+    write_assignment,
+    write_subscription,
+)
+from fencepost.simulation.embedded import EmbeddedKafka
+
+
+def joins(member_id: str, token: int) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id="g",
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=(JoinGroupProtocol("range", write_subscription(Subscription(topics=("orders",)))),),
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=60_000,
+        api_version=5,  # a new member is told its id, and joins again with it
+        new_member_suffix=f"member-{token}",
+        token=token,
+    )
+
+
+def test_a_follower_that_was_not_told_what_it_got_keeps_its_group_from_being_stable() -> None:
+    with EmbeddedKafka(topics={"orders": 2}) as kafka:
+        group = kafka.group("g")
+
+        def ask(request: JoinGroupRequest | SyncGroupRequest) -> asyncio.Future[Any]:
+            async def asked() -> asyncio.Future[Any]:
+                reply = kafka.endpoint.brokers.groups.ask(request, 1)
+                if isinstance(reply, asyncio.Future):
+                    return reply
+                done = asyncio.get_running_loop().create_future()
+                done.set_result(reply)
+                return done
+
+            return kafka.thread.submit(asked()).result()
+
+        def answer(waiting: asyncio.Future[Any]) -> Any:
+            async def awaited() -> Any:
+                return await waiting
+
+            return kafka.thread.submit(awaited()).result()
+
+        leader, follower = (answer(ask(joins("", token))).member_id for token in (1, 2))
+        assert answer(ask(joins(leader, 3))).leader == leader
+        waiting = ask(joins(follower, 4))
+        generation = answer(ask(joins(leader, 5))).generation
+        assert answer(waiting).generation == generation
+        parts = {
+            leader: write_assignment(Assignment(partitions={"orders": (0,)})),
+            follower: write_assignment(Assignment(partitions={"orders": (1,)})),
+        }
+        sync = SyncGroupRequest(group_id="g", generation=generation, member_id=leader, token=6)
+        ask(msgspec.structs.replace(sync, assignments=parts))
+        assert group.state == "Stable"
+        assert [len(each.owned) for each in group.members()] == [1, 1]
+        with pytest.raises(TimeoutError):
+            group.wait_stable(members=2, timeout=0)
+        ask(msgspec.structs.replace(sync, member_id=follower, token=7))
+        assert {each.member_id for each in group.wait_stable(members=2, timeout=0)} == {leader, follower}
