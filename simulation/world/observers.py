@@ -7,6 +7,7 @@ they tell of, after its records were applied: they read, and change nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
@@ -221,8 +222,13 @@ HOOKS: tuple[str, ...] = tuple(name for name in vars(Observer) if name.startswit
 
 def hook_lists(observers: Iterable[Observer]) -> dict[str, tuple[Callable[..., Any], ...]]:
     """For each hook the bound methods of those observers that override it, in their order."""
-    chosen = tuple(observers)
-    return {
-        hook: tuple(getattr(o, hook) for o in chosen if getattr(type(o), hook) is not getattr(Observer, hook))
-        for hook in HOOKS
-    }
+    methods: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in HOOKS}
+    for observer in observers:
+        for hook in _overridden(type(observer)):
+            methods[hook].append(getattr(observer, hook))
+    return {hook: tuple(each) for hook, each in methods.items()}
+
+
+@cache
+def _overridden(kind: type) -> tuple[str, ...]:
+    return tuple(hook for hook in HOOKS if getattr(kind, hook) is not getattr(Observer, hook))
