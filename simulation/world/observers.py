@@ -7,8 +7,7 @@ they tell of, after its records were applied: they read, and change nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
@@ -152,6 +151,12 @@ class WorldView(Protocol):
 class Observer:
     """Base of everything that watches. The names of hosts are those of the world's mappings."""
 
+    overridden: ClassVar[tuple[str, ...]] = ()
+    """The hooks of this class that do something."""
+
+    def __init_subclass__(cls) -> None:
+        cls.overridden = tuple(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Observer, hook))
+
     def attach(self, world: WorldView, report: Report) -> None:
         """Called once, before anything happens."""
 
@@ -224,11 +229,6 @@ def hook_lists(observers: Iterable[Observer]) -> dict[str, tuple[Callable[..., A
     """For each hook the bound methods of those observers that override it, in their order."""
     methods: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in HOOKS}
     for observer in observers:
-        for hook in _overridden(type(observer)):
+        for hook in observer.overridden:
             methods[hook].append(getattr(observer, hook))
     return {hook: tuple(each) for hook, each in methods.items()}
-
-
-@cache
-def _overridden(kind: type) -> tuple[str, ...]:
-    return tuple(hook for hook in HOOKS if getattr(kind, hook) is not getattr(Observer, hook))
