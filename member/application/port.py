@@ -53,6 +53,10 @@ class GroupMember(Protocol):
     def joined(self) -> bool:
         """Whether the member owns what the group meant for it, be it nothing, and the group is ready."""
 
+    @property
+    def round_s(self) -> float:
+        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+
     def is_connected(self) -> bool:
         """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
 

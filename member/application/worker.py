@@ -92,7 +92,19 @@ class Worker:
                 await self._process(batch)
             if self._engine.runtime.now() >= self._commit_at:
                 await self._commit()
+        await self._finish_round()
         await self._commit()
+
+    async def _finish_round(self) -> None:
+        """Who has asked for the end of the application, or was told of it, ends between two rounds only.
+
+        The round is what tells members: one that missed its answer hears of the end in the next round, if
+        anybody is left there who knows of it.
+        """
+        client, now = self._engine.client, self._engine.runtime.now
+        until = now() + self.member.round_s
+        while (client.shutdown_requested or client.shutdown_told) and self.member.round_s and now() < until:
+            await self.member.poll()
 
     async def _note_state(self) -> None:
         """What the member's state means for the thread's."""

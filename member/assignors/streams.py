@@ -2,7 +2,8 @@
 
 It leads groups of applications whose topology it was told of, and which keep no state in changelogs: it makes
 no internal topics and no standby tasks. The request to shut the application down (KIP-671) comes with the
-subscription of a member, and goes to all with their assignments.
+subscription of a member, and goes to all with their assignments. Who is told repeats it in one more round,
+for those that have missed the first one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class StreamsAssignor:
     """One thread's assignor. `subtopologies` are the source topics of each part of the topology.
 
     `error` is what the leader's last assignment said, an AssignorError or a number that is none;
-    ASSIGNMENT_ERROR also if it could not be read. `shutdown_requested` is never taken back.
+    ASSIGNMENT_ERROR also if it could not be read. `shutdown_requested` says that subscriptions carry the
+    request, this thread's own or the one that it was told of; it is never taken back.
     """
 
     name = "stream"
@@ -73,6 +75,7 @@ class StreamsAssignor:
         self.used_version = latest_version
         """The version that the next subscription is written in."""
         self.shutdown_requested = False
+        self._told = False
         self.error: int = AssignorError.NONE
         self.message = ""
         """What is wrong, if there is an error."""
@@ -145,9 +148,17 @@ class StreamsAssignor:
                 AssignorError.ASSIGNMENT_ERROR,
                 f"the assignment can't be read: {error}",
             )
+        if self.error == AssignorError.SHUTDOWN_REQUESTED:
+            return self._repeat_once()
         if self.error:
             return None
         return self._rejoin_after(info)
+
+    def _repeat_once(self) -> int | None:
+        """Say what was told: who did not fetch this assignment in time has to hear it in the next round."""
+        first, self._told = not self._told, True
+        self.shutdown_requested = True
+        return 0 if first else None
 
     def _take(self, info: AssignmentInfo, assignment: Assignment) -> None:
         """The tasks of the assigned partitions, which go by their order."""

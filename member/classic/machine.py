@@ -47,6 +47,11 @@ class ClassicMember(ClassicExchange):
         busy = self._target is not None or self._callback is not None or self._rejoin_wanted
         return self.state is S.STABLE and not busy
 
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether a round of joining is under way or due, or what it brought is not taken up yet."""
+        return self.state in (*ACTIVE, S.FENCED) and not self.is_settled
+
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
         """Everything owned, from the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
         return self.owned

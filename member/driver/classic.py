@@ -86,6 +86,11 @@ class ClassicDriver(MemberDriver):
         """Whether the member owns what its generation has given it, and nothing is left to be done."""
         return self._member.is_settled
 
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether a round of joining is under way or due, or what it brought is not taken up yet."""
+        return self._member.is_rebalancing
+
     def rejoin(self) -> None:
         """Join again as soon as the application polls."""
         self._run(self._member.rejoin(self._clock.now_ms()))

@@ -127,6 +127,12 @@ class ClassicConsumer(KIP848Consumer):
         """Whether the member owns what its generation gave it, and nothing is left to be done."""
         return self._session is not None and self._session.is_settled
 
+    @property
+    def round_s(self) -> float:
+        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        under_way = self._session is not None and self._session.driver.is_rebalancing
+        return self._classic_config.max_poll_interval_ms / 1000 if under_way else 0
+
     def rejoin(self) -> None:
         """Join the group again in one of the next polls, although nothing has happened to it."""
         if self._session is not None:

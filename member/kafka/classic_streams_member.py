@@ -81,6 +81,11 @@ class ClassicGroupMember(ConsumerGroupMember):
         """Whether the member has taken up the tasks of its generation."""
         return self._consumer is not None and self._consumer.is_settled and not self._assignor.error
 
+    @property
+    def round_s(self) -> float:
+        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        return 0 if self._consumer is None else self._consumer.round_s
+
     def is_connected(self) -> bool:
         """Whether the last request to the coordinator was answered, and a broker could be reached at all."""
         consumer = self._consumer
@@ -92,7 +97,7 @@ class ClassicGroupMember(ConsumerGroupMember):
         """Leave the group and disconnect, within ten seconds.
 
         Who was told to end stays in the group until the session ends: a leave would begin the next round, and
-        members that have not fetched their assignments yet would never hear of the shutdown.
+        members that have not fetched their assignments yet might meet nobody there who knows of the shutdown.
         """
         await self._close(CloseOption.REMAIN_IN_GROUP if told_to_end else CloseOption.DEFAULT)
 

@@ -123,6 +123,11 @@ class ConsumerGroupMember:
         """Whether the member is STABLE: it owns its target, be it empty."""
         return self._watch.state is ConsumerMemberState.STABLE
 
+    @property
+    def round_s(self) -> float:
+        """0: the group is not joined in rounds."""
+        return 0
+
     def is_connected(self) -> bool:
         """Whether the last heartbeat or commit was answered, and a broker could be reached at all."""
         return self._watch.connected

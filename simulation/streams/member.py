@@ -100,6 +100,11 @@ class SimulatedMember(abc.ABC):
     def joined(self) -> bool:
         """Whether the member has what the group meant for it, and the group hands out tasks."""
 
+    @property
+    def round_s(self) -> float:
+        """0: the group is not joined in rounds."""
+        return 0
+
     def is_connected(self) -> bool:
         """Whether the last heartbeat or commit was answered."""
         return self._connected

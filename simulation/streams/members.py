@@ -73,6 +73,7 @@ class ClassicGroupMember(SimulatedMember):
 
     def __init__(self, host: ClientHost, thread: str, events: ThreadEvents) -> None:
         topics = [topic.name for topic in host.world.scenario.topics]
+        self._in_round = False
         self._assignor = StreamsAssignor(uuid_from_topic_id(host.process_id), (topics,))
         super().__init__(host, thread, events)
 
@@ -95,6 +96,13 @@ class ClassicGroupMember(SimulatedMember):
             observer=self,
         )
 
+    def _change(self) -> None:
+        in_round = self.driver.is_rebalancing
+        if in_round is not self._in_round:
+            self._in_round = in_round
+            self._look = True
+        super()._change()
+
     def _group_is_ready(self) -> bool:
         return not self._assignor.error
 
@@ -102,6 +110,12 @@ class ClassicGroupMember(SimulatedMember):
     def joined(self) -> bool:
         """Whether the member has taken up the tasks of its generation."""
         return self.driver.is_settled and not self._assignor.error
+
+    @property
+    def round_s(self) -> float:
+        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        longest_s = self._host.world.scenario.group.rebalance_timeout.ms / 1000
+        return longest_s if self.driver.is_rebalancing else 0
 
     async def close(self, *, told_to_end: bool = False) -> None:
         """Leave the group, unless that would keep others from hearing of its end."""

@@ -278,6 +278,11 @@ class DisturbedMember:
         """Whether the member owns what the group meant for it."""
         return self._inner.joined
 
+    @property
+    def round_s(self) -> float:
+        """How many seconds the round of joining that is under way may take."""
+        return self._inner.round_s
+
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets."""
         await self._inner.commit(offsets)

@@ -24,6 +24,7 @@ class Played:
         self.events = events
         self.script: asyncio.Queue[Any] = asyncio.Queue()
         self.joined = False
+        self.round_s = 0.0
         self.connected = True
         self.committed_offsets: dict[TopicPartition, int] = {}
         self.refuses = False

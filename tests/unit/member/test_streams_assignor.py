@@ -168,8 +168,22 @@ def test_one_request_for_a_shutdown_reaches_all_those_without_partitions_include
     given_ = group.round({"t": 2})
     assert all(each.partitions == {} for each in given_.values())
     assert [each.error for each in group.threads.values()] == [AssignorError.SHUTDOWN_REQUESTED] * 3
-    assert set(group.again.values()) == {None}
-    assert group.threads["b"].shutdown_requested, "it is never taken back"
+    assert set(group.again.values()) == {0}, "everybody repeats it"
+    assert all(each.shutdown_requested for each in group.threads.values()), "it is never taken back"
+    group.round({"t": 2})
+    assert set(group.again.values()) == {None}, "once"
+
+
+def test_who_was_told_of_a_shutdown_tells_those_that_missed_it() -> None:
+    group = Group(a=thread(1), b=thread(2), c=thread(3))
+    group.settle({"t": 3})
+    group.threads["b"].request_shutdown()
+    late = group.threads.pop("c")
+    group.round({"t": 3})
+    del group.threads["b"]
+    group.threads["c"] = late
+    group.round({"t": 3})
+    assert late.error == AssignorError.SHUTDOWN_REQUESTED
 
 
 def test_the_request_is_read_from_members_that_are_older_and_answered_so_that_they_can_read_it() -> None:

@@ -225,6 +225,53 @@ async def test_the_only_thread_that_fails_leaves_one_that_asks() -> None:
     assert await rig.engine.wait_ended() is S.ERROR
 
 
+async def test_who_was_told_of_a_shutdown_ends_when_the_round_that_it_has_begun_is_over() -> None:
+    rig = await Rig().running()
+    rig.members[A].round_s = 60
+    rig.members[A].events.on_shutdown_requested()
+    await settle()
+    assert (rig.state, rig.thread(A), rig.thread(B)) == (S.PENDING_ERROR, T.PENDING_SHUTDOWN, T.DEAD)
+    rig.members[A].give(P0, 0, "a")
+    await settle()
+    assert rig.seen == [], "nothing is processed any more"
+    rig.members[A].round_s = 0
+    rig.members[A].wake()
+    assert await rig.engine.wait_ended() is S.ERROR
+
+
+async def test_who_was_told_of_a_shutdown_waits_no_longer_than_a_round_may_take() -> None:
+    rig = await Rig(threads=1).running()
+    rig.members[A].round_s = 60
+    rig.members[A].events.on_shutdown_requested()
+    await rig.time.advance(59)
+    rig.members[A].wake()
+    await settle()
+    assert rig.state is S.PENDING_ERROR
+    await rig.time.advance(1)
+    rig.members[A].wake()
+    assert await rig.engine.wait_ended() is S.ERROR
+
+
+async def test_who_has_asked_for_a_shutdown_stays_for_the_round_that_tells_it() -> None:
+    rig = await Rig(handler=answering(Response.SHUTDOWN_APPLICATION)).running()
+    rig.members[B].round_s = 60
+    rig.members[A].give(P0, 0, ValueError())
+    await settle()
+    rig.engine.carry_out(rig.engine.client.close())
+    await settle()
+    assert (rig.thread(B), rig.members[B].closed) == (T.PENDING_SHUTDOWN, False)
+    rig.members[B].round_s = 0
+    rig.members[B].wake()
+    assert await rig.engine.wait_ended() is S.NOT_RUNNING
+
+
+async def test_a_client_that_closes_waits_for_no_round() -> None:
+    rig = await Rig().running()
+    for member in rig.members.values():
+        member.round_s = 60
+    assert await rig.engine.close(None)
+
+
 async def test_where_the_group_cannot_be_told_shutdown_application_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -141,6 +141,20 @@ def test_a_classic_group_is_shut_down_by_its_leader(name: str) -> None:
     assert result.rebalances < 40
 
 
+def test_who_asks_for_its_assignment_too_late_is_told_of_the_shutdown_in_the_next_round() -> None:
+    """The leader joins again before a member's SyncGroup has come: in the next round others tell it."""
+    result, _ = played("streams-single-threads", 45, "group.protocol=classic")
+    assert result.violations == []
+    assert result.figures["clients_shut_down"] == 4
+
+
+def test_classic_threads_without_partitions_run_when_their_round_is_over() -> None:
+    result, _ = played(
+        "streams-single-threads", 1, "group.protocol=classic", "group.members=10", "faults=[]", duration="1m"
+    )
+    assert result.converged
+
+
 def test_a_shutdown_that_does_not_reach_a_classic_member_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader spreads the request, and a client takes no notice of it."""
     monkeypatch.setattr(ClassicGroupMember, "_shutdown_requested", told_and_forgotten)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from fencepost.coordinator.protocol.classic import (
@@ -14,9 +16,11 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
+    Assignment,
     Subscription,
     read_assignment,
     read_subscription,
+    write_assignment,
     write_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -25,7 +29,11 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitResponse,
 )
+from fencepost.member.assignors.assignment_info import AssignmentInfo, write_assignment_info
 from fencepost.member.assignors.range_ import RangeAssignor
+from fencepost.member.assignors.streams import StreamsAssignor
+from fencepost.member.assignors.subscription_info import read_subscription_info
+from fencepost.member.assignors.task_ids import AssignorError
 from fencepost.member.classic.actions import CountPartitions
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.member.consumer.actions import (
@@ -336,3 +344,32 @@ def test_heartbeats_are_repeated_at_once_when_the_coordinator_moves(new_rig) -> 
     rig.beat()
     rig.beat(ErrorCode.UNKNOWN_SERVER_ERROR)
     assert rig.member.state is S.FATAL
+
+
+def test_who_is_told_of_a_shutdown_says_so_in_one_more_round(new_rig) -> None:
+    """The answer to another member's SyncGroup may come too late: this one must know it in the next round."""
+    info = AssignmentInfo(error_code=AssignorError.SHUTDOWN_REQUESTED)
+    told = write_assignment(Assignment(partitions={}, user_data=write_assignment_info(info)))
+    rig = new_rig(StreamsAssignor(uuid.UUID(int=1), (("t",),)))
+    rig.subscribe()
+    rig.joined()
+    rig.take(SyncGroupRequest)
+    assert rig.member.is_rebalancing
+    rig.answer(SyncGroupResponse(assignment=told))
+    (protocol,) = rig.take(JoinGroupRequest).protocols
+    said = read_subscription_info(read_subscription(protocol.metadata).user_data)
+    assert said.error_code == AssignorError.SHUTDOWN_REQUESTED
+    assert rig.member.is_rebalancing
+    rig.joined(2)
+    rig.take(SyncGroupRequest)
+    rig.answer(SyncGroupResponse(assignment=told))
+    assert (rig.sent, rig.member.state, rig.member.is_rebalancing) == ([], S.STABLE, False)
+
+
+def test_who_is_fenced_is_on_the_way_into_the_next_round(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    assert not rig.member.is_rebalancing
+    rig.held = []
+    rig.beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert (rig.member.state, rig.member.is_rebalancing) == (S.FENCED, True)
