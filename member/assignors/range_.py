@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fencepost.coordinator.protocol.consumer_protocol import Assignment
 from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.member.assignors.plain import PlainAssignor, in_order
 from fencepost.member.classic.assignor import Subscriber
 
 
-def in_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """Members as Kafka sorts them: static ones come first, by their instance ids."""
-    return sorted(
-        members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id)
-    )
-
-
-class RangeAssignor:
-    """Gives the first members of a topic one partition more where they do not come out even. Eager."""
+class RangeAssignor(PlainAssignor):
+    """Gives the first members of a topic one partition more where they do not come out even."""
 
     name = "range"
-    cooperative = False
-
-    def user_data(self) -> bytes | None:
-        """The leader has to know nothing."""
-        return None
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
@@ -42,7 +31,3 @@ class RangeAssignor:
                 if mine:
                     given.setdefault(member.member_id, {})[topic] = mine
         return {member_id: Assignment(partitions=topics) for member_id, topics in given.items()}
-
-    def on_assignment(self, assignment: Assignment) -> int | None:
-        """Nothing follows from it."""
-        return None

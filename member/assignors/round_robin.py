@@ -6,19 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from fencepost.coordinator.protocol.consumer_protocol import Assignment
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.member.assignors.range_ import in_order
+from fencepost.member.assignors.plain import PlainAssignor, in_order
 from fencepost.member.classic.assignor import Subscriber
 
 
-class RoundRobinAssignor:
-    """Deals partitions like cards, topic by topic; who does not want a topic is passed over. Eager."""
+class RoundRobinAssignor(PlainAssignor):
+    """Deals partitions like cards, topic by topic; who does not want a topic is passed over."""
 
     name = "roundrobin"
-    cooperative = False
-
-    def user_data(self) -> bytes | None:
-        """The leader has to know nothing."""
-        return None
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
@@ -40,7 +35,3 @@ class RoundRobinAssignor:
                 mine[topic] = (*mine.get(topic, ()), number)
                 turn += 1
         return {member_id: Assignment(partitions=topics) for member_id, topics in given.items()}
-
-    def on_assignment(self, assignment: Assignment) -> int | None:
-        """Nothing follows from it."""
-        return None

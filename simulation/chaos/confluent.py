@@ -25,6 +25,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.application import Behaviour, one_expression, runs
+from fencepost.simulation.chaos.orders import Orders
 from fencepost.simulation.chaos.telling import Telling
 
 _POLL_S = 0.05
@@ -60,8 +61,7 @@ class Member:
         self._behaviour = Behaviour(terms)
         self._stop = False
         self._stall_until_us = 0
-        self._orders = m.Frames(m.Order)
-        self._channel = channel
+        self._orders = Orders(channel)
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._commits = 0
@@ -94,10 +94,7 @@ class Member:
 
     def _heed(self) -> None:
         while self._selector.select(0):
-            data = self._channel.recv(65_536)
-            if not data:
-                raise SystemExit(1)
-            for order in self._orders.feed(data):
+            for order in self._orders.read():
                 match order:
                     case m.Stop():
                         self._stop = True

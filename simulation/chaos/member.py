@@ -27,6 +27,7 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.application import Behaviour, one_expression, runs
+from fencepost.simulation.chaos.orders import Orders
 from fencepost.simulation.chaos.telling import MemberReports, Telling
 
 _POLL_MS = 50
@@ -44,8 +45,7 @@ class Member:
         self._behaviour = Behaviour(terms)
         self._stop: m.Stop | None = None
         self._stall_until_us = 0
-        self._orders = m.Frames(m.Order)
-        self._channel = channel
+        self._orders = Orders(channel)
         self._consumer: KIP848Consumer | None = None
         self._commits: set[asyncio.Future[None]] = set()
         asyncio.get_running_loop().add_reader(channel, self._heed)
@@ -53,10 +53,7 @@ class Member:
     # -- orders -------------------------------------------------------------------------------------------
 
     def _heed(self) -> None:
-        data = self._channel.recv(65_536)
-        if not data:
-            raise SystemExit(1)
-        for order in self._orders.feed(data):
+        for order in self._orders.read():
             match order:
                 case m.Stop():
                     self._stop = order

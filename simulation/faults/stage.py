@@ -22,10 +22,27 @@ class Schedule(Protocol):
         """Call `action(argument)` at that time."""
 
 
-class DisturbedMember(Protocol):
-    """A member's host, and what can befall it."""
+class DisturbedHost(Protocol):
+    """The host of a member or of a client, and what can befall its process."""
 
     name: str
+
+    def restart_later(self) -> None:
+        """Start the next process after the time that a restart takes, if there is to be one."""
+
+    def crash(self) -> None:
+        """End the process without a word to anybody."""
+
+    def freeze_process(self) -> None:
+        """Let it stand still."""
+
+    def thaw_process(self) -> None:
+        """Let it go on, unless it is gone."""
+
+
+class DisturbedMember(DisturbedHost, Protocol):
+    """A member's host, and what can befall it."""
+
     wanted: bool
     protocol: str
     topics: tuple[str, ...] | None
@@ -38,20 +55,8 @@ class DisturbedMember(Protocol):
     def start(self) -> None:
         """Start a process if none runs."""
 
-    def restart_later(self) -> None:
-        """Start the next process after the time that a restart takes."""
-
     def stop(self, *, come_back: bool) -> None:
         """End the process in good order."""
-
-    def crash(self) -> None:
-        """End the process without a word to anybody."""
-
-    def freeze_process(self) -> None:
-        """Let it stand still."""
-
-    def thaw_process(self) -> None:
-        """Let it go on."""
 
     def slow_callback(self, lasts_us: int) -> None:
         """The process's next callback takes so much longer."""
@@ -135,19 +140,14 @@ class DisturbedNetwork(Protocol):
         """Break all connections of a member's host."""
 
 
-class Stage(Protocol):
-    """A world that a nemesis can disturb."""
+class AnyStage(Protocol):
+    """A world of any kind that a nemesis can disturb."""
 
-    scenario: Scenario
     streams: Streams
 
     @property
     def loop(self) -> Schedule:
         """Its time."""
-
-    @property
-    def members(self) -> Mapping[str, DisturbedMember]:
-        """All members' hosts by name."""
 
     @property
     def cluster(self) -> DisturbedCluster:
@@ -161,4 +161,14 @@ class Stage(Protocol):
         """Tell observers what happened now."""
 
     def calm(self) -> None:
-        """Nothing disturbs the group from here on: who is to run runs."""
+        """Nothing disturbs anybody from here on: who is to run runs."""
+
+
+class Stage(AnyStage, Protocol):
+    """A world of one group's members."""
+
+    scenario: Scenario
+
+    @property
+    def members(self) -> Mapping[str, DisturbedMember]:
+        """All members' hosts by name."""

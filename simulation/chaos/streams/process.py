@@ -24,6 +24,7 @@ from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientSt
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.application import Behaviour
+from fencepost.simulation.chaos.orders import Orders
 from fencepost.simulation.chaos.telling import Telling
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, injected_of
@@ -58,8 +59,7 @@ class Process:
         self.say = telling.say
         self._behaviour = Behaviour(terms)
         self._injected: list[Injected] = []
-        self._orders = m.Frames(m.Order)
-        self._channel = channel
+        self._orders = Orders(channel)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._app = self._make(terms)
@@ -115,10 +115,7 @@ class Process:
     # -- orders -------------------------------------------------------------------------------------------
 
     def _heed(self) -> None:
-        data = self._channel.recv(65_536)
-        if not data:
-            raise SystemExit(1)
-        for order in self._orders.feed(data):
+        for order in self._orders.read():
             match order:
                 case m.Stop():
                     self._spawn(self._app.close())
