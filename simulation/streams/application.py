@@ -39,9 +39,10 @@ class Client(Protocol):
 class Application:
     """What became of a request to shut everything down, of records, and of whatever clients report.
 
-    `bound_us` is how long a request may take until every client that can be reached is in ERROR. In a classic
-    group the request is told in one round, and who misses that hears nothing: with `one_round_us`, the time
-    that its messages may take, clients are excused that lost a message about then, or had not run yet.
+    `bound_us` is how long a request may take until every client that can be reached is in ERROR. Of a classic
+    group `request_timeout_us` is known, too. Its members tell each other of the request from round to round,
+    and end. There a client is excused that had not run yet, or lost a message or the coordinator when others
+    were told already: all who knew may have been gone when it joined again.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Application:
         recorder: Recorder,
         bound_us: int,
         *,
-        one_round_us: int | None = None,
+        request_timeout_us: int | None = None,
     ) -> None:
         self.recorder = recorder
         self.violations: list[Violation] = []
@@ -63,14 +64,16 @@ class Application:
         self._clients = clients
         self._schedule = schedule
         self._bound_us = bound_us
-        self._one_round_us = one_round_us
+        self._request_timeout_us = request_timeout_us
         self._losses: dict[str, list[int]] = {}
-        """When messages from or to a client were lost, by its name."""
+        """When messages from or to a client were lost, by its name; of a classic group."""
+        self._told_us: tuple[int, int] | None = None
+        """When the group told somebody to shut down, first and last."""
         self._ran: set[str] = set()
         """Clients that were RUNNING since their process started."""
-        self._unreachable: dict[str, int] = {}
-        """Until when a client was, or is, cut off; by name."""
-        self._coordinator_changed_us = 0
+        self._unreachable: dict[str, list[tuple[int, int]]] = {}
+        """From when until when clients were, or are, cut off; by name."""
+        self._coordinator_changes_us: list[int] = []
         self._emptied_us = 0
         """When the group had no members: with the last one the coordinator forgets what was asked of it."""
 
@@ -127,7 +130,7 @@ class Application:
         """Something befell a client's host; one that dies is not reached any more."""
         self._add(name, Kind.HOST, detail=what)
         if what == "crash":
-            self._unreachable[name] = self._schedule.now_us
+            self.cut_off(name, self._schedule.now_us)
         elif what == "start":
             self._ran.discard(name)
 
@@ -155,6 +158,8 @@ class Application:
 
     def told(self, client: Client) -> None:
         """The group told a member that the application is to be shut down."""
+        now = self._schedule.now_us
+        self._told_us = now if self._told_us is None else self._told_us[0], now
         if self.asked_us is None:
             self.report("streams-shutdown-cause", f"{client.name} was told, and nobody has asked")
 
@@ -174,11 +179,11 @@ class Application:
 
     def cut_off(self, name: str, until_us: int) -> None:
         """A client can't be reached until then."""
-        self._unreachable[name] = max(until_us, self._unreachable.get(name, 0))
+        self._unreachable.setdefault(name, []).append((self._schedule.now_us, until_us))
 
     def on_lost(self, name: str) -> None:
         """A message from or to a client was lost."""
-        if self._one_round_us is not None:
+        if self._is_classic:
             self._losses.setdefault(name, []).append(self._schedule.now_us)
 
     def on_faults_end(self) -> None:
@@ -188,12 +193,15 @@ class Application:
     def heal(self) -> None:
         """Everybody can be reached."""
         now = self._schedule.now_us
-        self._unreachable = {name: min(until, now) for name, until in self._unreachable.items()}
+        self._unreachable = {
+            name: [(since, min(until, now)) for since, until in times]
+            for name, times in self._unreachable.items()
+        }
 
     def on_coordinator(self, host: str, what: str) -> None:
         """A coordinator's host changed."""
         self._add(host, Kind.COORDINATOR, detail=what)
-        self._coordinator_changed_us = self._schedule.now_us
+        self._coordinator_changes_us.append(self._schedule.now_us)
 
     def on_emptied(self) -> None:
         """The group has no members."""
@@ -204,9 +212,13 @@ class Application:
         for client in self._clients.values():
             self._expect_error(client)
 
+    @property
+    def _is_classic(self) -> bool:
+        return self._request_timeout_us is not None
+
     def _expect_error(self, client: Client, *, asked: bool = False) -> None:
         """From now on this client, perhaps the one that has asked, has the bound's time to be in ERROR."""
-        heard = asked or self._one_round_us is None or client.name in self._ran
+        heard = asked or not self._is_classic or client.name in self._ran
         if client.state is not None and heard:
             now = self._schedule.now_us
             self._schedule.schedule(
@@ -215,23 +227,26 @@ class Application:
 
     def _error_due(self, due: tuple[Client, int, int, bool]) -> None:
         client, generation, since_us, asked = due
-        begin_us = since_us
-        if self._one_round_us is not None and self.asked_us is not None:
-            begin_us = self.asked_us - self._one_round_us
-        undisturbed = (
-            self._unreachable.get(client.name, -1) < begin_us
-            and self._coordinator_changed_us < begin_us
-            and (asked or self._emptied_us < since_us)
-            and not self._missed_the_round(client.name, begin_us, since_us)
-        )
-        if client.generation == generation and undisturbed and client.state is not None:
+        if self._is_classic:
+            excused = self._joined_too_late(client.name, since_us)
+        else:
+            excused = (
+                any(until >= since_us for _, until in self._unreachable.get(client.name, ()))
+                or any(each >= since_us for each in self._coordinator_changes_us)
+                or (not asked and self._emptied_us >= since_us)
+            )
+        if client.generation == generation and client.state is not None and not excused:
             self.report(
                 "streams-shutdown-reaches", f"{client.name} is {client.state} {self._bound_us} us after"
             )
 
-    def _missed_the_round(self, name: str, begin_us: int, told_us: int) -> bool:
-        """Whether a client lost a message in the time of the only round in which it could have been told."""
-        if self._one_round_us is None:
-            return False
-        end_us = told_us + self._one_round_us
-        return any(begin_us <= lost_us <= end_us for lost_us in self._losses.get(name, ()))
+    def _joined_too_late(self, name: str, since_us: int) -> bool:
+        """Whether a classic member may have joined again when nobody was left who knew of the request."""
+        asked_us = since_us if self.asked_us is None else self.asked_us
+        first_us, last_us = (since_us, since_us) if self._told_us is None else self._told_us
+        end_us = last_us + (self._request_timeout_us or 0)
+        cut_off = self._unreachable.get(name, ())
+        disturbed = (*self._losses.get(name, ()), *self._coordinator_changes_us)
+        return any(begin <= end_us and until >= asked_us for begin, until in cut_off) or any(
+            first_us <= each <= end_us for each in disturbed
+        )

@@ -82,7 +82,7 @@ class StreamsWorld:
             loop,
             recorder,
             scenario.bound_us,
-            one_round_us=scenario.network.request_timeout.us if classic else None,
+            request_timeout_us=scenario.network.request_timeout.us if classic else None,
         )
         self._checkers: dict[str, ClientChecker] = {}
         self._group_epoch = 0

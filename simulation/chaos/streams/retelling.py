@@ -73,12 +73,17 @@ class ApplicationRetelling:
     """Everything of one run, at the time of the event that is told."""
 
     def __init__(
-        self, names: Iterable[str], recorder: Recorder, bound_us: int, *, one_round_us: int | None = None
+        self,
+        names: Iterable[str],
+        recorder: Recorder,
+        bound_us: int,
+        *,
+        request_timeout_us: int | None = None,
     ) -> None:
         self._time = ToldTime()
         self.clients = {name: RetoldClient(name) for name in names}
         self.application = Application(
-            self.clients, self._time, recorder, bound_us, one_round_us=one_round_us
+            self.clients, self._time, recorder, bound_us, request_timeout_us=request_timeout_us
         )
         self.heartbeats = 0
         """Those that a member got an answer to."""

@@ -114,8 +114,10 @@ class ApplicationStage(Staging[RealApplication]):
 
     def retell(self, recorder: Recorder) -> ApplicationRetelling:
         """Write down all that happened, in one order, and judge it."""
-        one_round_us = self._scenario.network.request_timeout.us if self._is_classic else None
-        retelling = ApplicationRetelling(self._names(), recorder, self.bound_us, one_round_us=one_round_us)
+        request_timeout_us = self._scenario.network.request_timeout.us if self._is_classic else None
+        retelling = ApplicationRetelling(
+            self._names(), recorder, self.bound_us, request_timeout_us=request_timeout_us
+        )
         run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
         recorder.add(0, "", Row.RUN_START.value, detail=run)
         retelling.tell_all(self.happenings, self.ended_us)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level
 from fencepost.simulation.chaos import messages as m
@@ -41,11 +43,13 @@ class Run:
     def heard(self, t_us: int, epoch: int) -> None:
         self._happenings.add(t_us, "client-1", MemberHeard(epoch, heartbeat=True))
 
-    def tell(self, *members: str, one_round_us: int | None = None) -> ApplicationRetelling:
+    def tell(self, *members: str, request_timeout_us: int | None = None) -> ApplicationRetelling:
         self.world(60 * SECOND, "on_look", members)
         self.world(60 * SECOND, "on_end")
         recorder = Recorder(world="real", group="g")
-        retelling = ApplicationRetelling(["client-1"], recorder, BOUND_US, one_round_us=one_round_us)
+        retelling = ApplicationRetelling(
+            ["client-1"], recorder, BOUND_US, request_timeout_us=request_timeout_us
+        )
         retelling.tell_all(self._happenings, 61 * SECOND)
         return retelling
 
@@ -112,16 +116,34 @@ def test_who_is_cut_off_or_dies_is_not_waited_for() -> None:
         assert "streams-shutdown-reaches" not in found(run.tell(THREAD))
 
 
-def test_in_a_classic_group_who_lost_a_message_in_the_round_is_not_waited_for() -> None:
+@pytest.mark.parametrize("what", ["on_loss", "on_coordinator_state"])
+def test_in_a_classic_group_who_is_disturbed_when_others_know_already_is_not_waited_for(what: str) -> None:
     def run(lost_us: int) -> list[str]:
         made = Run()
-        made.world(lost_us, "on_loss", "client-1", "broker-1", "response", None)
+        if what == "on_loss":
+            made.world(lost_us, what, "client-1", "broker-1", "response", None)
+        else:
+            made.world(lost_us, what, "broker-2", "active")
         made.add(m.HandlerAsked(20 * SECOND, THREAD, "SHUTDOWN_APPLICATION", "poll"))
         made.add(m.ShutdownTold(21 * SECOND))
-        return found(made.tell(THREAD, one_round_us=2 * SECOND))
+        return found(made.tell(THREAD, request_timeout_us=2 * SECOND))
 
     assert run(22 * SECOND) == []
-    assert set(run(10 * SECOND)) == set(run(30 * SECOND)) == {"streams-shutdown-reaches"}
+    for before_or_after in (20_500_000, 30 * SECOND):
+        assert set(run(before_or_after)) == {"streams-shutdown-reaches"}
+
+
+def test_in_a_classic_group_who_was_cut_off_while_others_were_told_is_not_waited_for() -> None:
+    def run(since_us: int, until_us: int) -> list[str]:
+        made = Run()
+        made.world(since_us, "cut_off", "client-1", until_us)
+        made.add(m.HandlerAsked(20 * SECOND, THREAD, "SHUTDOWN_APPLICATION", "poll"))
+        made.add(m.ShutdownTold(21 * SECOND))
+        return found(made.tell(THREAD, request_timeout_us=2 * SECOND))
+
+    assert run(10 * SECOND, 22 * SECOND) == run(22 * SECOND, 40 * SECOND) == []
+    assert set(run(10 * SECOND, 19 * SECOND)) == {"streams-shutdown-reaches"}
+    assert set(run(24 * SECOND, 40 * SECOND)) == {"streams-shutdown-reaches"}
 
 
 def test_a_record_that_was_skipped_or_committed_too_early_is_seen() -> None:
