@@ -57,7 +57,8 @@ OWNERS: Final = Analysis(
         Column(
             "owners",
             Unit.COUNT,
-            "So many at a time. Two must not be, but of members that are fenced.",
+            "So many at a time. Two must not be, but of members that are fenced, and in windows of single "
+            "active consumers.",
         ),
         Column("count", Unit.COUNT, "How often that began."),
         Column("seconds", Unit.SECONDS, "How long that was, all partitions together.", "time"),
@@ -137,9 +138,20 @@ SAC_GAPS: Final = Analysis(
 TWO_OWNERS: Final = Analysis(
     name="two_owners",
     title="Two owners at once",
-    summary="Partitions that two members could read at the same time, neither of them fenced: must be 0.",
+    summary=(
+        "Partitions that two members could read at the same time, neither of them fenced. That must never "
+        "be, but in the windows that RabbitMQ's protocol of single active consumers has."
+    ),
     columns=(
         *CELL,
+        Column(
+            "sac_window",
+            Unit.TEXT,
+            "What opened the window: forgotten, abandoned, demoted, early, returned, twice lost or removed; "
+            "or closed, if the connection was and the client had not noticed. Null for what was in none: the "
+            "count must be 0.",
+            "window",
+        ),
         Column("count", Unit.COUNT, "How often."),
         Column("seconds", Unit.SECONDS, "How long in all.", "time"),
     ),

@@ -6,8 +6,7 @@ import base64
 import gzip
 import html
 import json
-import os
-import tempfile
+import secrets
 from collections.abc import Sequence
 from importlib import metadata, resources
 from pathlib import Path
@@ -93,11 +92,12 @@ def write_page(path: Path, page: str) -> None:
 
     :raises FencepostError: if it cannot be written.
     """
+    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
-        number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(page)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        try:
+            unfinished.write_text(page, encoding="utf-8")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise FencepostError(f"{path}: cannot be written: {error.strerror or error}") from error

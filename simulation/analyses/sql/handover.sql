@@ -1,6 +1,6 @@
 -- View `handover`: one row for each time a member was given a partition: how long nobody had it before (`gap_us`),
 -- why it was let go (`cause`, null for the first owner of a partition), and how long two members had it
--- (`shared_us`). A partition begins with its topic, or when the topic grows; before that nobody can have it.
+-- (`shared_us`), it and `before_actor`. A partition begins with its topic, or when the topic grows; before that nobody can have it.
 WITH births AS (
   SELECT run_id, actor AS topic,
          collect_list(named_struct(
@@ -14,7 +14,7 @@ WITH births AS (
 ),
 followed AS (
   SELECT run_id, topic, partition, actor, seq, from_us, until_us,
-         max(named_struct('until_us', coalesce(until_us, 9223372036854775807), 'ended_by', ended_by)) OVER (
+         max(named_struct('until_us', coalesce(until_us, 9223372036854775807), 'ended_by', ended_by, 'actor', actor)) OVER (
            PARTITION BY run_id, topic, partition ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
          ) AS before
   FROM {ownership} AS ownership
@@ -32,7 +32,7 @@ born AS (
          ) AS born_us
   FROM created
 )
-SELECT run_id, scenario, parameters, topic, partition, actor, seq, from_us,
+SELECT run_id, scenario, parameters, topic, partition, actor, before.actor AS before_actor, seq, from_us,
        CASE WHEN before IS NOT NULL THEN coalesce(before.ended_by, 'assigned again') END AS cause,
        before IS NULL OR before.until_us < born_us AS first,
        greatest(from_us - greatest(born_us, coalesce(before.until_us, 0)), 0) AS gap_us,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
+import stat
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
+from fencepost.simulation.report.page import write_page
 from fencepost.simulation.report.render import check_writable, render_campaign_report, render_run_report
 from fencepost.simulation.report.tables import duration
 from fencepost.simulation.report.timeline import encode_run, partitions_text, thin
@@ -88,7 +91,7 @@ def report_input(**changes: Any) -> ReportInput:
         ],
         "downtime": [labels | quantiles | {"cause": "all", "run_seconds_mean": 7.0}],
         "initial_assignment": [labels | quantiles],
-        "two_owners": [labels | {"count": 0, "seconds": 0.0}],
+        "two_owners": [labels | {"sac_window": None, "count": 0, "seconds": 0.0}],
         "residency": [
             labels | {"state": "STABLE", "visits": 3, "seconds": 9.0, "share": 1.0, "mean": 3.0, "max": 4.0}
         ],
@@ -240,6 +243,23 @@ def test_durations_are_readable() -> None:
         "119.9 s",
         "62 min 3 s",
     ]
+
+
+def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_page(tmp_path / "page.html", "one")
+        write_page(tmp_path / "page.html", "two")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "page.html").read_text() == "two"
+    assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o640
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FencepostError, match="cannot be written"):
+        write_page(tmp_path / "folder", "three")
+    with pytest.raises(UnicodeEncodeError):
+        write_page(tmp_path / "page.html", "\udc80")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "page.html"]
 
 
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -251,6 +252,12 @@ def shutting_down() -> Story:
 
 
 STORIES = (healthy, broken, forming, taking_turns, handing_over, shutting_down)
+
+
+@pytest.fixture
+def begun() -> Callable[[str, str], Story]:
+    """Begins a story of its own."""
+    return Story
 
 
 @pytest.fixture(scope="session")
