@@ -17,6 +17,7 @@ from fencepost.coordinator.codec import client_cluster as cluster
 from fencepost.coordinator.codec import client_groups as groups
 from fencepost.coordinator.codec import client_offsets as offsets
 from fencepost.coordinator.codec import client_replicas as replicas
+from fencepost.coordinator.codec import client_sasl as sasl
 from fencepost.coordinator.codec import client_streams as streams
 from fencepost.coordinator.codec import client_streams_describe as streams_describe
 from fencepost.coordinator.codec.framing import MalformedFrame
@@ -51,6 +52,7 @@ CLIENT_APIS: dict[int, ClientApi] = {
     ApiKey.SYNC_GROUP: ClientApi(classic.encode_sync, classic.decode_sync),
     ApiKey.DESCRIBE_GROUPS: ClientApi(classic.encode_describe_groups, classic.decode_describe_groups),
     ApiKey.LIST_GROUPS: ClientApi(groups.encode_list, groups.decode_list),
+    ApiKey.SASL_HANDSHAKE: ClientApi(sasl.encode_handshake, sasl.decode_handshake),
     ApiKey.API_VERSIONS: ClientApi(cluster.encode_api_versions, cluster.decode_api_versions),
     ApiKey.CREATE_TOPICS: ClientApi(administration.encode_create_topics, administration.decode_create_topics),
     ApiKey.DELETE_TOPICS: ClientApi(administration.encode_delete_topics, administration.decode_delete_topics),
@@ -61,6 +63,7 @@ CLIENT_APIS: dict[int, ClientApi] = {
         administration.encode_create_partitions, administration.decode_create_partitions
     ),
     ApiKey.DELETE_GROUPS: ClientApi(groups.encode_delete_groups, groups.decode_delete_groups),
+    ApiKey.SASL_AUTHENTICATE: ClientApi(sasl.encode_authenticate, sasl.decode_authenticate),
     ELECT_LEADERS: ClientApi(replicas.encode_elect, replicas.decode_elect),
     INCREMENTAL_ALTER_CONFIGS: ClientApi(
         administration.encode_alter_configs, administration.decode_alter_configs

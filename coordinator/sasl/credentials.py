@@ -77,11 +77,12 @@ def check_user(name: str, password: str) -> None:
         raise FencepostError(f"user {name!r}: expected a password, not empty and without NUL")
 
 
+def scram_keys(hash_name: str, password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+    """The client's key and the server's, with which each proves that it knows the password (RFC 5802, 3)."""
+    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
+    return hmac.digest(salted, b"Client Key", hash_name), hmac.digest(salted, b"Server Key", hash_name)
+
+
 def _verifier(hash_name: str, password: str, salt: bytes) -> Verifier:
-    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, ITERATIONS)
-    client_key = hmac.digest(salted, b"Client Key", hash_name)
-    return Verifier(
-        salt=salt,
-        stored_key=hashlib.new(hash_name, client_key).digest(),
-        server_key=hmac.digest(salted, b"Server Key", hash_name),
-    )
+    client_key, server_key = scram_keys(hash_name, password, salt, ITERATIONS)
+    return Verifier(salt, hashlib.new(hash_name, client_key).digest(), server_key)

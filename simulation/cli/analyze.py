@@ -52,6 +52,10 @@ def analyze(
         str | None,
         Parameter(help="With --kafka: where a trace is written to; or __consumer_offsets, Kafka's own log."),
     ] = None,
+    kafka_config: Annotated[
+        Path | None,
+        Parameter(help="With --kafka: a file of Kafka's client settings, for brokers with TLS or a login."),
+    ] = None,
     out: Annotated[
         Path | None,
         Parameter(help="With --kafka: the folder for rows, to go on from as well. Default: out/live/TOPIC."),
@@ -94,6 +98,7 @@ def analyze(
             kafka,
             topic,
             out,
+            config=kafka_config,
             master=master,
             window_s=window,
             available_now=available_now,
@@ -101,8 +106,10 @@ def analyze(
             report=report,
             json=json,
         )
-    if topic is not None or out is not None or until_idle is not None or available_now:
-        raise FencepostError("--topic, --out, --until-idle, --available-now: expected with --kafka")
+    if available_now or any(each is not None for each in (topic, kafka_config, out, until_idle)):
+        raise FencepostError(
+            "--topic, --kafka-config, --out, --until-idle, --available-now: expected with --kafka"
+        )
     if traces is None:
         raise FencepostError("expected a directory of traces, one trace, or --kafka HOST:PORT --topic NAME")
     configure_logs()

@@ -18,6 +18,7 @@ from fencepost.simulation.cli.brokers import OWN_CLUSTERS, Nodes, Profile, playe
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
     Rows,
+    TraceConfig,
     TraceTo,
     length,
     say_violations,
@@ -72,6 +73,7 @@ def chaos(
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
     trace_topic: TraceTo = None,
+    trace_config: TraceConfig = None,
     report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
     json: Json = False,
 ) -> int:
@@ -87,7 +89,7 @@ def chaos(
     writable_file(trace, "--trace")
     writable_file(report, "--report")
     quiet_logs()
-    place = trace_place(trace_topic)
+    place = trace_place(trace_topic, trace_config)
     given: dict[str, object] = {
         "cluster": cluster,
         **({"nodes": nodes, "profile": profile} if cluster in OWN_CLUSTERS else {}),

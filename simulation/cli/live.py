@@ -37,6 +37,7 @@ def follow_topic(
     topic: str | None,
     out: Path | None,
     *,
+    config: Path | None,
     master: str,
     window_s: float,
     available_now: bool,
@@ -48,6 +49,7 @@ def follow_topic(
 
     :raises FencepostError: if there is no topic, or the options contradict each other.
     """
+    from fencepost.simulation.cli.client_config import client_security
     from fencepost.simulation.live.follow import Until, follow
     from fencepost.simulation.pipeline.progress import progress_for
 
@@ -55,6 +57,7 @@ def follow_topic(
         raise FencepostError("--kafka: expected with --topic NAME")
     if available_now and idle_s is not None:
         raise FencepostError("--available-now: ends by itself, --until-idle has no meaning with it")
+    security = client_security(config, "--kafka-config")
     configure_logs("info")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     with _told_to_stop() as stop, contextlib.ExitStack() as display:
@@ -62,6 +65,7 @@ def follow_topic(
             kafka,
             topic,
             OUT / topic if out is None else out,
+            security=security,
             master=master,
             window_s=window_s,
             until=Until(available_now, idle_s),
@@ -204,7 +208,7 @@ def _headlines(snapshot: Snapshot) -> list[str]:
     said += [
         f"{row['scenario']}: {row['count']:,} times two owners"
         for row in tables["two_owners"]
-        if row["count"]
+        if row["count"] and row["sac_window"] is None
     ]
     said += [
         f"{row['scenario']}: {row['count']:,} of {row['invariant']} violated" for row in tables["violations"]

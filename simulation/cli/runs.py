@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Parameter
+
+from fencepost.coordinator.protocol.errors import FencepostError
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
@@ -24,16 +27,25 @@ TraceTo: TypeAlias = Annotated[
 ]
 
 
-def trace_place(text: str | None) -> TraceTopic | None:
-    """The value of --trace-topic.
+TraceConfig: TypeAlias = Annotated[
+    Path | None,
+    Parameter(help="With --trace-topic: a file of Kafka's client settings, for brokers with TLS or a login."),
+]
 
-    :raises FencepostError: if it is no HOST:PORT/TOPIC.
+
+def trace_place(text: str | None, config: Path | None) -> TraceTopic | None:
+    """The values of --trace-topic and --trace-config.
+
+    :raises FencepostError: if the first is no HOST:PORT/TOPIC, or the second no file of settings.
     """
     if text is None:
+        if config is not None:
+            raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
         return None
+    from fencepost.simulation.cli.client_config import client_security
     from fencepost.simulation.trace.topic import TraceTopic
 
-    return TraceTopic.parse(text)
+    return TraceTopic.parse(text, client_security(config, "--trace-config"))
 
 
 def told_apart(run_id: str) -> str:

@@ -19,8 +19,10 @@ from cyclopts.validators import Number
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.simulation.cli.arguments import Json, key_values
+from fencepost.simulation.cli.client_config import client_security
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json, print_text
+from fencepost.simulation.cli.runs import TraceConfig
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE, tls_from, users_from
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ def serve(
         str | None,
         Parameter(help="Write the trace of all groups to HOST:PORT/TOPIC, or to a topic of --topics."),
     ] = None,
+    trace_config: TraceConfig = None,
     json: Json = False,
 ) -> int:
     """Serve the Kafka protocol to your own clients. Prints `fencepost ready HOST:PORT` when it accepts them.
@@ -105,11 +108,9 @@ def serve(
     counts = _topics(topics or [])
     if trace_topic is not None and "/" not in trace_topic and trace_topic not in counts and journal is None:
         raise FencepostError(f"--trace-topic {trace_topic}: expected HOST:PORT/TOPIC, or a topic of --topics")
-    if trace_topic is not None and "/" not in trace_topic and (sasl_user or sasl_users or tls_cert):
-        raise FencepostError(
-            f"--trace-topic {trace_topic}: its writer has no password and speaks no TLS; "
-            "expected HOST:PORT/TOPIC of another Kafka, or neither --sasl-user nor --tls-cert"
-        )
+    if trace_config is not None and (trace_topic is None or "/" not in trace_topic):
+        raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
+    security = client_security(trace_config, "--trace-config")
     settings = _settings(config or [])
     users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")
@@ -148,7 +149,7 @@ def serve(
                 journal=None,
                 options=options,
             )
-            await serve_traced(endpoint, trace_topic, told)
+            await serve_traced(endpoint, trace_topic, told, security)
 
     asyncio.run(_until_told(serving()))
     return 0

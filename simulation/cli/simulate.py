@@ -15,6 +15,7 @@ from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
     Rows,
+    TraceConfig,
     TraceTo,
     length,
     say_violations,
@@ -48,6 +49,7 @@ def simulate(
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
     trace_topic: TraceTo = None,
+    trace_config: TraceConfig = None,
     report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
     failure: Annotated[
         Path | None, Parameter(help="If an invariant is violated, write what `replay` and `shrink` take.")
@@ -64,7 +66,7 @@ def simulate(
     writable_file(report, "--report")
     writable_file(failure, "--failure")
     configure_logs()
-    place = trace_place(trace_topic)
+    place = trace_place(trace_topic, trace_config)
     options = {"members": members, "partitions": partitions, "duration": duration}
     parameters = {name: str(value) for name, value in options.items() if value is not None}
     command = simulate_command(scenario, parameters | key_values(overrides, "--set"), seed)

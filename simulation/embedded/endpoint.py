@@ -36,6 +36,9 @@ class Endpoint:
         journal: JournalLike,
         options: Mapping[str, Any],
     ) -> None:
+        self.users: Mapping[str, str] = options["users"] or {}
+        """Passwords by name; empty if nobody has to log in."""
+        self.has_tls = options["tls"] is not None
         self.watch = Watch()
         self.interference = Interference(self._note)
         self.brokers = Brokers(

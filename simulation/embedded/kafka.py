@@ -253,7 +253,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
     be when a client asks for it, with `default_partitions`. With `users`, passwords by name, clients have to
     log in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files
     (certificate, key), they have to speak TLS. `trace_topic` is where the trace goes as it grows:
-    HOST:PORT/TOPIC of another Kafka, or a topic of this one, which must then do without passwords and TLS.
+    HOST:PORT/TOPIC of another Kafka that takes anybody without TLS, or a topic of this one.
 
     :raises FencepostError: for settings that make no sense, and on entering if a port can't be listened on.
     """

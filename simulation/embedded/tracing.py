@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from typing import Final
@@ -14,25 +15,31 @@ from fencepost.simulation.embedded.view import WORLD
 from fencepost.simulation.trace.brokers import addresses
 from fencepost.simulation.trace.group_runs import GroupRuns
 from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.topic import OPTION, TopicWriter, TraceTopic
 
+_OWN_MECHANISM: Final = "SCRAM-SHA-256"
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class TopicTracing:
     """Sends the rows of a cluster that runs to a topic, each group as a run of its own.
 
-    `text` is HOST:PORT/TOPIC, or the name of a topic of the cluster itself. In the latter case groups that
-    read the trace are not traced: what they do would be told to them, for ever. Made in another thread than
-    the cluster's, for it waits for the topic's broker; begun and ended in the cluster's own.
+    `text` is HOST:PORT/TOPIC, where `security` gets in, or the name of a topic of the cluster itself. In the
+    latter case groups that read the trace are not traced: what they do would be told to them, for ever. Made
+    in another thread than the cluster's, for it waits for the topic's broker; begun and ended in the
+    cluster's own.
 
-    :raises FencepostError: if the topic is not there.
+    :raises FencepostError: if the login is refused, or the topic is not there.
     :raises EnvironmentLacks: if no broker answers.
     """
 
-    def __init__(self, endpoint: Endpoint, text: str) -> None:
+    def __init__(self, endpoint: Endpoint, text: str, security: ClientSecurity = OPEN) -> None:
         brokers = endpoint.brokers
-        place = TraceTopic.parse(text) if "/" in text else TraceTopic(brokers.bootstrap_servers, text)
+        if "/" in text:
+            place = TraceTopic.parse(text, security)
+        else:
+            place = TraceTopic(brokers.bootstrap_servers, text, _own_security(endpoint))
         self._endpoint = endpoint
         self._topic = place.topic
         ports = {port for _, port in addresses(place.servers, OPTION)}
@@ -76,6 +83,20 @@ class TopicTracing:
         )
 
 
+def _own_security(endpoint: Endpoint) -> ClientSecurity:
+    """How a cluster gets into itself: as its first user, and with trust in the certificate that it shows."""
+    name, password = next(iter(endpoint.users.items()), ("", ""))
+    host, port = addresses(endpoint.brokers.bootstrap_servers, OPTION)[0]
+    return ClientSecurity(
+        tls=endpoint.has_tls,
+        trusted=ssl.get_server_certificate((host, port)) if endpoint.has_tls else "",
+        checks_host=False,
+        mechanism=_OWN_MECHANISM if name else "",
+        username=name,
+        password=password,
+    )
+
+
 def _subscribed(metadata: bytes) -> frozenset[str]:
     try:
         return frozenset(read_subscription(metadata).topics)
@@ -83,15 +104,19 @@ def _subscribed(metadata: bytes) -> frozenset[str]:
         return _NOBODY
 
 
-async def serve_traced(endpoint: Endpoint, text: str, on_ready: Callable[[Brokers], None]) -> None:
+async def serve_traced(
+    endpoint: Endpoint, text: str, on_ready: Callable[[Brokers], None], security: ClientSecurity = OPEN
+) -> None:
     """Serve until cancelled, with the trace going to a topic. `on_ready` is called once clients may connect.
 
-    :raises FencepostError: if the topic is not there.
+    `security` is for another cluster; see `TopicTracing`.
+
+    :raises FencepostError: if the login is refused, or the topic is not there.
     :raises EnvironmentLacks: if it can't listen, the topic's broker does not answer, or rows get lost.
     """
     await endpoint.start()
     try:
-        tracing = await asyncio.to_thread(TopicTracing, endpoint, text)
+        tracing = await asyncio.to_thread(TopicTracing, endpoint, text, security)
         tracing.begin()
         on_ready(endpoint.brokers)
         try:

@@ -11,17 +11,25 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.environment import cache_directory, find_java
 
-FETCH_SECONDS: Final = 120.0
+FETCH_SECONDS: Final = 60.0
+"""How long Maven may take, for all versions together: whoever waits wants to see rows."""
 _TRIED: Final = (("4.2.0", "4.0.0"),)
 """Versions of the connector and of its part for tokens that work with Spark 4.3, the newest first."""
+_TOO_SLOW: Final = "Maven took too long"
 _OF_SPARK: Final = re.compile(r"(scala-library|slf4j-api|jsr305|lz4-java|snappy-java)-")
 """What Spark itself brings along."""
+
+_log = structlog.get_logger(__name__)
 
 _POM: Final = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -55,7 +63,10 @@ class Connector(NamedTuple):
 
 
 def find_connector(spark_version: str, environ: Mapping[str, str] = os.environ) -> Connector | None:
-    """The connector for this Spark, fetched if need be; None if it is not in the cache, and not to be had."""
+    """The connector for this Spark, fetched if need be; None if it is not in the cache, and not to be had.
+
+    The log says what is fetched before it is, and why it is not there in the end.
+    """
     versions = ((spark_version, spark_version), *_TRIED)
     folders = {pair: cache_directory(environ) / f"spark-kafka-{pair[0]}" for pair in versions}
     for pair, folder in folders.items():
@@ -63,15 +74,25 @@ def find_connector(spark_version: str, environ: Mapping[str, str] = os.environ) 
             return Connector(pair[0], jars)
     maven = shutil.which("mvn", path=environ.get("PATH"))
     if maven is None:
+        _log.info("connector_missing", why="there is no Maven to fetch it with")
         return None
+    until = time.monotonic() + FETCH_SECONDS
     for pair, folder in folders.items():
-        if _fetched(maven, pair, folder, environ):
-            return Connector(pair[0], tuple(sorted(folder.glob("*.jar"))))
+        seconds = max(until - time.monotonic(), 0)
+        _log.info("connector_fetching", version=pair[0], by=maven, seconds_at_most=round(seconds))
+        why = _fetch(maven, pair, folder, environ, seconds)
+        if jars := tuple(sorted(folder.glob("*.jar"))):  # another process may have been faster
+            return Connector(pair[0], jars)
+        _log.warning("connector_missing", version=pair[0], why=why)
+        if why == _TOO_SLOW:
+            return None
     return None
 
 
-def _fetched(maven: str, versions: tuple[str, str], folder: Path, environ: Mapping[str, str]) -> bool:
-    """Whether the jars are in the folder now: all of them, or none."""
+def _fetch(
+    maven: str, versions: tuple[str, str], folder: Path, environ: Mapping[str, str], seconds: float
+) -> str:
+    """Put the jars into the folder, all of them or none; answers why they are not there."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".connector-", dir=folder.parent) as scratch:
@@ -83,16 +104,20 @@ def _fetched(maven: str, versions: tuple[str, str], folder: Path, environ: Mappi
                 words,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=FETCH_SECONDS,
+                timeout=seconds,
                 check=False,
                 env={"JAVA_HOME": str(find_java(environ).parent.parent), **environ},
             )
             if done.returncode:
-                return False
+                return "Maven did not find it"
             for jar in lib.glob("*.jar"):
                 if _OF_SPARK.match(jar.name):
                     jar.unlink()
             lib.rename(folder)
-    except (OSError, subprocess.TimeoutExpired):
-        return bool(list(folder.glob("*.jar")))  # another process may have been faster
-    return True
+    except subprocess.TimeoutExpired:
+        return _TOO_SLOW
+    except EnvironmentLacks as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""

@@ -16,6 +16,7 @@ from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.trace.documents import NO_DOCUMENT, TracedRow, decode
 from fencepost.simulation.trace.parquet import SCHEMA, record_batch
 from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,13 +32,13 @@ UNREADABLE: Final = "no record of a group that is known here"
 _BLANK: Final = Row(0, 0, "", "", "", "", "", "", -1, -1, (), "", "")
 
 
-def rows_of(source: DataFrame, servers: str, topic: str) -> DataFrame:
+def rows_of(source: DataFrame, servers: str, topic: str, security: ClientSecurity = OPEN) -> DataFrame:
     """The rows in records of a streaming source: columns of a trace, then `at` and `skipped`."""
     documents, otherwise = source, NO_DOCUMENT
     if topic == GROUP_LOG:
         from fencepost.simulation.live.log_documents import told_by_groups  # workers need not know of it
 
-        documents, otherwise = told_by_groups(source, servers), UNREADABLE
+        documents, otherwise = told_by_groups(source, servers, security), UNREADABLE
     decoded = functools.partial(_decoded, otherwise)
     return documents.select("value", "timestamp").mapInArrow(
         decoded, f"{TRACE}, at timestamp, skipped string"

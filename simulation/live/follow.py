@@ -27,6 +27,7 @@ from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.session import LOCAL, run_job, spark_session, told
 from fencepost.simulation.trace.brokers import require_topic
+from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,6 +129,7 @@ def follow(
     topic: str,
     out: Path,
     *,
+    security: ClientSecurity = OPEN,
     master: str = LOCAL,
     window_s: float = 10.0,
     until: Until = Until(),  # noqa: B008  # frozen
@@ -140,18 +142,18 @@ def follow(
 
     Begun again with the same folder it goes on where it was.
 
-    :raises FencepostError: if there is no such topic, the folder is another topic's, or all records were
-        skipped.
+    :raises FencepostError: if there is no such topic, the login is refused, the folder is another topic's,
+        or all records were skipped.
     :raises EnvironmentLacks: if no broker answers, Spark cannot run here, or following fails on the way.
     """
-    known = require_topic(kafka, topic, "--kafka")
+    known = require_topic(kafka, topic, "--kafka", security)
     following = Following(kafka, topic, known.topic_id)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(LiveFolder(out, following))
         reader = choose_reader(topic)
         _log.info("kafka_reader", reader=reader.name)
         spark = stack.enter_context(spark_session(master, reader.settings))
-        session = _Session(spark, reader, folder, following, window_s=window_s)
+        session = _Session(spark, reader, folder, following, security, window_s=window_s)
         try:
             late = session.run(until, stop or threading.Event(), tell)
         except Exception as error:
@@ -192,6 +194,7 @@ class _Session:
         reader: Reader,
         folder: LiveFolder,
         following: Following,
+        security: ClientSecurity,
         *,
         window_s: float,
     ) -> None:
@@ -200,6 +203,7 @@ class _Session:
         self._reader = reader
         self._folder = folder
         self._following = following
+        self._security = security
         self._intake = _Intake(folder)
         self._tables: Tables = {}
         self._starts_left = _STARTS
@@ -230,8 +234,9 @@ class _Session:
 
     def _begin(self, until: Until) -> StreamingQuery:
         following = self._following
-        source = self._reader.load(self._spark, following.kafka, following.topic)
-        writer = rows_of(source, following.kafka, following.topic).writeStream.foreachBatch(self._intake.take)
+        source = self._reader.load(self._spark, following.kafka, following.topic, self._security)
+        rows = rows_of(source, following.kafka, following.topic, self._security)
+        writer = rows.writeStream.foreachBatch(self._intake.take)
         writer = writer.option("checkpointLocation", str(self._folder.checkpoint)).queryName("intake")
         if until.available_now:
             return writer.trigger(availableNow=True).start()
@@ -243,7 +248,8 @@ class _Session:
         # It may not have looked at the topic for a while.
         from fencepost.simulation.live.reader import TopicReader
 
-        topic = TopicReader(self._following.kafka, self._following.topic, MOST_RECORDS)
+        following = self._following
+        topic = TopicReader(following.kafka, following.topic, MOST_RECORDS, self._security)
         ends, read = topic.bounds(first=False), self._folder.offsets() or topic.bounds(first=True)
         if all(read.get(number, 0) >= end for number, end in ends.items()):
             return True

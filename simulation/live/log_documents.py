@@ -13,6 +13,7 @@ from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.live.group_log import WORLD, GroupLog, LogRecord
 from fencepost.simulation.trace.brokers import ask_topics
 from fencepost.simulation.trace.documents import encode
+from fencepost.simulation.trace.security import ClientSecurity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _ASKED_AGAIN_S: Final = 5.0
 
 
-def told_by_groups(source: DataFrame, servers: str) -> DataFrame:
+def told_by_groups(source: DataFrame, servers: str, security: ClientSecurity) -> DataFrame:
     """What each group's records tell: documents in `value`, empty ones for what is unreadable."""
     from pyspark.sql import functions as f
     from pyspark.sql.streaming.state import GroupStateTimeout
@@ -33,7 +34,7 @@ def told_by_groups(source: DataFrame, servers: str) -> DataFrame:
         source.withColumn("group_id", f.coalesce(group, f.lit(b"")))
         .groupBy("group_id")
         .applyInPandasWithState(
-            _Telling(servers),
+            _Telling(servers, security),
             "value binary, timestamp timestamp",
             "kept binary",
             "append",
@@ -45,8 +46,9 @@ def told_by_groups(source: DataFrame, servers: str) -> DataFrame:
 class _Telling:
     """Tells the records of one group that came with a batch, in the order of the log."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, security: ClientSecurity) -> None:
         self._servers = servers
+        self._security = security
 
     def __call__(
         self, key: tuple[bytes], parts: Iterator[pd.DataFrame], state: GroupState
@@ -55,7 +57,8 @@ class _Telling:
 
         records = pd.concat(list(parts)).sort_values("offset")
         group_id = bytes(key[0]).decode(errors="replace")
-        log = GroupLog(group_id, _names(self._servers).of, bytes(state.get[0]) if state.exists else None)
+        names = _names(self._servers, self._security)
+        log = GroupLog(group_id, names.of, bytes(state.get[0]) if state.exists else None)
         columns = (records[name] for name in ("timestamp", "key", "value"))
         rows = log.take(
             LogRecord(moment.value // 1_000_000, _bytes(key), _bytes(value))
@@ -79,8 +82,9 @@ def _bytes(value: bytes | None) -> bytes | None:
 class _Names:
     """Topics' names by id, asked of the cluster again when one is not known, but not all the time."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, security: ClientSecurity) -> None:
         self._servers = servers
+        self._security = security
         self._known: dict[TopicId, str] = {}
         self._asked_s = -_ASKED_AGAIN_S
 
@@ -88,7 +92,7 @@ class _Names:
         """The name; the id itself where the topic is gone."""
         if topic_id not in self._known and time.monotonic() - self._asked_s >= _ASKED_AGAIN_S:
             with contextlib.suppress(FencepostError):  # rows without names are better than none
-                topics = ask_topics(self._servers, "--kafka").topics
+                topics = ask_topics(self._servers, "--kafka", self._security).topics
                 self._known.update({known.topic_id: name for name, known in topics.items() if known.topic_id})
             self._asked_s = time.monotonic()
         return self._known.get(topic_id, topic_id)

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import pyarrow as pa
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
@@ -27,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.live.documents import GONE
+from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 FORMAT: Final = "fencepost-kafka"
 COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -52,7 +54,10 @@ class TopicPart(InputPartition):
 
 
 class TopicSource(DataSource):
-    """The format: options `servers`, `topic`, and `most`, how many records a batch may have."""
+    """The format: options `servers`, `topic`, `most`, how many records a batch may have, and `secret`.
+
+    The last is a `ClientSecurity` as JSON. Spark shows no value of an option with such a name.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -65,14 +70,18 @@ class TopicSource(DataSource):
 
     def streamReader(self, schema: Any) -> TopicReader:  # noqa: N802  # Spark's name
         """The reader of a query."""
-        return TopicReader(self.options["servers"], self.options["topic"], int(self.options["most"]))
+        security = msgspec.json.decode(self.options["secret"], type=ClientSecurity)
+        return TopicReader(
+            self.options["servers"], self.options["topic"], int(self.options["most"]), security
+        )
 
 
 class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads all partitions, from their first record on."""
 
-    def __init__(self, servers: str, topic: str, most: int) -> None:
+    def __init__(self, servers: str, topic: str, most: int, security: ClientSecurity = OPEN) -> None:
         self._servers = servers
+        self._security = security
         self._topic = topic
         self._most = most
         self._target: dict[int, int] | None = None
@@ -123,7 +132,7 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a part. Compaction and transactions leave gaps between their offsets."""
         assert isinstance(partition, TopicPart)
-        for records in asyncio.run(_records(self._servers, self._topic, partition)):
+        for records in asyncio.run(_records(self._servers, self._security, self._topic, partition)):
             yield _as_arrow(records)
 
     def _told(self, offsets: Mapping[int, int]) -> Offsets:
@@ -137,7 +146,7 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = time.monotonic() + AWAY_SECONDS
         while True:
             try:
-                return asyncio.run(_bounds(self._servers, self._topic, first=first))
+                return asyncio.run(_bounds(self._servers, self._security, self._topic, first=first))
             except OSError as error:
                 if time.monotonic() > until:
                     raise EnvironmentLacks(
@@ -150,12 +159,12 @@ def _by_partition(offsets: Offsets, topic: str) -> dict[int, int]:
     return {int(number): offset for number, offset in offsets.get(topic, {}).items()}
 
 
-async def _bounds(servers: str, topic: str, *, first: bool) -> dict[int, int]:
+async def _bounds(servers: str, security: ClientSecurity, topic: str, *, first: bool) -> dict[int, int]:
     """The first offsets of a topic's partitions, or their ends.
 
     :raises OSError: if no broker tells.
     """
-    async with _consumer(servers) as consumer:
+    async with _consumer(servers, security) as consumer:
         try:
             ask = consumer.beginning_offsets if first else consumer.end_offsets
             known = await ask([TopicPartition(topic, 0)])
@@ -167,14 +176,16 @@ async def _bounds(servers: str, topic: str, *, first: bool) -> dict[int, int]:
             raise OSError(str(error)) from error
 
 
-async def _records(servers: str, topic: str, part: TopicPart) -> list[list[ConsumerRecord]]:
+async def _records(
+    servers: str, security: ClientSecurity, topic: str, part: TopicPart
+) -> list[list[ConsumerRecord]]:
     """The records of a part, as they came.
 
     :raises EnvironmentLacks: if they are not there any more, or no broker gives them.
     """
     partition = TopicPartition(topic, part.partition)
     found: list[list[ConsumerRecord]] = []
-    async with _consumer(servers) as consumer:
+    async with _consumer(servers, security) as consumer:
         consumer.assign([partition])
         consumer.seek(partition, part.start)
         position, until = part.start, time.monotonic() + AWAY_SECONDS
@@ -199,7 +210,7 @@ async def _records(servers: str, topic: str, part: TopicPart) -> list[list[Consu
 
 
 @contextlib.asynccontextmanager
-async def _consumer(servers: str) -> AsyncIterator[AIOKafkaConsumer]:
+async def _consumer(servers: str, security: ClientSecurity) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer of no group.
 
     :raises OSError: if no broker answers.
@@ -210,6 +221,7 @@ async def _consumer(servers: str) -> AsyncIterator[AIOKafkaConsumer]:
         client_id="fencepost-analyze",
         auto_offset_reset="none",
         enable_auto_commit=False,
+        **security.aiokafka(),
     )
     try:
         try:

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.live.connector import Connector, find_connector
 from fencepost.simulation.live.documents import GROUP_LOG
+from fencepost.simulation.trace.security import ClientSecurity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +35,7 @@ class Reader(Protocol):
     def settings(self) -> Mapping[str, str]:
         """What the session must be started with."""
 
-    def load(self, spark: SparkSession, servers: str, topic: str) -> DataFrame:
+    def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
         """The records, as a streaming source."""
 
 
@@ -43,13 +46,14 @@ class ConnectorReader:
         self.name = f"Spark's connector {connector.version}"
         self.settings = {"spark.jars": ",".join(map(str, connector.jars))}
 
-    def load(self, spark: SparkSession, servers: str, topic: str) -> DataFrame:
+    def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
         """See `Reader.load`."""
         options = {
             "kafka.bootstrap.servers": servers,
             "subscribe": topic,
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(MOST_RECORDS),
+            **{f"kafka.{name}": value for name, value in security.java().items()},
         }
         return spark.readStream.format("kafka").options(**options).load()
 
@@ -60,12 +64,17 @@ class PythonReader:
     name = "Python, without jars"
     settings: Mapping[str, str] = {}
 
-    def load(self, spark: SparkSession, servers: str, topic: str) -> DataFrame:
+    def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
         """See `Reader.load`."""
         from fencepost.simulation.live.reader import FORMAT, TopicSource
 
         spark.dataSource.register(TopicSource)
-        options = {"servers": servers, "topic": topic, "most": str(MOST_RECORDS)}
+        options = {
+            "servers": servers,
+            "topic": topic,
+            "most": str(MOST_RECORDS),
+            "secret": msgspec.json.encode(security).decode(),
+        }
         return spark.readStream.format(FORMAT).options(**options).load()
 
 

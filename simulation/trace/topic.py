@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.simulation.trace.brokers import require_topic
 from fencepost.simulation.trace.documents import encode
 from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
@@ -35,13 +36,14 @@ _REQUEST_TIMEOUT_MS: Final = 10_000
 
 
 class TraceTopic(NamedTuple):
-    """Where a trace goes: brokers as clients take them, and the topic."""
+    """Where a trace goes: brokers as clients take them, the topic, and how to get in."""
 
     servers: str
     topic: str
+    security: ClientSecurity = OPEN
 
     @classmethod
-    def parse(cls, text: str) -> TraceTopic:
+    def parse(cls, text: str, security: ClientSecurity = OPEN) -> TraceTopic:
         """The place that HOST:PORT/TOPIC names; several brokers with commas.
 
         :raises FencepostError: if it is none.
@@ -49,7 +51,7 @@ class TraceTopic(NamedTuple):
         servers, slash, topic = text.partition("/")
         if not slash or not servers or not topic:
             raise FencepostError(f"{OPTION} {text}: expected HOST:PORT/TOPIC, such as 127.0.0.1:9092/traces")
-        return cls(servers, topic)
+        return cls(servers, topic, security)
 
 
 class _Waiting(NamedTuple):
@@ -68,12 +70,13 @@ class _Record(NamedTuple):
 class TopicWriter:
     """A producer of rows. `patient`: `send` waits while too many rows are on their way; else it drops rows.
 
-    :raises FencepostError: if the place is none, or the topic is not there.
+    :raises FencepostError: if the place is none, the login is refused, or the topic is not there.
     :raises EnvironmentLacks: if no broker answers.
     """
 
     def __init__(self, place: TraceTopic, *, patient: bool) -> None:
-        require_topic(place.servers, place.topic, f"{OPTION} {place.servers}/{place.topic}")
+        option = f"{OPTION} {place.servers}/{place.topic}"
+        require_topic(place.servers, place.topic, option, place.security)
         self.place = place
         self.sent = 0
         """Rows that the broker has acknowledged."""
@@ -173,6 +176,7 @@ class TopicWriter:
             linger_ms=_LINGER_MS,
             compression_type="gzip",
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            **self.place.security.aiokafka(),
         )
         try:
             await producer.start()
@@ -224,7 +228,7 @@ class TopicTrace:
 
     `began_ms` is when the run began by the clock, if its time is the clock's; it may be set until rows come.
 
-    :raises FencepostError: if the topic is not there.
+    :raises FencepostError: if the login is refused, or the topic is not there.
     :raises EnvironmentLacks: if no broker answers.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import ssl
 import subprocess
 import sys
@@ -25,11 +24,7 @@ from fencepost.member import KIP848Consumer
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE
 from fencepost.simulation.embedded import EmbeddedKafka, EmbeddedRabbitStream
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 USERS = {"alice": "open,sesame=1", "bob": "secret"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -66,22 +61,6 @@ class Endpoint(NamedTuple):
             **trust,
             **more,
         }
-
-
-@pytest.fixture(scope="module")
-def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pem")
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=broker", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return certificate, key
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from pathlib import Path
 
 import aiokafka
 import pytest
@@ -18,11 +19,13 @@ from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.documents import TracedRow, decode
 from fencepost.simulation.trace.recorder import Batch
 from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.security import ClientSecurity
 from fencepost.simulation.trace.topic import TopicWriter, TraceTopic
 
 pytestmark = pytest.mark.real
 
 DEADLINE_S = 60
+USERS = {"alice": "open,sesame=1"}
 
 
 async def read(servers: str, topic: str, count: int) -> list[TracedRow]:
@@ -93,6 +96,46 @@ def test_a_simulated_run_is_written_as_it_is(capsys: pytest.CaptureFixture[str])
         rows = asyncio.run(read(kafka.bootstrap_servers, "traces", len(kept)))
     assert [each.row for each in rows] == kept
     assert {each.run_id.partition("@")[0] for each in rows} == {"steady-1"}
+
+
+def test_a_run_is_written_where_clients_have_to_log_in(
+    pem: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "client.properties"
+    login = "sasl.mechanism=SCRAM-SHA-512\nsasl.username=alice\nsasl.password={}\n"
+    trust = f"security.protocol=SASL_SSL\nssl.ca.location={pem[0]}\n"
+    with EmbeddedKafka(topics={"traces": 1}, users=USERS, tls=pem) as kafka:
+        words = ["simulate", "steady", "--duration", "1m", "--json"]
+        words += ["--trace-topic", f"{kafka.bootstrap_servers}/traces"]
+
+        def told(code: int, text: str | None) -> str:
+            if text is not None:
+                config.write_text(text)
+            assert main([*words, *([] if text is None else ["--trace-config", str(config)])]) == code
+            said = capsys.readouterr()
+            assert "sesame" not in said.out + said.err
+            return said.err
+
+        assert told(0, trust + login.format(USERS["alice"])) == ""
+        written = len(kafka.records("traces"))
+        assert "refuses the login: " in told(2, trust + login.format("guess"))
+        assert "TLS: self-signed certificate" in told(3, trust.splitlines()[0] + "\n" + login.format("guess"))
+        assert "is that a Kafka broker that speaks SSL?" in told(3, trust.replace("SASL_", ""))
+        assert "is that a Kafka broker that speaks PLAINTEXT?" in told(3, None)
+        assert len(kafka.records("traces")) == written > 100
+
+
+async def test_a_cluster_with_tls_and_users_traces_itself(pem: tuple[Path, Path]) -> None:
+    settings = ClientSecurity(
+        tls=True, trusted=pem[0].read_text(), mechanism="PLAIN", username="alice", password=USERS["alice"]
+    ).aiokafka()
+    topics = {"orders": 4, "traces": 1}
+    async with EmbeddedKafka(topics=topics, users=USERS, tls=pem, trace_topic="traces") as kafka:
+        settings["bootstrap_servers"] = kafka.bootstrap_servers
+        reader = aiokafka.AIOKafkaConsumer("traces", auto_offset_reset="earliest", **settings)
+        async with reader, KIP848Consumer("orders", group_id="workers", **settings):
+            record = await asyncio.wait_for(reader.getone(), DEADLINE_S)
+        assert isinstance(decode(record.value), TracedRow)
 
 
 @pytest.mark.parametrize("place", ["traces", "127.0.0.1:9092", "/traces", "127.0.0.1:9092/", "here/traces"])

@@ -14,7 +14,7 @@ from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, read_header
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey, codec_of
 from fencepost.coordinator.codec.schema import error_of
-from fencepost.coordinator.protocol import administration, classic, cluster, consumer
+from fencepost.coordinator.protocol import administration, classic, cluster, consumer, sasl
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
@@ -429,6 +429,29 @@ def test_a_classic_description_tells_the_state() -> None:
     reply = classic.DescribeGroupsResponse(groups=(missing("g", "Group g not found."),))
     (read,) = client_reads(ApiKey.DESCRIBE_GROUPS, 6, reply).groups
     assert (read.group_id, read.error_code, read.group_state) == ("g", ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.SASL_HANDSHAKE))
+def test_mechanisms_arrive(version: int) -> None:
+    read = server_reads(ApiKey.SASL_HANDSHAKE, version, sasl.SaslHandshakeRequest(mechanism="PLAIN"))
+    assert (read.mechanism, read.tokens_are_bare) == ("PLAIN", version == 0)
+    reply = sasl.SaslHandshakeResponse(
+        error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=("PLAIN", "SCRAM-SHA-256")
+    )
+    assert client_reads(ApiKey.SASL_HANDSHAKE, version, reply) == reply
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.SASL_AUTHENTICATE))
+def test_tokens_arrive(version: int) -> None:
+    request = sasl.SaslAuthenticateRequest(token=b"\0alice\0secret")
+    assert server_reads(ApiKey.SASL_AUTHENTICATE, version, request) == request
+    reply = sasl.SaslAuthenticateResponse(
+        error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+        error_message="no",
+        token=b"t",
+        session_lifetime_ms=9 if version >= 1 else 0,
+    )
+    assert client_reads(ApiKey.SASL_AUTHENTICATE, version, reply) == reply
 
 
 def test_settings_are_altered_in_version_1() -> None:

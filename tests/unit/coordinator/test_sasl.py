@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sasl import SaslAuthenticateRequest
+from fencepost.coordinator.sasl.client import client_tokens
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.sasl.exchange import AuthenticationFailed, Exchange
 from fencepost.coordinator.sasl.mechanisms import MECHANISMS, exchange_of
@@ -72,6 +73,50 @@ def test_a_wrong_proof_is_refused(mechanism: str, name: str, password: str, cred
     with pytest.raises(AuthenticationFailed) as refused:
         attempt(mechanism, credentials, name, password)
     assert str(refused.value) == "", "the reason tells nothing of users"
+
+
+def logged_in(mechanism: str, exchange: Exchange, name: str, password: str) -> bool:
+    """Whether our client got in at our server, each of them convinced of the other."""
+    client = client_tokens(mechanism, name, password, "itsnonce")
+    token = next(client)
+    with contextlib.suppress(StopIteration):
+        while True:
+            token = client.send(exchange.respond(token))
+    return exchange.user == name
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("name", USERS)
+def test_our_client_logs_in(mechanism: str, name: str, credentials: Credentials) -> None:
+    assert logged_in(mechanism, exchange_of(mechanism, credentials, "ournonce"), name, USERS[name])
+    with pytest.raises(AuthenticationFailed):
+        logged_in(mechanism, exchange_of(mechanism, credentials, "ournonce"), name, "guess")
+
+
+def test_our_client_says_what_rfc_7677_has() -> None:
+    client = client_tokens("SCRAM-SHA-256", "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
+    assert next(client) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+    first = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    assert client.send(first).endswith(b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    with pytest.raises(AuthenticationFailed, match="the server does not know the password"):
+        client.send(b"v=" + base64.b64encode(bytes(32)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"", "none of SCRAM"),
+        (b"r=itsnonce1,s=!,i=4096", "none of SCRAM"),
+        (b"r=itsnonce1,s=aaaa,i=many", "none of SCRAM"),
+        (b"r=itsnonce1,s=aaaa,i=0", "none of SCRAM"),
+        (b"r=another,s=aaaa,i=4096", "another login"),
+    ],
+)
+def test_our_client_believes_no_impostor(answer: bytes, reason: str) -> None:
+    client = client_tokens("SCRAM-SHA-512", "alice", "secret", "itsnonce")
+    next(client)
+    with pytest.raises(AuthenticationFailed, match=reason):
+        client.send(answer)
 
 
 def test_users_that_do_not_exist_look_like_those_that_do(credentials: Credentials) -> None:

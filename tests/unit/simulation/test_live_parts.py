@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from rich.console import Console
 
@@ -141,6 +142,30 @@ def test_the_connector_is_fetched_once(
     assert find_connector("4.3.0", environ) == found
 
 
+def test_the_log_says_what_is_fetched_and_why_it_is_not_there(
+    maven: Callable[[str], None], environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said() -> list[tuple[str, str, str]]:
+        with structlog.testing.capture_logs() as events:
+            assert find_connector("4.3.0", environ) is None
+        return [(each["event"], each.get("version", ""), each.get("why", "")) for each in events]
+
+    maven("")
+    assert said() == [
+        ("connector_fetching", "4.3.0", ""),
+        ("connector_missing", "4.3.0", "Maven did not find it"),
+        ("connector_fetching", "4.2.0", ""),
+        ("connector_missing", "4.2.0", "Maven did not find it"),
+    ]
+    monkeypatch.setattr("fencepost.simulation.live.connector.FETCH_SECONDS", 0.0)
+    assert said() == [
+        ("connector_fetching", "4.3.0", ""),
+        ("connector_missing", "4.3.0", "Maven took too long"),
+    ]
+    environ["PATH"] = ""
+    assert said() == [("connector_missing", "", "there is no Maven to fetch it with")]
+
+
 def test_without_a_connector_there_is_a_source_of_ours(
     maven: Callable[[str], None], environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +262,10 @@ def test_a_terminal_shows_windows_and_findings() -> None:
         window("10:01:00", violations=3),
         rebalances=[{**cell, "count": 2, "median": 1.0, "max": 2.5}],
         downtime=[{**cell, "count": 2, "cause": None, "median": 0.5, "max": 0.75}],
-        two_owners=[{**cell, "count": 1}],
+        two_owners=[
+            {**cell, "sac_window": None, "count": 1},
+            {**cell, "sac_window": "forgotten", "count": 9},
+        ],
         violations=[{**cell, "invariant": "one owner", "count": 3}],
     )
     Console(file=shown, width=120).print(table_of(taken))
@@ -248,6 +276,7 @@ def test_a_terminal_shows_windows_and_findings() -> None:
     assert "steady: 2 rebalances, median 1.00 s, longest 2.50 s" in text
     assert "steady: 2 partitions changed hands, median 0.50 s without an owner, longest 0.75 s" in text
     assert "steady: 1 times two owners" in text
+    assert "9 times" not in text
     assert "steady: 3 of one owner violated" in text
 
 
@@ -265,7 +294,11 @@ def followed_as_told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         options["tell"](snapshot(*windows))
         with options["progress"].step("analysing", 1):
             sys.stdout.write("analysing\n")
-        tables = {"two_owners": [{"scenario": "steady", "parameters": "{}", "count": 1, "seconds": 2.0}]}
+        tables = {
+            "two_owners": [
+                {"scenario": "steady", "parameters": "{}", "sac_window": None, "count": 1, "seconds": 2.0}
+            ]
+        }
         return Followed(
             kafka=kafka,
             topic=topic,
@@ -340,7 +373,7 @@ def test_what_ends_a_query_is_one_line(said: str, reason: str) -> None:
         (
             ["--topic", "t"],
             2,
-            "--topic, --out, --until-idle, --available-now: expected with --kafka",
+            "--topic, --kafka-config, --out, --until-idle, --available-now: expected with --kafka",
         ),
         (["--kafka", "127.0.0.1:9092"], 2, "--kafka: expected with --topic NAME"),
         (["--kafka", "127.0.0.1", "--topic", "t"], 2, "--kafka: expected HOST:PORT, such as 127.0.0.1:9092"),

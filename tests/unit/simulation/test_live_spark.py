@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation.analyses.catalogue import ANALYSES
+from fencepost.simulation.cli.client_config import client_security
+from fencepost.simulation.cli.security import PASSWORD_VARIABLE
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.live import follow as following
 from fencepost.simulation.live.documents import GROUP_LOG
@@ -28,6 +30,7 @@ from fencepost.simulation.pipeline import analyze as analyzing
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.topic import TopicTrace, TraceTopic
 
 pytestmark = [
@@ -39,6 +42,7 @@ pytestmark = [
 ]
 
 DEADLINE_S = 300
+LOGIN = {"alice": "open,sesame=1"}
 VECTORS = Path(__file__).parents[2] / "vectors" / "group_records.jsonl"
 
 
@@ -46,6 +50,23 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "group_records.jsonl"
 def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(topics={"traces": 2}) as running:
         yield running
+
+
+@pytest.fixture
+def guarded(pem: tuple[Path, Path]) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"traces": 2}, users=LOGIN, tls=pem) as running:
+        yield running
+
+
+@pytest.fixture
+def config(pem: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A file with which clients get into it, but for the password."""
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\n"
+        f"ssl.ca.location={pem[0]}\n"
+    )
+    return file
 
 
 @pytest.fixture
@@ -66,9 +87,9 @@ def _without_analyses(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 class Written:
     """Writes simulated runs into the topic, and knows what was written."""
 
-    def __init__(self, kafka: EmbeddedKafka) -> None:
+    def __init__(self, kafka: EmbeddedKafka, security: ClientSecurity = OPEN) -> None:
         self.rows: list[tuple[str, Row]] = []
-        self._place = TraceTopic(kafka.bootstrap_servers, "traces")
+        self._place = TraceTopic(kafka.bootstrap_servers, "traces", security)
 
     def run(self, seed: int) -> None:
         run_id = f"steady-{seed}"
@@ -105,16 +126,22 @@ def follow_all(kafka: EmbeddedKafka, out: Path, **options: Any) -> Followed:
     return follow(kafka.bootstrap_servers, topic, out, until=Until(available_now=True), **options)
 
 
-def killed_on_the_way(kafka: EmbeddedKafka, out: Path) -> None:
+def killed_on_the_way(kafka: EmbeddedKafka, config: Path, out: Path) -> None:
     """Follow in another process, which is killed once it has written something."""
     words = ["analyze", "--kafka", kafka.bootstrap_servers, "--topic", "traces", "--out", str(out)]
+    words += ["--kafka-config", str(config)]
     maven = out.with_name("bin") / "mvn"  # it may take as long as it likes: here is one that fails at once
     maven.parent.mkdir()
     maven.write_text("#!/bin/sh\nexit 1\n")
     maven.chmod(0o755)
+    path = f"{maven.parent}{os.pathsep}{os.environ['PATH']}"
     with subprocess.Popen(
         [sys.executable, "-m", "fencepost.simulation", *words],
-        env={**os.environ, "PATH": f"{maven.parent}{os.pathsep}{os.environ['PATH']}"},
+        env={
+            **os.environ,
+            PASSWORD_VARIABLE: LOGIN["alice"],
+            "PATH": path,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -131,16 +158,19 @@ def killed_on_the_way(kafka: EmbeddedKafka, out: Path) -> None:
 
 
 def test_each_row_is_there_once_though_following_was_killed(
-    kafka: EmbeddedKafka, written: Written, tmp_path: Path
+    guarded: EmbeddedKafka, config: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
+    security = client_security(config, "--kafka-config", {PASSWORD_VARIABLE: LOGIN["alice"]})
+    out, written = tmp_path / "out", Written(guarded, security)
     written.run(1)
-    killed_on_the_way(kafka, out)
+    killed_on_the_way(guarded, config, out)
     # The rows are written, and nobody knows: they are written again.
     assert rows_in(out) == sorted(written.rows)
     written.run(2)
-    kafka.produce("traces", "nonsense", '{"v": 2, "run": 7}', key="steady-1")
-    last = follow_all(kafka, out)
+    guarded.produce("traces", "nonsense", '{"v": 2, "run": 7}', key="steady-1")
+    last = follow_all(guarded, out, security=security)
+    secret = LOGIN["alice"].encode()
+    assert not [file for file in out.rglob("*") if file.is_file() and secret in file.read_bytes()]
     assert rows_in(out) == sorted(written.rows)
     skipped = {"no document of a trace": 1, "schema version 2, known is 1": 1}
     assert (last.rows, last.skipped, last.late) == (len(written.rows), skipped, 0)

@@ -1,0 +1,107 @@
+"""A file of Kafka's client settings, as its own tools take one: how to get into a broker with TLS or a login.
+
+Java's names and librdkafka's are both known. What such a file has besides is left alone: it may be one that
+is there for other programs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.sasl.credentials import check_user
+from fencepost.coordinator.sasl.mechanisms import MECHANISMS
+from fencepost.simulation.cli.security import PASSWORD_VARIABLE
+from fencepost.simulation.trace.security import OPEN, ClientSecurity
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_JAAS: Final = re.compile(r'\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.DOTALL)
+_SEPARATOR: Final = re.compile(r"(?<!\\)\s*[=:]\s*|(?<!\\)\s+")
+
+
+def client_security(
+    file: Path | None, option: str, environ: Mapping[str, str] = os.environ
+) -> ClientSecurity:
+    """What the file says; without one, neither TLS nor a login. `option` is where it was given.
+
+    :raises FencepostError: if it can't be read, or asks for what is not supported; the text has no password.
+    """
+    if file is None:
+        return OPEN
+    where = f"{option} {file}"
+    properties = _properties(_text(file, where))
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise FencepostError(f"{where}: security.protocol={protocol}: expected {_one_of(PROTOCOLS)}")
+    try:
+        return ClientSecurity(
+            **(_tls(properties, where) if protocol.endswith("SSL") else {}),
+            **(_login(properties, where, environ) if protocol.startswith("SASL") else {}),
+        )
+    except FencepostError as error:
+        raise error if str(error).startswith(where) else FencepostError(f"{where}: {error}") from None
+
+
+def _tls(properties: Mapping[str, str], where: str) -> dict[str, Any]:
+    for key in ("ssl.keystore.location", "ssl.keystore.key", "ssl.certificate.location"):
+        if key in properties:
+            raise FencepostError(f"{where}: {key}: certificates of clients are not supported")
+    kind = properties.get("ssl.truststore.type", "JKS").upper()
+    trusted = properties.get("ssl.truststore.certificates", "")
+    place = properties.get("ssl.ca.location") or properties.get("ssl.truststore.location")
+    if place is not None and "ssl.ca.location" not in properties and kind != "PEM":
+        expected = "expected PEM, or ssl.ca.location=FILE.pem"
+        raise FencepostError(f"{where}: ssl.truststore.type={kind}: {expected}")
+    if place is not None:
+        trusted = _text(Path(place), f"{where}: certificates {place}")
+    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https")
+    return {"tls": True, "trusted": trusted, "checks_host": algorithm.lower() not in ("", "none")}
+
+
+def _login(properties: Mapping[str, str], where: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "(none)"
+    if mechanism not in MECHANISMS:
+        raise FencepostError(f"{where}: sasl.mechanism={mechanism}: expected {_one_of(MECHANISMS)}")
+    said = {
+        found[1]: found[3] if found[2] is None else re.sub(r"\\(.)", r"\1", found[2])
+        for found in _JAAS.finditer(properties.get("sasl.jaas.config", ""))
+    }
+    name = properties.get("sasl.username") or said.get("username", "")
+    password = properties.get("sasl.password") or said.get("password") or environ.get(PASSWORD_VARIABLE, "")
+    if not name or not password:
+        raise FencepostError(
+            f"{where}: expected sasl.username, and sasl.password or the environment variable "
+            f"{PASSWORD_VARIABLE}; or both in sasl.jaas.config"
+        )
+    check_user(name, password)
+    return {"mechanism": mechanism, "username": name, "password": password}
+
+
+def _text(file: Path, where: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or "it is no UTF-8 text").lower()
+        raise FencepostError(f"{where}: can't be read: {reason}") from None
+
+
+def _properties(text: str) -> dict[str, str]:
+    """Java's format: comments, lines that go on after a backslash, and backslashes before any character."""
+    found = {}
+    for line in re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t]*", r"\1", text).splitlines():
+        if line.strip() and line.lstrip()[0] not in "#!":
+            key, *rest = _SEPARATOR.split(line.strip(), maxsplit=1)
+            found[_plain(key)] = _plain("".join(rest))
+    return found
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], text)
+
+
+def _one_of(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
