@@ -34,7 +34,13 @@ demo: venv
 	run campaign $(DEMO_SCENARIOS) --seeds $(DEMO_SEEDS) --out demo/campaign --report demo/report.html; \
 	echo; echo "The report is in demo/report.html: open it in a browser."
 
+# Workers that begin at once would all compile each file of tests: two processes do it first, half of them each.
+COLLECT := $(BIN)/python -m pytest --collect-only -qq
+HALF := tests/unit/simulation tests/unit/member
+OTHER_HALF := tests/unit/coordinator tests/conformance tests/property tests/architecture tests/docs
+
 test: venv
+	$(if $(ARGS),,@$(COLLECT) $(HALF) >/dev/null 2>&1 & $(COLLECT) $(OTHER_HALF) >/dev/null 2>&1 & wait)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: venv
