@@ -141,9 +141,10 @@ def test_a_classic_group_is_shut_down_by_its_leader(name: str) -> None:
     assert result.rebalances < 40
 
 
-def test_who_asks_for_its_assignment_too_late_is_told_of_the_shutdown_in_the_next_round() -> None:
-    """The leader joins again before a member's SyncGroup has come: in the next round others tell it."""
-    result, _ = played("streams-single-threads", 45, "group.protocol=classic")
+@pytest.mark.parametrize("seed", [19, 45])
+def test_who_misses_the_round_of_a_shutdown_is_told_in_the_next_one(seed: int) -> None:
+    """Its SyncGroup comes when the leader joins again already, or is lost: others say once more what they know."""
+    result, _ = played("streams-single-threads", seed, "group.protocol=classic")
     assert result.violations == []
     assert result.figures["clients_shut_down"] == 4
 
