@@ -143,7 +143,7 @@ def test_a_classic_group_is_shut_down_by_its_leader(name: str) -> None:
 
 @pytest.mark.parametrize("seed", [19, 45])
 def test_who_misses_the_round_of_a_shutdown_is_told_in_the_next_one(seed: int) -> None:
-    """Its SyncGroup comes when the leader joins again already, or is lost: others say once more what they know."""
+    """Its SyncGroup comes when the leader joins again already, or is lost: others repeat what they know."""
     result, _ = played("streams-single-threads", seed, "group.protocol=classic")
     assert result.violations == []
     assert result.figures["clients_shut_down"] == 4
