@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.classic import (
 )
 from fencepost.coordinator.protocol.consumer_protocol import read_subscription
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.assignors.offered import ASSIGNORS
 from fencepost.member.classic.states import ClassicMemberState as S
@@ -140,10 +140,6 @@ class ClassicMembers(Checker):
         sender = self._senders.get(host)
         return None if sender is None or sender.state is None else sender
 
-    def _excuse(self) -> None:
-        for sender in self._senders.values():
-            sender.late_us = NEVER
-
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A new process starts anew; one that was frozen has an excuse for its silence."""
         if what in ("start", "crash"):
@@ -179,24 +175,7 @@ class ClassicMembers(Checker):
         if sender := self._sender(host):
             sender.receives(request, response, now_us)
 
-    def on_commit(
-        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
-    ) -> None:
-        """A commit that fails makes the member look for the coordinator."""
-        failed = isinstance(response, Exception) or any(response.errors.values())
-        if failed and (sender := self._sender(host)):
-            sender.late_us = NEVER
-
-    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """While members look for the coordinator they cannot send to it."""
-        self._excuse()
-
-    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """Members notice a lost connection by whatever they send next."""
-        if fault == "connection-loss":
-            self._excuse()
-
-    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """A member that lost any request or reply looks for the coordinator again."""
+    def on_member_search(self, host: str, now_us: int) -> None:
+        """While a member looks for the coordinator it cannot send to it."""
         if sender := self._sender(host):
             sender.late_us = NEVER

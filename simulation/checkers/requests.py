@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol.ids import (
     TopicPartition,
     topic_partitions,
 )
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
@@ -270,26 +270,8 @@ class Requests(Checker):
         elif what in ("freeze", "thaw"):
             self._sender(host).late_us = NEVER
 
-    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """While members look for the coordinator they cannot send to it."""
-        for sender in self._senders.values():
-            sender.late_us = NEVER
-
-    def on_commit(
-        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
-    ) -> None:
-        """A commit that fails makes the member look for the coordinator, too."""
-        if isinstance(response, Exception) or any(response.errors.values()):
-            self._sender(host).late_us = NEVER
-
-    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """Members notice a lost connection by whatever they send next."""
-        if fault == "connection-loss":
-            for sender in self._senders.values():
-                sender.late_us = NEVER
-
-    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """A member that lost any request or reply looks for the coordinator again."""
+    def on_member_search(self, host: str, now_us: int) -> None:
+        """While a member looks for the coordinator it cannot send to it."""
         self._sender(host).late_us = NEVER
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:

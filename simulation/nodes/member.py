@@ -81,6 +81,7 @@ class MemberHost(Host):
             world.cluster.brokers,
             first=self._processes + int(self.rng.uniform(0, 1_000)),
             timeout_us=world.scenario.network.request_timeout.us,
+            on_search=self._searches,
         )
         self.status = MemberStatus.RUNNING
         classic = self.protocol == "classic"
@@ -97,6 +98,10 @@ class MemberHost(Host):
         self.member_id = member_id
         if member_id:
             self.world.hosts_by_member[member_id] = self.name
+
+    def _searches(self) -> None:
+        for hook in self.world.hooks["on_member_search"]:
+            hook(self.name, self.world.loop.now_us)
 
     async def _live(self, driver: MemberDriver, application: Application) -> None:
         """The main function of the process."""

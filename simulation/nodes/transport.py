@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -26,18 +26,38 @@ if TYPE_CHECKING:
 
 
 class SimulatedTransport:
-    """The way from one member's host to the brokers. Metadata is asked of one broker after the other."""
+    """The way from one member's host to the brokers. Metadata is asked of one broker after the other.
 
-    __slots__ = ("_brokers", "_connections", "_coordinator", "_host", "_network", "_next", "_timeout_us")
+    `on_search` is called when the member asks who coordinates a group.
+    """
+
+    __slots__ = (
+        "_brokers",
+        "_connections",
+        "_coordinator",
+        "_host",
+        "_network",
+        "_next",
+        "_on_search",
+        "_timeout_us",
+    )
 
     def __init__(
-        self, host: Host, network: Network, brokers: Mapping[str, BrokerHost], *, first: int, timeout_us: int
+        self,
+        host: Host,
+        network: Network,
+        brokers: Mapping[str, BrokerHost],
+        *,
+        first: int,
+        timeout_us: int,
+        on_search: Callable[[], None] | None = None,
     ) -> None:
         self._host = host
         self._network = network
         self._brokers = tuple(brokers.values())
         self._next = first
         self._timeout_us = timeout_us
+        self._on_search = on_search
         self._connections: dict[str, Connection] = {}
         self._coordinator: BrokerHost | None = None
 
@@ -56,6 +76,8 @@ class SimulatedTransport:
     def find_coordinator(self, group_id: str) -> Reply[None]:
         """Ask some broker who coordinates the group."""
         found: asyncio.Future[None] = self._network.loop.create_future()
+        if self._on_search is not None:
+            self._on_search()
 
         def answered(asked: Call) -> None:
             if found.done():

@@ -203,6 +203,9 @@ class Observer:
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A member's host: `start`, `stop` (begins), `stopped`, `crash`, `freeze`, `thaw`."""
 
+    def on_member_search(self, host: str, now_us: int) -> None:
+        """A member asks who coordinates its group. Until it knows it can send nothing to the coordinator."""
+
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
         """The network lost a `request`, or the `response` to it, of a member."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from fencepost.coordinator.protocol.consumer import (
@@ -15,8 +17,9 @@ from fencepost.member.driver.transport import RequestTimedOut
 from fencepost.simulation.checkers.callbacks import CallbackWatch
 from fencepost.simulation.checkers.claims import Claims
 from fencepost.simulation.checkers.records import Application, Progress
-from fencepost.simulation.checkers.requests import Sender
+from fencepost.simulation.checkers.requests import Requests, Sender
 from fencepost.simulation.checkers.transitions import MachineWatch
+from fencepost.simulation.world.observers import WorldView
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 P0, P1, P2 = (TopicPartition("x", number) for number in range(3))
@@ -271,6 +274,22 @@ def test_silence_is_flagged(sender):
     late.moved("JOINING")
     assert not exchange(late, heartbeat(0), answer(1), 0)
     assert names(late.sends(heartbeat(1), 7_000_000)) == ["heartbeats-go-on"]
+
+
+@pytest.mark.parametrize("searches", [False, True])
+def test_who_looks_for_the_coordinator_may_be_silent(searches):
+    """An answer to another request may say that the coordinator moved, long after heartbeats worked."""
+    found: list[str] = []
+    checker = Requests()
+    checker.attach(cast(WorldView, None), lambda invariant, message: found.append(invariant))
+    checker.on_member_state("m", "subscribe", "UNSUBSCRIBED", "JOINING", 0)
+    joined = heartbeat(0)
+    checker.on_member_request("m", joined, 0)
+    checker.on_member_response("m", joined, answer(1), 0)
+    if searches:
+        checker.on_member_search("m", 3_000_000)
+    checker.on_member_request("m", heartbeat(1), 7_000_000)
+    assert found == ([] if searches else ["heartbeats-go-on"])
 
 
 # -- records and commits -----------------------------------------------------------------------------------
