@@ -30,6 +30,7 @@ ANALYSES: Final[Mapping[str, Analysis]] = {
         incidents.COMMITS_REFUSED,
         incidents.VIOLATIONS,
         incidents.INVARIANTS,
+        incidents.MUTANTS,
     )
 }
 

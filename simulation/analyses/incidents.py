@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Mapping
+from typing import Any, Final
 
 from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, spread
 
@@ -83,6 +85,34 @@ ESCALATIONS: Final = Analysis(
         Column("unfinished", Unit.COUNT, "How many clients were not in ERROR when the trace ended."),
     ),
 )
+
+MUTANTS: Final = Analysis(
+    name="mutants",
+    title="Mutants killed",
+    summary=(
+        "Runs of code with a known bug, put back on purpose, and in how many of them a checker saw it. Only "
+        "campaigns know of such runs; they count in no total of violations."
+    ),
+    columns=(
+        *CELL,
+        Column("mutant", Unit.TEXT, "The bug: a name that `fencepost mutants` lists."),
+        Column("runs", Unit.COUNT, "How many runs had it."),
+        Column("killed", Unit.COUNT, "In how many an invariant was broken."),
+        Column("share", Unit.SHARE, "Of all runs that had it."),
+        Column("failed", Unit.COUNT, "How many it brought to an end of their own, with an error."),
+        Column("invariants", Unit.TEXT, "Those that were broken first in one of them."),
+        Column("example", Unit.RUN, "One of the runs that killed it; null if none did."),
+    ),
+)
+
+NO_MUTANT: Final = "none"
+"""The value of the parameter `mutant` for code as it is."""
+
+
+def has_mutant(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a table is about runs with a bug that was put there: they are to break something."""
+    return bool(json.loads(row["parameters"]).get("mutant", NO_MUTANT) != NO_MUTANT)
+
 
 RUNS: Final = Analysis(
     name="runs",

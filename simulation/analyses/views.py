@@ -73,7 +73,7 @@ _TEXTS: Final[Mapping[str, Callable[[], str]]] = {
 }
 """What else a query may name in braces."""
 
-_OF_SUMMARIES: Final = frozenset({"run", "runs"})
+_OF_SUMMARIES: Final = frozenset({"mutants", "run", "runs"})
 """Views that are another query where a campaign left summaries."""
 
 

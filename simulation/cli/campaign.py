@@ -29,7 +29,7 @@ from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.scenarios.load import library
 
 REPORT = "report.html"
-SHOWN = ("runs", "rebalances", "downtime", "violations")
+SHOWN = ("runs", "rebalances", "downtime", "violations", "mutants")
 """Tables that people see; JSON and the report have them all."""
 
 
@@ -47,8 +47,8 @@ def campaign(
     grid: Annotated[
         list[str] | None,
         Parameter(
-            help="KEY=A,B: each of these values; KEY is as for simulate's --set, or members, partitions or "
-            "duration. Repeatable; every combination runs."
+            help="KEY=A,B: each of these values; KEY is as for simulate's --set, or members, partitions, "
+            "duration or mutant. Repeatable; every combination runs."
         ),
     ] = None,
     master: Annotated[

@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses import declaration
 from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
 from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_rows, samples
-from fencepost.simulation.analyses.incidents import RUNS
+from fencepost.simulation.analyses.incidents import MUTANTS, RUNS
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.progress import Progress, Silent
@@ -76,7 +76,7 @@ def analyze(
 
 
 def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) -> Analysis:
-    """Run all analyses in a session that is there already; without traces only the table of runs has rows.
+    """Run all analyses in a session that is there already; without traces only tables of runs have rows.
 
     :raises FencepostError: if Spark cannot read the files.
     """
@@ -84,7 +84,7 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
     trace = spark.createDataFrame([], TRACE)
     if files.traces:
         trace = spark.read.schema(TRACE).parquet(*files.traces)
-    wanted = [each for each in ANALYSES.values() if files.traces or each is RUNS]
+    wanted = [each for each in ANALYSES.values() if files.traces or each in (RUNS, MUTANTS)]
     tables: Tables = {name: [] for name in TABLES}
     views = Views(trace, summaries, cached=True)
     with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):

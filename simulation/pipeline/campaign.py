@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.analyses.incidents import has_mutant
 from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces
@@ -47,8 +48,9 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: int
     failed: int
-    """Runs that ended with an error of their own."""
+    """Runs that ended with an error of their own; without those that had a bug put back on purpose."""
     violations: int
+    """Without those of such runs."""
     wall_seconds: float
     out: str
     report: str
@@ -118,13 +120,14 @@ def carry_out(
     with ran(outline, master=master, out_dir=out_dir, resume=resume, progress=shown) as (spark, directory):
         analysis = analyze_files(spark, directory.files(), shown)
     target = directory.root / "report.html" if report is None else Path(report)
-    kept = keep_failures(directory, outline.cells, shown)
+    kept = keep_failures(directory, [cell for cell in outline.cells if not cell.mutant], shown)
     _write_report(outline.title, directory, analysis, target, wall_clock() - began)
-    totals = {
-        name: sum(row[name] for row in analysis.tables["runs"]) for name in ("runs", "failed", "violations")
-    }
+    rows = analysis.tables["runs"]
+    sound = [row for row in rows if not has_mutant(row)]
     return CampaignResult(
-        **totals,
+        runs=sum(row["runs"] for row in rows),
+        failed=sum(row["failed"] for row in sound),
+        violations=sum(row["violations"] for row in sound),
         wall_seconds=wall_clock() - began,
         out=str(out_dir),
         report=str(target if report is None else report),

@@ -230,6 +230,7 @@ class Campaign:
     def _again(self, run_id: str) -> pa.Table:
         import pyarrow as pa
 
+        from fencepost.simulation.failures.failure import with_mutant
         from fencepost.simulation.run import run
         from fencepost.simulation.trace.parquet import SCHEMA, record_batch
 
@@ -240,7 +241,8 @@ class Campaign:
             def write(self, rows: Any, /) -> None:
                 batches.append(record_batch(rows, run_id))
 
-        run(cell.scenario, seed, trace=Kept())
+        with with_mutant(cell.mutant):
+            run(cell.scenario, seed, trace=Kept())
         return pa.Table.from_batches(batches, SCHEMA)
 
     def _cell(self, run_id: str) -> tuple[Cell, int]:

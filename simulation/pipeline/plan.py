@@ -13,10 +13,15 @@ from typing import Final
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.incidents import NO_MUTANT
+from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import load_any
 
-_OPTIONS = ("members", "partitions", "duration")
+MUTANT: Final = "mutant"
+"""The setting that puts a known bug back, by its name."""
+
+_OPTIONS = ("members", "partitions", "duration", MUTANT)
 """Settings that `simulate` has options for; all others are keys of `--set`."""
 
 OPTION = "option"
@@ -59,13 +64,21 @@ class Cell(msgspec.Struct, frozen=True):
         """Its settings but the number of partitions, as `--set` takes them."""
         keys = {"members": "group.members"}
         return tuple(
-            f"{keys.get(key, key)}={value}" for key, value in self.settings.items() if key != "partitions"
+            f"{keys.get(key, key)}={value}"
+            for key, value in self.settings.items()
+            if key not in ("partitions", MUTANT)
         )
 
     @property
     def partitions(self) -> int | None:
         """How many partitions its settings ask for in all, if they do."""
         return int(self.settings["partitions"]) if "partitions" in self.settings else None
+
+    @property
+    def mutant(self) -> str:
+        """The bug that its runs have; empty for none."""
+        name = self.settings.get(MUTANT, NO_MUTANT)
+        return "" if name == NO_MUTANT else name
 
     def command(self, seed: int) -> str:
         """The command that repeats one run."""
@@ -76,6 +89,8 @@ def simulate_command(source: str, settings: Mapping[str, str], seed: int) -> str
     """`fencepost simulate` with these settings, for a shell."""
     words = ["fencepost", "simulate", source, "--seed", str(seed)]
     for key, value in settings.items():
+        if (key, value) == (MUTANT, NO_MUTANT):
+            continue
         words += [f"--{key}", value] if key in _OPTIONS else ["--set", f"{key}={value}"]
     return shlex.join(words)
 
@@ -197,6 +212,13 @@ def _check_distinct(cells: Iterable[Cell]) -> None:
 
 def _cell(source: str, parameters: dict[str, str], settings: dict[str, str], told: Mapping[str, str]) -> Cell:
     counts = {key: _count(key, settings[key], told) for key in ("members", "partitions") if key in settings}
+    if MUTANT in settings:
+        if settings[MUTANT] not in (*MUTANTS, NO_MUTANT):
+            raise FencepostError(
+                f"{told[MUTANT]} {MUTANT}={settings[MUTANT]}: expected {NO_MUTANT}, or a name that "
+                "`fencepost mutants` lists"
+            )
+        parameters = {**parameters, MUTANT: settings[MUTANT]}
     scenario = load_any(
         source,
         overrides=[f"{key}={value}" for key, value in settings.items() if key not in _OPTIONS],

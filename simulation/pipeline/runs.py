@@ -135,12 +135,13 @@ def run_one(
 
 def _run(orders: Orders, cell: Cell, seed: int, trace: _Kept | None) -> RunResult | str:
     """The result, or what went wrong."""
+    from fencepost.simulation.failures.failure import with_mutant
     from fencepost.simulation.run import run
 
     limit = Limit(orders.time_limit_s)
     result: RunResult | str
     try:
-        with limit():
+        with limit(), with_mutant(cell.mutant):
             result = run(cell.scenario, seed, trace=trace)
     except TimeLimitReached:
         return limit.told()

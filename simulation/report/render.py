@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.analyses.incidents import has_mutant
 from fencepost.simulation.report import tables
 from fencepost.simulation.report.grid import as_json, grid_of, natural
 from fencepost.simulation.report.model import ReportInput, RunOutcome, Table, TracedRun
@@ -165,14 +166,19 @@ def _subtitle(data: ReportInput) -> str:
 
 def _verdict(data: ReportInput) -> dict[str, object]:
     rows = data.tables["runs"]
-    runs, failed, violations = (sum(row[name] for row in rows) for name in ("runs", "failed", "violations"))
+    sound = [row for row in rows if not has_mutant(row)]
+    runs, failed, violations = (sum(row[name] for row in sound) for name in ("runs", "failed", "violations"))
     words = [
         f"{violations:,} violation{'' if violations == 1 else 's'} in {runs:,} run{'' if runs == 1 else 's'}"
     ]
     if failed:
         words.append(f"{failed:,} failed")
-    if unconverged := sum(row.get("unconverged") or 0 for row in rows):
+    if unconverged := sum(row.get("unconverged") or 0 for row in sound):
         words.append(f"{unconverged:,} did not settle")
+    if len(sound) < len(rows):
+        found = data.tables["mutants"]
+        killed = {row["mutant"] for row in found if row["killed"]}
+        words.append(f"{len(killed):,} of {len({row['mutant'] for row in found}):,} mutants killed")
     return {"text": ", ".join(words), "fine": not (failed or violations or unconverged)}
 
 
@@ -193,8 +199,10 @@ def _cards(data: ReportInput) -> list[dict[str, str]]:
             "value": tables.duration(_worst(down, "median")),
         },
         {
-            "title": "time with two owners",
-            "value": tables.duration(sum(row["seconds"] for row in data.tables["two_owners"])),
+            "title": "time with two owners, unexplained",
+            "value": tables.duration(
+                sum(row["seconds"] for row in data.tables["two_owners"] if row["sac_window"] is None)
+            ),
         },
     ]
 

@@ -61,6 +61,21 @@ def test_a_grid_that_makes_no_sense_is_refused(word: str) -> None:
         parse_grid([word])
 
 
+def test_a_mutant_is_a_parameter_wherever_it_is_set(tmp_path: Path) -> None:
+    source = scenario(tmp_path)
+    healthy, sick = cells_of([source], parse_grid(["mutant=none,offset-one-too-far"]))
+    assert (healthy.mutant, sick.mutant) == ("", "offset-one-too-far")
+    assert healthy.scenario == sick.scenario
+    assert healthy.run_id(1) != sick.run_id(1)
+    assert (healthy.overrides, sick.overrides) == ((), ())
+    assert healthy.command(3) == f"fencepost simulate {source} --seed 3"
+    assert sick.command(3) == f"fencepost simulate {source} --seed 3 --mutant offset-one-too-far"
+    (fixed,) = cells_of([source], {}, fixed={"mutant": "offset-one-too-far"})
+    assert fixed.parameters == sick.parameters == {"mutant": "offset-one-too-far"}
+    with pytest.raises(FencepostError, match="--grid mutant=typo: expected none, or a name that"):
+        cells_of([source], {"mutant": ["typo"]})
+
+
 def test_a_key_twice_is_refused() -> None:
     with pytest.raises(FencepostError, match="members is there twice"):
         parse_grid(["members=2", "members=3"])

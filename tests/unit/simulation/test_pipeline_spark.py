@@ -65,6 +65,22 @@ def test_a_campaign_runs_everything_once_and_goes_on_where_it_was(
     assert "members=3" in (tmp_path / "r.html").read_text()
 
 
+def test_mutants_are_killed_and_count_in_no_total(spark: SparkSession, tmp_path: Path) -> None:
+    grid = ["mutant=none,refusal-writes,tombstone-needs-a-member", "duration=2m"]
+    result = campaign(["lossy-network"], seeds=3, grid=grid, out_dir=tmp_path / "out", traces="none")
+    assert (result.runs, result.failed, result.violations, result.failures) == (9, 0, 0, [])
+    found = {row["mutant"]: row for row in result.tables["mutants"]}
+    assert sorted(found) == ["refusal-writes", "tombstone-needs-a-member"]
+    row = found["refusal-writes"]
+    assert (row["runs"], row["failed"], row["share"]) == (3, 0, row["killed"] / 3)
+    assert row["killed"] >= 1
+    assert "failed-changes-nothing" in row["invariants"]
+    assert sum(each["violations"] for each in result.tables["runs"]) > 0
+    page = Path(result.report).read_text()
+    assert "Mutants killed" in page
+    assert "1 of 2 mutants killed" in page
+
+
 def test_runs_that_fail_are_rows(spark: SparkSession, tmp_path: Path) -> None:
     result = campaign(["steady"], seeds=3, out_dir=tmp_path / "out", time_limit_s=0.001)
     assert (result.runs, result.failed, result.violations) == (3, 3, 0)
