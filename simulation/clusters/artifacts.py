@@ -2,6 +2,7 @@
 
 <cache>/fencepost/kafka-4.3.1/lib/*.jar            the broker and what it needs, 44 MB
 <cache>/fencepost/kafka-4.3.1/bootstrap.checkpoint what formatting writes for every node alike
+<cache>/fencepost/kafka-4.3.1/classes-*.jsa        classes as this Java keeps them, 48 MB: nodes start sooner
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.clusters.classes import classes_file, options, record
 from fencepost.simulation.clusters.ports import LOOPBACK
 from fencepost.simulation.clusters.processes import run_program, telling_line
 from fencepost.simulation.clusters.settings import (
@@ -63,11 +65,13 @@ class Installation(NamedTuple):
     jars: tuple[Path, ...]
     checkpoint: Path
     """The file that goes into the log folder of each new node, beside its meta.properties."""
+    classes: Path
+    """What each node maps, so that it starts sooner; empty if this Java keeps no classes."""
 
     def command(self, main: str, *arguments: str) -> list[str]:
         """The words that run a class of Kafka's."""
         class_path = os.pathsep.join(map(str, self.jars))
-        return [str(self.java), *JAVA_OPTIONS, "-cp", class_path, main, *arguments]
+        return [str(self.java), *JAVA_OPTIONS, *options(self.classes), "-cp", class_path, main, *arguments]
 
 
 async def prepare(environ: Mapping[str, str] = os.environ) -> Installation:
@@ -82,9 +86,12 @@ async def prepare(environ: Mapping[str, str] = os.environ) -> Installation:
         async with _alone(folder):
             if not _main_jar(folder).is_file():
                 await _fetch(folder, environ)
-            installation = Installation(java, _jars(folder), folder / CHECKPOINT)
+            jars = _jars(folder)
+            installation = Installation(java, jars, folder / CHECKPOINT, classes_file(folder, java, jars))
             if not installation.checkpoint.is_file():
                 await _format(installation)
+            if not installation.classes.is_file():
+                await record(installation.command, installation.checkpoint, installation.classes)
     except OSError as error:
         raise EnvironmentLacks(
             f"cannot keep Kafka in the cache folder {folder}: {(error.strerror or str(error)).lower()}; "

@@ -14,7 +14,8 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.clusters.docker import DockerRunner, docker_node_states
-from fencepost.simulation.clusters.jvm import JvmRunner, jvm_nodes, new_id
+from fencepost.simulation.clusters.jvm import JvmRunner, jvm_nodes
+from fencepost.simulation.clusters.layout import new_id
 from fencepost.simulation.clusters.ports import PortTaken, port_taken
 from fencepost.simulation.clusters.probe import BrokerAnswer, NotKafka, ask
 from fencepost.simulation.clusters.processes import myself

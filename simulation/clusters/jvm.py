@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import shutil
 import signal
 import subprocess
 import threading
 import time
-import uuid
 from pathlib import Path
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.clusters.artifacts import CHECKPOINT, Installation, prepare
+from fencepost.simulation.clusters.artifacts import Installation, prepare
+from fencepost.simulation.clusters.layout import PROPERTIES, lay_out
 from fencepost.simulation.clusters.ports import LOOPBACK, consecutive, free_ports, require_free
 from fencepost.simulation.clusters.processes import identify, sight_of, signal_group, telling_line
 from fencepost.simulation.clusters.runner import Condition
-from fencepost.simulation.clusters.settings import Endpoint, broker_properties, properties_text
+from fencepost.simulation.clusters.settings import Endpoint
 from fencepost.simulation.clusters.state import NodeState, StateFolder
 
 LOG = "broker.log"
@@ -34,14 +33,6 @@ _LOG_OPTIONS = (
 )
 _LOG_BYTES = 200_000
 """As much of a log's end is looked through for a reason."""
-
-
-def new_id() -> str:
-    """A Kafka id: 16 random bytes in URL-safe base64, never with a dash in front."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
 
 
 def jvm_nodes(count: int, port: int | None) -> tuple[NodeState, ...]:
@@ -96,35 +87,24 @@ class JvmRunner:
             self._installation = await prepare()
         home = self._home(node_id)
         if not (home / "data").exists():
-            self._lay_out(home, node_id)
+            state = self._folder.state
+            nodes = [node.addresses for node in state.nodes]
+            lay_out(
+                home,
+                self._installation.checkpoint,
+                *(nodes[node_id - 1], nodes),
+                cluster_id=state.cluster_id,
+                profile=state.profile,
+                more=state.properties,
+            )
         self._spawn(home, node_id)
 
     def _home(self, node_id: int) -> Path:
         return self._folder.path / f"node-{node_id}"
 
-    def _lay_out(self, home: Path, node_id: int) -> None:
-        """What formatting would write, without a JVM for it."""
-        assert self._installation is not None
-        state = self._folder.state
-        data = home / "data"
-        data.mkdir(parents=True)
-        shutil.copyfile(self._installation.checkpoint, data / CHECKPOINT)
-        identity = {
-            "version": "1",
-            "cluster.id": state.cluster_id,
-            "node.id": str(node_id),
-            "directory.id": new_id(),
-        }
-        (data / "meta.properties").write_text(properties_text(identity), encoding="utf-8")
-        nodes = [node.addresses for node in state.nodes]
-        properties = broker_properties(
-            nodes[node_id - 1], nodes, state.profile, str(data), more=state.properties
-        )
-        (home / "server.properties").write_text(properties_text(properties), encoding="utf-8")
-
     def _spawn(self, home: Path, node_id: int) -> None:
         assert self._installation is not None
-        java, *words = self._installation.command("kafka.Kafka", str(home / "server.properties"))
+        java, *words = self._installation.command("kafka.Kafka", str(home / PROPERTIES))
         with (home / LOG).open("ab") as log:
             child = subprocess.Popen(
                 [java, *_LOG_OPTIONS, *words],

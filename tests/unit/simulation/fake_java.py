@@ -1,7 +1,8 @@
 """Stands in for `java` running Kafka: formats, and answers what a node is asked before it counts as up.
 
 The environment variable FAKE_KAFKA makes nodes misbehave: "silent" listens and never answers, "stranger" has
-another cluster id, "dies" ends with an error in its log, "taken FILE" cannot bind until FILE exists.
+another cluster id, "dies" ends with an error in its log, "taken FILE" cannot bind until FILE exists; "never
+starts" and "keeps no classes" are about the node whose classes are recorded.
 """
 
 import os
@@ -91,6 +92,15 @@ def run(file):
     serve(settings, "another" if behaviour == "stranger" else identity["cluster.id"])
 
 
+def record(file):
+    behaviour = os.environ.get("FAKE_KAFKA")
+    if behaviour == "never starts":
+        file.write_text("half of it")
+        threading.Event().wait()
+    if behaviour != "keeps no classes":
+        file.write_text("classes")
+
+
 def main(words):
     if "-version" in words:
         sys.exit('openjdk version "21.0.8"' if os.environ.get("FAKE_KAFKA") == "no java" else 0)
@@ -100,6 +110,8 @@ def main(words):
         folder = Path(properties(words[words.index("--config") + 1])["log.dirs"])
         folder.mkdir()
         (folder / "bootstrap.checkpoint").write_text("features")
+    elif recorded := [word for word in words if word.startswith("-XX:ArchiveClassesAtExit=")]:
+        record(Path(recorded[0].partition("=")[2]))
     else:
         run(words[words.index("kafka.Kafka") + 1])
 

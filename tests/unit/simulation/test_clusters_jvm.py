@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.clusters import artifacts, jvm, ports, state
+from fencepost.simulation.clusters import artifacts, classes, jvm, ports, state
 from fencepost.simulation.clusters.cluster import Cluster, tidy_up
 from fencepost.simulation.clusters.ports import PortTaken
 from fencepost.simulation.clusters.processes import ProcessIdentity, sight_of
@@ -368,13 +368,41 @@ async def test_maven_fetches_what_is_missing_once(empty_cache: Path) -> None:
     assert first.checkpoint.read_text() == "features"
     assert (empty_cache / "calls").read_text() == "x\n"
     folder = first.checkpoint.parent
+    assert first.classes.read_text() == "classes"
+    assert f"-XX:SharedArchiveFile={first.classes}" in first.command("kafka.Kafka")
     assert sorted(path.name for path in folder.iterdir()) == [
         "bootstrap.checkpoint",
+        first.classes.name,
         "lib",
         "lock",
         "pom.xml",
     ]
     assert f"<version>{KAFKA_VERSION}</version>" in (folder / "pom.xml").read_text()
+
+
+async def test_classes_are_kept_anew_for_other_jars(machine: Path) -> None:
+    first = await artifacts.prepare()
+    (first.jars[0].parent / "new.jar").touch()
+    second = await artifacts.prepare()
+    assert first.classes != second.classes
+    assert list(second.classes.parent.glob("*.jsa")) == [second.classes]
+
+
+@pytest.mark.parametrize("behaviour", ["keeps no classes", "never starts"])
+async def test_a_java_without_classes_is_asked_once(
+    machine: Path, behaviour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classes, "RECORD_SECONDS", 1.0)
+    monkeypatch.setenv("FAKE_KAFKA", behaviour)
+    first = await artifacts.prepare()
+    assert first.classes.read_text() == ""
+    monkeypatch.delenv("FAKE_KAFKA")
+    second = await artifacts.prepare()
+    assert second.classes.read_text() == ""
+    assert not any("SharedArchive" in word for word in second.command("kafka.Kafka"))
+    async with Cluster():
+        pass
+    assert nothing_is_left(machine)
 
 
 async def test_no_maven_is_told(empty_cache: Path) -> None:
