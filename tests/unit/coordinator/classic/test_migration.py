@@ -187,6 +187,18 @@ class TestClassicMembers:
         assert sync_of(classic, "1", 3) == {"x": (2, 3)}
         assert classic.beat("1", 3) == "NONE"
 
+    @pytest.mark.parametrize("syncs", [False, True])
+    def test_one_that_does_not_sync_in_time_is_removed(self, classic: Any, syncs: bool) -> None:
+        classic.join()
+        classic.scene.join("A")
+        classic.joined(classic.join("1", protocols=owning(), rebalance_timeout_ms=20_000))
+        if syncs:
+            assert sync_of(classic, "1", 3) == {}
+        for _ in range(3):
+            classic.after(9_000)
+            classic.beat("1", 3)
+        assert ("1" in classic.scene.group.members) is syncs
+
     @pytest.mark.parametrize(
         ("fields", "error"),
         [

@@ -81,6 +81,8 @@ def test_members_that_wait_for_others_are_alive(classic: Any) -> None:
     assert classic.error(waits) == "NONE"
     classic.after(9_999)
     assert two in classic.group.members, "its session began when it was answered"
+    classic.after(1)
+    assert two not in classic.group.members
 
 
 def test_a_new_member_waits_for_five_minutes_at_most(classic: Any) -> None:
