@@ -241,12 +241,17 @@ class Application:
             )
 
     def _joined_too_late(self, name: str, since_us: int) -> bool:
-        """Whether a classic member may have joined again when nobody was left who knew of the request."""
+        """Whether a classic member may have joined again when nobody was left who knew of the request.
+
+        As long as nobody was told, the client that asked goes on asking; another coordinator begins anew.
+        """
+        now = self._schedule.now_us
         asked_us = since_us if self.asked_us is None else self.asked_us
-        first_us, last_us = (since_us, since_us) if self._told_us is None else self._told_us
+        first_us, last_us = self._told_us or (now, now)
         end_us = last_us + (self._request_timeout_us or 0)
-        cut_off = self._unreachable.get(name, ())
-        disturbed = (*self._losses.get(name, ()), *self._coordinator_changes_us)
-        return any(begin <= end_us and until >= asked_us for begin, until in cut_off) or any(
-            first_us <= each <= end_us for each in disturbed
+        changes_us, losses_us = self._coordinator_changes_us, self._losses.get(name, ())
+        return (
+            any(begin <= end_us and until >= asked_us for begin, until in self._unreachable.get(name, ()))
+            or any(min(since_us, first_us) <= each <= end_us for each in changes_us)
+            or any(first_us <= each <= end_us for each in losses_us)
         )

@@ -146,6 +146,18 @@ def test_in_a_classic_group_who_was_cut_off_while_others_were_told_is_not_waited
     assert set(run(24 * SECOND, 40 * SECOND)) == {"streams-shutdown-reaches"}
 
 
+def test_in_a_classic_group_who_asks_is_waited_for_unless_rounds_begin_anew_or_it_is_cut_off() -> None:
+    def run(at_us: int, hook: str, *arguments: object) -> list[str]:
+        made = Run()
+        made.add(m.HandlerAsked(20 * SECOND, THREAD, "SHUTDOWN_APPLICATION", "poll"))
+        made.world(at_us, hook, *arguments)
+        return found(made.tell(THREAD, request_timeout_us=2 * SECOND))
+
+    assert run(25 * SECOND, "cut_off", "client-1", 28 * SECOND) == []
+    assert run(25 * SECOND, "on_coordinator_state", "broker-2", "active") == []
+    assert set(run(25 * SECOND, "on_loss", "client-1", "broker-1", "x", None)) == {"streams-shutdown-reaches"}
+
+
 def test_a_record_that_was_skipped_or_committed_too_early_is_seen() -> None:
     run = Run()
     run.add(m.Processed(7, PLACE, 1, 5, (2, 3, 4, 5)))
