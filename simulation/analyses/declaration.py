@@ -71,15 +71,25 @@ CELL = (
 """The columns that begin every table but those of single runs."""
 
 
+def quantiles(unit: Unit, of: str = "", but: str = "") -> tuple[Column, ...]:
+    """The columns of a distribution, without how many there are.
+
+    `of` is what is measured, where a table has several distributions; `but` is when the columns are null.
+    """
+    prefix, head = (f"{of}_", f"{of} ") if of else ("", "")
+    most = "longest" if unit is Unit.SECONDS else "most"
+    when = f"; {but}" if but else ""
+    return (
+        Column(f"{prefix}median", unit, f"Half of them are at most so much{when}."),
+        Column(f"{prefix}p90", unit, "90 % of them are at most so much.", f"{head}90 %"),
+        Column(f"{prefix}p99", unit, "99 % of them are at most so much.", f"{head}99 %"),
+        Column(f"{prefix}max", unit, "The largest.", f"{of}, {most}" if of else most),
+    )
+
+
 def spread(unit: Unit, what: str) -> tuple[Column, ...]:
     """The columns of a distribution. `what` completes a sentence, such as `rebalances that ended`."""
-    return (
-        Column("count", Unit.COUNT, f"How many {what}."),
-        Column("median", unit, "Half of them are at most so much."),
-        Column("p90", unit, "90 % of them are at most so much.", "90 %"),
-        Column("p99", unit, "99 % of them are at most so much.", "99 %"),
-        Column("max", unit, "The largest.", "longest" if unit is Unit.SECONDS else "most"),
-    )
+    return Column("count", Unit.COUNT, f"How many {what}."), *quantiles(unit)
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):

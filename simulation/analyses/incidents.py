@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, spread
+from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, quantiles, spread
 
 _COUNTED = (
     Column("count", Unit.COUNT, "How often it happened."),
@@ -32,7 +32,7 @@ FENCINGS: Final = Analysis(
             Unit.COUNT,
             "After how many the member of that host was STABLE again; the times that follow are until then.",
         ),
-        *spread(Unit.SECONDS, "")[1:],
+        *quantiles(Unit.SECONDS),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, spread
+from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, quantiles, spread
 
 DOWNTIME: Final = Analysis(
     name="downtime",
@@ -89,28 +89,16 @@ RECOVERIES: Final = Analysis(
     title="Lag and duplicates after a handover",
     summary=(
         "What owners of partitions had to catch up with, and what was processed a second time, for each time "
-        "that a partition was given to a member that then processed records of it."
+        "that a partition was given to a member that then processed records of it. Lag is the records that "
+        "waited, with those of the first batch; the times are since the handover, until a batch left no more "
+        "records than it had."
     ),
     columns=(
         *CELL,
         Column("cause", Unit.TEXT, "Why the owner before had let go; null for all of them together."),
         Column("count", Unit.COUNT, "How many such handovers."),
-        Column(
-            "lag_median",
-            Unit.NUMBER,
-            "Records that waited, with those of the first batch; null if the log's end is unknown.",
-        ),
-        Column("lag_p90", Unit.NUMBER, "For 90 % of them at most so many.", "lag 90 %"),
-        Column("lag_p99", Unit.NUMBER, "For 99 % of them at most so many.", "lag 99 %"),
-        Column("lag_max", Unit.NUMBER, "The most.", "lag, most"),
-        Column(
-            "median",
-            Unit.SECONDS,
-            "Since the handover, until a batch left no more records than it had.",
-        ),
-        Column("p90", Unit.SECONDS, "90 % of those that caught up took at most so long.", "90 %"),
-        Column("p99", Unit.SECONDS, "99 % of those that caught up took at most so long.", "99 %"),
-        Column("max", Unit.SECONDS, "The longest.", "longest"),
+        *quantiles(Unit.NUMBER, "lag", "null if the log's end is unknown"),
+        *quantiles(Unit.SECONDS),
         Column("behind", Unit.COUNT, "How many never caught up before the next handover, or the end."),
         Column("again", Unit.COUNT, "Records that were processed a second time, in all."),
         Column("again_max", Unit.COUNT, "The most after one handover.", "again, most"),

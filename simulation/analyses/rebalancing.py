@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, spread
+from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, quantiles, spread
 
 REBALANCES: Final = Analysis(
     name="rebalances",
@@ -51,14 +51,9 @@ HEARTBEATS: Final = Analysis(
         *CELL,
         Column("rebalances", Unit.COUNT, "How many rebalances ended."),
         Column("mean", Unit.NUMBER, "Heartbeats in one, on average."),
-        Column("median", Unit.NUMBER, "Half of the rebalances had at most so many."),
-        Column("p90", Unit.NUMBER, "90 % of the rebalances had at most so many.", "90 %"),
-        Column("p99", Unit.NUMBER, "99 % of the rebalances had at most so many.", "99 %"),
-        Column("max", Unit.COUNT, "The most in one.", "most"),
+        *quantiles(Unit.NUMBER)[:-1],
+        Column("max", Unit.COUNT, "The largest.", "most"),
         Column("bytes_mean", Unit.BYTES, "Bytes in one, on average."),
-        Column("bytes_median", Unit.BYTES, "Half of the rebalances had at most so many."),
-        Column("bytes_p90", Unit.BYTES, "90 % of the rebalances had at most so many.", "bytes 90 %"),
-        Column("bytes_p99", Unit.BYTES, "99 % of the rebalances had at most so many.", "bytes 99 %"),
-        Column("bytes_max", Unit.BYTES, "The most in one.", "bytes, most"),
+        *quantiles(Unit.BYTES, "bytes"),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, spread
+from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Unit, quantiles
 
 TRANSITIONS: Final = Analysis(
     name="transitions",
@@ -23,7 +23,7 @@ TRANSITIONS: Final = Analysis(
         Column("count", Unit.COUNT, "How often."),
         Column("share", Unit.SHARE, "Of the moves that leave that state."),
         Column("runs", Unit.COUNT, "In how many runs."),
-        *spread(Unit.SECONDS, "")[1:],
+        *quantiles(Unit.SECONDS),
     ),
 )
 """`median` and its like are the time in the state before; null if all were first moves of a process."""

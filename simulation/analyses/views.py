@@ -67,11 +67,15 @@ class Views:
 
 
 _TEXTS: Final[Mapping[str, Callable[[], str]]] = {
+    "active_like": lambda: _ACTIVE_LIKE,
     "situation_counts": situations.counts,
     "situation_rows": situations.stacked,
     "situation_invariants": situations.tested,
 }
 """What else a query may name in braces."""
+
+_ACTIVE_LIKE: Final = "('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECTED_ACTIVE')"
+"""As which the coordinator counts a single active consumer that has its stream, or may have it."""
 
 _OF_SUMMARIES: Final = frozenset({"mutants", "run", "runs"})
 """Views that are another query where a campaign left summaries."""

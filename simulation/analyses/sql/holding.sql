@@ -4,7 +4,7 @@
 WITH told AS (
   SELECT run_id, t_us, partitions, kind = 'sac.consumer' AS sac,
          kind = 'assignment'
-           OR state_to IN ('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECTED_ACTIVE') AS holds,
+           OR state_to IN {active_like} AS holds,
          lead(t_us) OVER (
            PARTITION BY run_id, CASE WHEN kind = 'assignment' THEN detail ELSE concat(actor, split_part(detail, ' ', 2)) END
            ORDER BY seq

@@ -7,7 +7,7 @@ FROM (
          CASE
            WHEN state_from = 'FORGOTTEN_ACTIVE' AND state_to = 'DISCONNECTED_ACTIVE' THEN 'twice lost'
            WHEN state_to = 'CONNECTED_ACTIVE' AND state_from <> 'DISCONNECTED_ACTIVE' THEN NULL
-           WHEN NOT (state_from IN ('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECTED_ACTIVE') AND state_to NOT IN ('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECTED_ACTIVE')) THEN 'none'
+           WHEN NOT (state_from IN {active_like} AND state_to NOT IN {active_like}) THEN 'none'
            WHEN state_to = 'FORGOTTEN_ACTIVE' THEN 'forgotten'
            WHEN state_to = 'UNREGISTERED' AND command IN ('PurgeNodes', 'Tick') THEN 'removed'
            WHEN state_to = 'UNREGISTERED' AND command = 'ConnectionDown' THEN 'closed'
