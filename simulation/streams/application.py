@@ -35,6 +35,10 @@ class Client(Protocol):
     def state(self) -> StreamClientState | None:
         """What its client is; None while no process runs."""
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether a thread of it lives. One that has none is in no group, and can't be told anything."""
+
 
 class Application:
     """What became of a request to shut everything down, of records, and of whatever clients report.
@@ -218,8 +222,8 @@ class Application:
 
     def _expect_error(self, client: Client, *, asked: bool = False) -> None:
         """From now on this client, perhaps the one that has asked, has the bound's time to be in ERROR."""
-        heard = asked or not self._is_classic or client.name in self._ran
-        if client.state is not None and heard:
+        heard = client.has_threads and (not self._is_classic or client.name in self._ran)
+        if client.state is not None and (asked or heard):
             now = self._schedule.now_us
             self._schedule.schedule(
                 now + self._bound_us, self._error_due, (client, client.generation, now, asked)
@@ -235,7 +239,8 @@ class Application:
                 or any(each >= since_us for each in self._coordinator_changes_us)
                 or (not asked and self._emptied_us >= since_us)
             )
-        if client.generation == generation and client.state is not None and not excused:
+        in_group = asked or client.has_threads
+        if client.generation == generation and client.state is not None and in_group and not excused:
             self.report(
                 "streams-shutdown-reaches", f"{client.name} is {client.state} {self._bound_us} us after"
             )

@@ -103,6 +103,11 @@ class ClientHost(Host):
         """What the client is; None while no process runs."""
         return None if self.engine is None else self.engine.client.state
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether a thread lives."""
+        return self.engine is not None and bool(self.engine.client.live)
+
     # -- the process -------------------------------------------------------------------------------------
 
     def start(self) -> None:

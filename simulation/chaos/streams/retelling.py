@@ -68,6 +68,11 @@ class RetoldClient:
         """The names of threads that are not about to end."""
         return [name for name, state in self.threads.items() if state not in _NOT_LIVE]
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether a thread lives."""
+        return bool(self.live)
+
 
 class ApplicationRetelling:
     """Everything of one run, at the time of the event that is told."""

@@ -105,6 +105,18 @@ def test_a_shutdown_must_reach_its_client_in_time() -> None:
     assert told.application.figures["clients_shut_down"] == 1
 
 
+@pytest.mark.parametrize("request_timeout_us", [None, 2 * SECOND])
+def test_who_has_no_threads_can_not_be_told_of_a_shutdown(request_timeout_us: int | None) -> None:
+    def run(name: str) -> list[str]:
+        made = Run()
+        made.add(m.Stepped(6, Level.THREAD, name, "x", "RUNNING", "PENDING_SHUTDOWN", False))
+        made.add(m.ShutdownTold(7))
+        return found(made.tell(request_timeout_us=request_timeout_us))
+
+    assert "streams-shutdown-reaches" not in run(THREAD)
+    assert "streams-shutdown-reaches" in run("another")
+
+
 def test_who_is_cut_off_or_dies_is_not_waited_for() -> None:
     for what in ("cut_off", "crash"):
         run = Run()
