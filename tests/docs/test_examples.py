@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from fencepost.simulation.cli import main
 from fencepost.simulation.pipeline.outline import is_outline, read_outline
 from fencepost.simulation.pipeline.question import ask, read_question
 from fencepost.simulation.scenarios.load import loads
@@ -145,33 +146,72 @@ def agrees(said: list[str], printed: list[str]) -> bool:
     return bool(printed) and said[0] == printed[0] and agrees(said[1:], printed[1:])
 
 
-@pytest.mark.real
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("example", examples("console"), ids=name_of)
-def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> None:
-    for each in examples("toml"):
-        if each.page == "scenarios.md":
-            (tmp_path / "mine.toml").write_text(each.text)
-        elif each.page == example.page and (named := NAMED.match(each.text)):
-            (tmp_path / named[1]).write_text(each.text)
+def words_of(example: Example) -> Iterator[tuple[list[str], list[str]]]:
+    """The arguments of each command of ours that ends, with the lines that it prints."""
     for command, said in sessions(example):
         words = shlex.split(command)
-        if words[0] != "fencepost" or words[1] == "serve":
-            continue
+        if words[0] == "fencepost" and words[1] != "serve":
+            yield words[1:], said
+
+
+def on_spark(example: Example) -> bool:
+    """Whether its commands start a Spark: these take the tests' own, since a new one takes half a minute."""
+    return any(words[0] in ("campaign", "plan") for words, _ in words_of(example))
+
+
+def lay_out(example: Example, folder: Path) -> None:
+    """Give the commands of an example the files that they read."""
+    for each in examples("toml"):
+        if each.page == "scenarios.md":
+            (folder / "mine.toml").write_text(each.text)
+        elif each.page == example.page and (named := NAMED.match(each.text)):
+            (folder / named[1]).write_text(each.text)
+
+
+def is_as_said(example: Example, said: list[str], output: str) -> bool:
+    """Whether a command printed what the page says."""
+    printed = shape(output.rstrip("\n").splitlines())
+    if example.rows_vary:
+        return constant(shape(said)) == constant(printed)
+    return agrees(shape(said), printed)
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("example", [each for each in examples("console") if not on_spark(each)], ids=name_of)
+def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> None:
+    lay_out(example, tmp_path)
+    for words, said in words_of(example):
         result = subprocess.run(
-            [sys.executable, "-m", "fencepost.simulation", *words[1:]],
+            [sys.executable, "-m", "fencepost.simulation", *words],
             cwd=tmp_path,
             capture_output=True,
             text=True,
             check=False,
             env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
         )
-        printed = shape((result.stdout + result.stderr).rstrip("\n").splitlines())
-        if example.rows_vary:
-            same = constant(shape(said)) == constant(printed)
-        else:
-            same = agrees(shape(said), printed)
-        assert same, f"$ {command}\n{result.stdout}{result.stderr}"
+        assert is_as_said(example, said, result.stdout + result.stderr), (
+            f"$ fencepost {words}\n{result.stdout}{result.stderr}"
+        )
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("spark")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("example", [each for each in examples("console") if on_spark(each)], ids=name_of)
+def test_commands_on_spark_print_what_the_page_says(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lay_out(example, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for words, said in words_of(example):
+        assert main(words) == 0
+        printed = capsys.readouterr()
+        assert is_as_said(example, said, printed.out + printed.err), (
+            f"$ fencepost {words}\n{printed.out}{printed.err}"
+        )
 
 
 def test_shapes() -> None:
@@ -186,5 +226,6 @@ def test_shapes() -> None:
 
 def test_the_pages_have_examples() -> None:
     assert {example.page for example in examples("console")} >= {"README.md"}
+    assert {example.page for example in examples("console") if on_spark(example)} == {"README.md", "plan.md"}
     assert {example.page for example in examples("python")} >= {"README.md", "traces.md"}
     assert examples("toml")
