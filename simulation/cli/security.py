@@ -20,7 +20,8 @@ PASSWORD_VARIABLE = "FENCEPOST_SASL_PASSWORD"
 def users_from(words: Sequence[str], file: Path | None) -> dict[str, str]:
     """Passwords by user: of NAME:PASSWORD, of NAME with the environment's password, and of a file's lines.
 
-    :raises FencepostError: for a word or a line that is none of that; the text holds no password.
+    :raises FencepostError: for a word or a line that is none of that, and for a file without a user, since
+        no users at all stands for a server that takes anybody; the text holds no password.
     """
     users: dict[str, str] = {}
     for where, name, password in (*_from_words(words), *_from_file(file)):
@@ -56,12 +57,15 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or "it is no UTF-8 text").lower()
         raise FencepostError(f"--sasl-users {file}: can't be read: {reason}") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            name, colon, password = line.strip().partition(":")
-            if not colon:
-                raise FencepostError(f"--sasl-users {file}, line {number}: expected NAME:PASSWORD")
-            yield f"--sasl-users {file}, line {number}", name, password
+    told = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    told = [(number, line) for number, line in told if line and not line.startswith("#")]
+    if not told:
+        raise FencepostError(f"--sasl-users {file}: expected at least one NAME:PASSWORD")
+    for number, line in told:
+        name, colon, password = line.partition(":")
+        if not colon:
+            raise FencepostError(f"--sasl-users {file}, line {number}: expected NAME:PASSWORD")
+        yield f"--sasl-users {file}, line {number}", name, password
 
 
 def tls_from(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

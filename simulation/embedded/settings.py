@@ -91,14 +91,16 @@ def topics_of(topics: Mapping[str, int] | Iterable[str] | None) -> dict[str, int
 
 
 def users_of(users: Mapping[str, str] | None) -> dict[str, str]:
-    """Passwords by user.
+    """Passwords by user; none is for a server that takes anybody.
 
-    :raises FencepostError: if it is no such thing; the text holds no password.
+    :raises FencepostError: if it is no such thing, or there is nobody in it; the text holds no password.
     """
     if users is None:
         return {}
     if not isinstance(users, Mapping):
         raise FencepostError("users: expected a mapping of passwords by name")
+    if not users:
+        raise FencepostError("users: expected at least one user, or none of this setting to take anybody")
     for name, password in users.items():
         check_user(name, password)
     return dict(users)

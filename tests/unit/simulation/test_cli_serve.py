@@ -145,6 +145,16 @@ def test_users_come_from_options_the_environment_and_a_file(
         users_from([], file)
 
 
+@pytest.mark.parametrize("text", ["", "# alice:geheim\n\n"])
+def test_a_file_without_users_does_not_let_everybody_in(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text(text)
+    with pytest.raises(FencepostError, match=r"users: expected at least one NAME:PASSWORD$"):
+        users_from([], file)
+    with pytest.raises(FencepostError, match="expected at least one"):
+        users_from(["bob:x"], file)
+
+
 def test_topics_come_in_any_grouping() -> None:
     assert _topics(["a:1,b:2", " c.d:3 "]) == {"a": 1, "b": 2, "c.d": 3}
     with pytest.raises(FencepostError):

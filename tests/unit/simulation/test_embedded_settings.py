@@ -39,6 +39,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         ({"default_partitions": 0}, "default_partitions=0"),
         ({"users": {"": "geheim"}}, "user '': expected a name"),
         ({"users": {"alice": 1}}, "user 'alice': expected a password"),
+        ({"users": {}}, "users: expected at least one user"),
         ({"users": "alice:geheim"}, "users: expected a mapping of passwords by name"),
         ({"tls": 7}, "tls=7: expected an ssl.SSLContext, a PEM file, or the PEM files"),
         (
