@@ -50,6 +50,8 @@ class Interference:
         self._note = note
         self._rules: list[Rule] = []
         self._connections: dict[MemberId, dict[OpenConnection, None]] = {}
+        self._names: dict[MemberId, set[str]] = {}
+        """What members are called besides: instance ids, client ids."""
 
     def add(self, rule: Rule) -> None:
         """From now on, behind the rules that there are."""
@@ -75,16 +77,19 @@ class Interference:
         """Whether a connection is open on which the member was heard."""
         return bool(self._open(member_id))
 
-    def disconnect(self, member_id: MemberId) -> int:
-        """Close the connections on which the member was heard; how many there were."""
-        connections = self._open(member_id)
-        for connection in connections:
-            connection.close()
-        return len(connections)
+    def disconnect(self, who: str) -> list[MemberId]:
+        """Close the connections on which a member of that id, instance id or client id was heard; whose."""
+        found = [each for each in self._connections if who == each or who in self._names[each]]
+        connections = {each: self._open(each) for each in found}
+        for opened in connections.values():
+            for connection in opened:
+                connection.close()
+        return [each for each, opened in connections.items() if opened]
 
     def forget(self, member_id: MemberId) -> None:
         """The member is none any more."""
         self._connections.pop(member_id, None)
+        self._names.pop(member_id, None)
 
     def _open(self, member_id: MemberId) -> list[OpenConnection]:
         return [each for each in self._connections.get(member_id, ()) if not each.is_closed]
@@ -98,6 +103,8 @@ class Interference:
                 for connection in [each for each in known if each.is_closed]:
                     del known[connection]
                 known[asked.connection] = None
+            names = (getattr(request, "instance_id", None), asked.context.client_id)
+            self._names.setdefault(member_id, set()).update(filter(None, names))
 
     # -- requests ---------------------------------------------------------------------------------------
 

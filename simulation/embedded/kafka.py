@@ -164,17 +164,19 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
             self._add(Rule(api=key, who=who, times=count, delay_s=delay_s))
 
     @on_loop
-    def disconnect(self, member: GroupMember | str) -> None:
+    def disconnect(self, member: Who) -> None:
         """Close the connections on which a member was heard. It is free to connect again.
 
-        `member` is a `GroupMember`, or a member id.
+        `member` is as for `lose_next_response`: all members that have this client id are meant.
 
         :raises FencepostError: if no connection of such a member is open.
         """
         name = _name(member) or ""
-        if not self.endpoint.interference.disconnect(name):
-            raise FencepostError(f"no connection of a member {member!r} is open")
-        self.endpoint.watch.note("disconnect", Kind.FAULT, state_to="begin", detail=name)
+        found = self.endpoint.interference.disconnect(name)
+        if not found:
+            raise FencepostError(f"no connection of a member {name!r} is open")
+        for member_id in found:
+            self.endpoint.watch.note("disconnect", Kind.FAULT, state_to="begin", detail=member_id)
 
     @on_loop
     def move_coordinator(

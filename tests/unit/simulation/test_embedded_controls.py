@@ -47,7 +47,7 @@ class WireMember:
         host, _, port = bootstrap_servers.split(",", maxsplit=1)[0].rpartition(":")
         self._address = host, int(port)
         self.group_id = group_id
-        self.member_id = member_id
+        self.member_id = self.client_id = member_id
         self.epoch = 0
         self.assignment: Any = None
         self._numbers = itertools.count(1)
@@ -67,7 +67,7 @@ class WireMember:
     def ask(self, api: ApiKey, message: Any, version: int | None = None) -> Any:
         """The answer; EOFError if the connection is closed instead."""
         chosen = VERSIONS[api] if version is None else version
-        self._socket.sendall(request_frame(api, chosen, next(self._numbers), self.member_id, message))
+        self._socket.sendall(request_frame(api, chosen, next(self._numbers), self.client_id, message))
         while (frame := self._frames.next_frame()) is None:
             data = self._socket.recv(65_536)
             if not data:
@@ -283,6 +283,22 @@ def test_who_is_disconnected_may_come_back(kafka: EmbeddedKafka, member: WireMem
     member.connect()
     assert member.heartbeat().error_code is ErrorCode.NONE
     kafka.disconnect(kafka.group("g").members()[0])
+
+
+def test_who_is_disconnected_is_known_by_any_of_its_names(kafka: EmbeddedKafka, member: WireMember) -> None:
+    static = WireMember(kafka.bootstrap_servers, "g", "s")
+    static.join("orders", instance_id="desk")
+    kafka.disconnect("desk")
+    with pytest.raises((EOFError, OSError)):
+        static.heartbeat()
+    static.client_id = "cashier"
+    static.connect()
+    static.heartbeat(instance_id="desk")
+    kafka.disconnect("cashier")
+    with pytest.raises((EOFError, OSError)):
+        static.heartbeat(instance_id="desk")
+    assert [row.detail for row in kinds(kafka, Kind.FAULT)] == ["s", "s"]
+    assert member.heartbeat().error_code is ErrorCode.NONE, "the other one stays"
 
 
 def test_time_passes_for_those_who_are_gone(kafka: EmbeddedKafka, member: WireMember) -> None:
