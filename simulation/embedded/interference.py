@@ -57,10 +57,12 @@ class Interference:
         """From now on, behind the rules that there are."""
         self._rules.append(rule)
 
-    def remove_delays(self, api: ApiKey, who: str | None) -> None:
-        """Answers of that API come at once again."""
+    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool = False) -> None:
+        """Answers of that API come at once again: to `who`, or to all, whoever the delays are about."""
         self._rules = [
-            rule for rule in self._rules if not (rule.delay_s and rule.api is api and rule.who == who)
+            rule
+            for rule in self._rules
+            if not (rule.delay_s and rule.api is api and (of_all or rule.who == who))
         ]
 
     def clear(self) -> None:

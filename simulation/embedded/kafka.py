@@ -153,13 +153,14 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         """Carry out requests of that API at once, and answer them that much later; 0 ends it.
 
         It goes on until it is ended, or for `times` requests. What else came on the same connection waits
-        too, as it does with a slow broker. `member` is as for `lose_next_response`.
+        too, as it does with a slow broker. `member` is as for `lose_next_response`; 0 without it ends all
+        delays of the API, those of single members too.
 
         :raises FencepostError: for an unknown API, a length of time that is none, or a count below 1.
         """
         key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
         count = None if times is None else whole("times", times, 1, None)
-        self.endpoint.interference.remove_delays(key, who)
+        self.endpoint.interference.remove_delays(key, who, of_all=who is None and not delay_s)
         if delay_s:
             self._add(Rule(api=key, who=who, times=count, delay_s=delay_s))
 

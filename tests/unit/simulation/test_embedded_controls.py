@@ -274,6 +274,14 @@ def test_a_delay_holds_answers_back_until_it_is_ended(kafka: EmbeddedKafka, memb
     assert member.heartbeat().error_code is ErrorCode.NONE
 
 
+def test_a_delay_of_nobody_in_particular_ends_for_all(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.delay("ConsumerGroupHeartbeat", 60.0, "m")
+    kafka.delay("ConsumerGroupHeartbeat", 60.0)
+    kafka.delay("ConsumerGroupHeartbeat", 0)
+    assert member.heartbeat().error_code is ErrorCode.NONE
+    assert not [row for row in kinds(kafka, Kind.FAULT) if row.actor == "delay"]
+
+
 def test_who_is_disconnected_may_come_back(kafka: EmbeddedKafka, member: WireMember) -> None:
     kafka.disconnect("m")
     with pytest.raises((EOFError, OSError)):
