@@ -95,7 +95,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
     def publish(self, stream: str, *values: bytes | str) -> list[int]:
         """Append messages, all in one chunk; their offsets. Text is encoded as UTF-8.
 
-        :raises FencepostError: if there is no such stream.
+        :raises FencepostError: if there is no such stream, or a message is neither bytes nor text.
         """
         return self.endpoint.publish(stream, values)
 

@@ -96,9 +96,7 @@ class RabbitEndpoint:
         """Append messages as one chunk; their offsets."""
         stream = _mended(lambda: self.catalogue.stream(name))
         first = stream.next_offset
-        entries = [
-            Entry(0, message(each.encode() if isinstance(each, str) else bytes(each))) for each in values
-        ]
+        entries = [Entry(0, message(_bytes(each))) for each in values]
         stream.append(entries, "", self.broker.cluster.now_ms())
         return list(range(first, stream.next_offset))
 
@@ -141,6 +139,14 @@ class RabbitEndpoint:
             raise FencepostError(f"no connection {name!r} is open")
         for connection in found:
             connection.abort()
+
+
+def _bytes(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise FencepostError(f"value={value!r}: expected bytes or text")
 
 
 def _mended(call: Callable[[], R]) -> R:

@@ -202,6 +202,8 @@ def test_other_users_than_guest(rabbit: EmbeddedRabbitStream) -> None:
         (lambda rabbit: rabbit.create_super_stream("x", ["a", "a"]), "all different"),
         (lambda rabbit: rabbit.delete_stream("none"), "there is no stream 'none'"),
         (lambda rabbit: rabbit.publish("none", "x"), "there is no stream 'none'"),
+        (lambda rabbit: rabbit.publish("there", "x", 5), "value=5: expected bytes or text"),
+        (lambda rabbit: rabbit.publish("there", None), "value=None: expected bytes or text"),
         (lambda rabbit: rabbit.messages("none"), "there is no stream 'none'"),
         (lambda rabbit: rabbit.disconnect("nobody"), "no connection 'nobody' is open"),
         (lambda rabbit: rabbit.start(), "is running already"),
