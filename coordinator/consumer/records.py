@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.protocol.records import (
@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 
-_APPLY: Mapping[type, Callable[[ConsumerGroup, Any, Any], None]] = {
+APPLY: Final[Mapping[type, Callable[[ConsumerGroup, Any, Any], None]]] = {
     ConsumerGroupMetadataKey: ConsumerGroup.apply_metadata,
     ConsumerGroupMemberMetadataKey: ConsumerGroup.apply_member_metadata,
     ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroup.apply_target_metadata,
@@ -24,6 +24,7 @@ _APPLY: Mapping[type, Callable[[ConsumerGroup, Any, Any], None]] = {
     ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroup.apply_current_assignment,
     ConsumerGroupRegularExpressionKey: ConsumerGroup.apply_regular_expression,
 }
+"""By the type of the key: every key of a consumer group is here."""
 
 
 def apply_to_groups(groups: dict[str, ConsumerGroup], record: Record) -> None:
@@ -41,4 +42,4 @@ def apply_to_groups(groups: dict[str, ConsumerGroup], record: Record) -> None:
         group.check_deletable(key)
         del groups[key.group_id]
         return
-    _APPLY[type(key)](group, key, value)
+    APPLY[type(key)](group, key, value)

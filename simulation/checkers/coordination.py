@@ -112,8 +112,8 @@ class Coordination(Checker):
         reply = outcome.reply
         group_id = getattr(event, "group_id", None)
         known = None if group_id is None else self._tracker.groups.get(group_id)
-        if group_id is not None and group_id in live.classic.groups:
-            # It has rules of its own; its offsets are kept like any other's.
+        if group_id is not None and (group_id in live.classic.groups or group_id in live.streams.groups):
+            # These have rules of their own; their offsets are kept like any other's.
             commits = self._commits.setdefault(group_id, Commits())
             yield from commits.take_all(outcome.records, known, live.image)
         elif isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(

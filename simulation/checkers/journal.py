@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,12 +20,19 @@ from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.streams_records import StreamsGroupMetadataKey
+from fencepost.coordinator.streams.group import StreamsGroup
+from fencepost.coordinator.streams.records import APPLY as STREAMS_RECORDS
+from fencepost.coordinator.streams.records import apply_to_groups as apply_to_streams_groups
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.checkers.step import Touched
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.coordinator import GroupCoordinator
+
+
+G = TypeVar("G", ConsumerGroup, StreamsGroup)
 
 
 class JournalVersion(enum.StrEnum):
@@ -45,20 +52,24 @@ class Shadow:
         self.offsets = OffsetStore()
         self.stored: dict[str, r.GroupMetadataValue] = {}
         """Classic groups."""
+        self.streams: dict[str, StreamsGroup] = {}
         self._appliers: Mapping[type, Callable[[Any, Any], None]] = {
             r.OffsetCommitKey: self.offsets.apply,
             r.PendingOffsetCommitKey: self.offsets.apply_pending,
             r.GroupMetadataKey: self._apply_classic,
         }
-        """What makes a record of that key true; any other is a consumer group's."""
+        """What makes a record of that key true; any other is a streams or a consumer group's."""
 
     def apply(self, record: r.Record) -> None:
         """Makes a record true."""
-        apply = self._appliers.get(type(record.key))
-        if apply is None:
-            apply_to_groups(self.groups, record)
-        else:
+        kind = type(record.key)
+        apply = self._appliers.get(kind)
+        if apply is not None:
             apply(record.key, record.value)
+        elif kind in STREAMS_RECORDS:
+            apply_to_streams_groups(self.streams, record)
+        else:
+            apply_to_groups(self.groups, record)
 
     def _apply_classic(self, key: r.GroupMetadataKey, value: r.GroupMetadataValue | None) -> None:
         self.stored.pop(key.group_id, None)
@@ -95,6 +106,9 @@ class Shadow:
                     self.stored.get(key.group_id),
                     live.classic.stored.get(key.group_id),
                 )
+            elif type(key) is StreamsGroupMetadataKey:
+                ours, theirs = self.streams.get(key.group_id), live.streams.groups.get(key.group_id)
+                yield from _compare_hard_state(key.group_id, ours, theirs, "the records seen so far")
             elif type(key) is r.OffsetCommitKey:
                 stored = live.offsets.topics(key.group_id).get(key.topic, {}).get(key.partition)
                 if stored is not record.value and stored != record.value:
@@ -157,7 +171,7 @@ def _offsets_only(batch: tuple[r.Record, ...]) -> bool:
     return type(batch[0].key) is r.OffsetCommitKey and type(batch[-1].key) is r.OffsetCommitKey
 
 
-def _there(group: ConsumerGroup | None) -> str:
+def _there(group: object | None) -> str:
     return "missing" if group is None else "there"
 
 
@@ -209,18 +223,27 @@ def _compare_group(ours: ConsumerGroup, theirs: ConsumerGroup) -> Iterator[Findi
         yield from _differs(theirs.group_id, name, mine, live)
 
 
+def _compare_hard_state(group_id: str, ours: G | None, theirs: G | None, what: str) -> Iterator[Finding]:
+    if ours is None or theirs is None:
+        if ours is not theirs:
+            yield "journal-replay", f"{group_id} is {_there(theirs)} live, and {_there(ours)} in {what}"
+        return
+    left, right = ours.hard_state(), theirs.hard_state()
+    if differing := [name for name in left if left[name] != right[name]]:
+        yield "journal-replay", f"{group_id}: {', '.join(differing)} of {what} differ from the live state"
+
+
 def compare_coordinators(
     ours: Shadow | GroupCoordinator, live: GroupCoordinator, what: str
 ) -> Iterator[Finding]:
     """Everything that records made, in two coordinators."""
     for group_id in sorted(ours.groups.keys() | live.groups.keys()):
-        one, other = ours.groups.get(group_id), live.groups.get(group_id)
-        if one is None or other is None:
-            yield "journal-replay", f"{group_id} is {_there(other)} live, and {_there(one)} in {what}"
-            continue
-        left, right = one.hard_state(), other.hard_state()
-        if differing := [name for name in left if left[name] != right[name]]:
-            yield "journal-replay", f"{group_id}: {', '.join(differing)} of {what} differ from the live state"
+        yield from _compare_hard_state(group_id, ours.groups.get(group_id), live.groups.get(group_id), what)
+    streams = ours.streams if isinstance(ours, Shadow) else ours.streams.groups
+    for group_id in sorted(streams.keys() | live.streams.groups.keys()):
+        yield from _compare_hard_state(
+            group_id, streams.get(group_id), live.streams.groups.get(group_id), what
+        )
     classic = ours.stored if isinstance(ours, Shadow) else ours.classic.stored
     for group_id in sorted(classic.keys() | live.classic.stored.keys()):
         one_value, other_value = classic.get(group_id), live.classic.stored.get(group_id)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.consumer.records import APPLY as CONSUMER_RECORDS
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Outcome
@@ -174,15 +175,12 @@ class Touched:
         self.new_target = False
 
 
-_OF_NO_CONSUMER_GROUP = (r.OffsetCommitKey, r.PendingOffsetCommitKey, r.GroupMetadataKey)
-
-
 def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
-    """By group, what these records name. Records of offsets and of classic groups touch none."""
+    """By consumer group, what these records name. Records of offsets and of other groups touch none."""
     groups: dict[str, Touched] = {}
     for record in records:
         key = record.key
-        if type(key) in _OF_NO_CONSUMER_GROUP:
+        if type(key) not in CONSUMER_RECORDS:
             continue
         touched = groups.get(key.group_id)
         if touched is None:

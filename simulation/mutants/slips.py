@@ -328,7 +328,7 @@ SLIPS: Final = (
         "A tombstone of a member that compaction has removed already stops the load.",
         ("journal-replay",),
         CHURN,
-        (Patch(replaying, "_APPLY", _tombstone_needs_a_member),),
+        (Patch(replaying, "APPLY", _tombstone_needs_a_member),),
     ),
     Mutant(
         "silent-in-callbacks",

@@ -96,6 +96,7 @@ async def test_a_thread_is_replaced_and_nothing_is_lost(
         await until(lambda: list(app.threads.values()).count(T.RUNNING) == 3)
         assert app.state in (S.RUNNING, S.REBALANCING)
     assert app.state is S.NOT_RUNNING
+    assert kafka.check() == []
 
 
 @pytest.mark.parametrize("protocol", ["streams", "consumer"])
@@ -116,6 +117,7 @@ async def test_one_client_fails_and_the_other_takes_over(kafka: Any, protocol: s
         assert going_on.is_running
         assert await failing.close()
         assert failing.state is S.ERROR
+    assert kafka.check() == []
 
 
 async def shut_down(servers: str, produce: Callable[[str], Any], topic: str, **settings: Any) -> None:
