@@ -99,12 +99,14 @@ class Worker:
         """Who has asked for the end of the application, or was told of it, ends between two rounds only.
 
         The round is what tells members: one that missed its answer hears of the end in the next round, if
-        anybody is left there who knows of it.
+        anybody is left there who knows of it. The coordinator ends each round; without one it may never end.
         """
-        client, now = self._engine.client, self._engine.runtime.now
-        until = now() + self.member.round_s
-        while (client.shutdown_requested or client.shutdown_told) and self.member.round_s and now() < until:
-            await self.member.poll()
+        client, member, now = self._engine.client, self.member, self._engine.runtime.now
+        until = now() + member.round_s
+        while (client.shutdown_requested or client.shutdown_told) and member.round_s:
+            if now() >= until and not member.is_connected():
+                break
+            await member.poll()
 
     async def _note_state(self) -> None:
         """What the member's state means for the thread's."""

@@ -239,15 +239,21 @@ async def test_who_was_told_of_a_shutdown_ends_when_the_round_that_it_has_begun_
     assert await rig.engine.wait_ended() is S.ERROR
 
 
-async def test_who_was_told_of_a_shutdown_waits_no_longer_than_a_round_may_take() -> None:
+async def test_who_was_told_of_a_shutdown_waits_for_no_coordinator_longer_than_a_round_may_take() -> None:
     rig = await Rig(threads=1).running()
     rig.members[A].round_s = 60
     rig.members[A].events.on_shutdown_requested()
+    rig.members[A].connected = False
     await rig.time.advance(59)
     rig.members[A].wake()
     await settle()
     assert rig.state is S.PENDING_ERROR
-    await rig.time.advance(1)
+    rig.members[A].connected = True
+    await rig.time.advance(61)
+    rig.members[A].wake()
+    await settle()
+    assert rig.state is S.PENDING_ERROR, "one round may follow another"
+    rig.members[A].connected = False
     rig.members[A].wake()
     assert await rig.engine.wait_ended() is S.ERROR
 
