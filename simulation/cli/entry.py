@@ -2,16 +2,19 @@
 
 Only the table of commands is loaded here: `fencepost --help` imports no library, and a subcommand only
 what it needs itself. Exit codes: 0 fine, 1 an invariant was violated or a comparison differed, 2 wrong
-usage or input, 3 the environment lacks something; 130 and 141, as shells have it, for Ctrl-C and for a
-reader that went away.
+usage or input, 3 the environment lacks something; 130, 143 and 141, as shells have it, for Ctrl-C, for SIGTERM
+and for a reader that went away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from fencepost.simulation.cli.commands import BY_NAME, COMMANDS
@@ -36,12 +39,43 @@ _EXTRAS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code. No traceback for anything that a user can mend."""
+    _open_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with _terminated_like_interrupted() as is_terminated:
+        try:
+            return _run_words(words)
+        except KeyboardInterrupt:
+            return 143 if is_terminated() else 130
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
+    """SIGTERM is taken as Ctrl-C is: what was begun is cleaned up. Commands may install handlers of their own."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield lambda: False
+        return
+    came: list[int] = []
+
+    def terminate(number: int, _: object) -> None:
+        came.append(number)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _run_words(words: list[str]) -> int:
     try:
         code = _dispatch(words)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         _give_stdout_up()
         return 141
@@ -51,6 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _give_stdout_up()
         return _complain("", f"{(error.strerror or 'no space left').lower()}: make room and run again", 3)
     return code
+
+
+def _open_closed_streams() -> None:
+    """Python has None for streams that were closed when it began; what is written to them is for nobody."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _give_stdout_up() -> None:

@@ -165,6 +165,19 @@ def test_a_reader_that_went_away_is_no_error(words: list[str]) -> None:
     assert told == b""
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--version"], 0), (["states"], 0), (["states", "--help"], 0), (["nonsense"], 2)]
+)
+def test_closed_streams_change_no_exit_code(
+    words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(words) == code
+    sys.stdout.close()
+    sys.stderr.close()
+
+
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("words", [["--help"], ["states"], ["states", "--json"]])
 def test_a_full_disk_is_told_in_one_line(words: list[str]) -> None:
