@@ -2,14 +2,15 @@
 
 Only the table of commands is loaded here: `fencepost --help` imports no library, and a subcommand only
 what it needs itself. Exit codes: 0 fine, 1 an invariant was violated or a comparison differed, 2 wrong
-usage or input, 3 the environment lacks something; 130, 143 and 141, as shells have it, for Ctrl-C, for SIGTERM
-and for a reader that went away.
+usage or input, 3 the environment lacks something; 130, 143 and 141, as shells have it, for Ctrl-C, for
+SIGTERM and for a reader that went away.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import signal
 import sys
@@ -40,6 +41,7 @@ _EXTRAS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code. No traceback for anything that a user can mend."""
     _open_closed_streams()
+    _write_any_text()
     words = list(sys.argv[1:] if arguments is None else arguments)
     with _terminated_like_interrupted() as is_terminated:
         try:
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
-    """SIGTERM is taken as Ctrl-C is: what was begun is cleaned up. Commands may install handlers of their own."""
+    """SIGTERM is taken as Ctrl-C is: what was begun is cleaned up. Commands may have handlers of their own."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -92,6 +94,13 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _write_any_text() -> None:
+    """What a stream's encoding does not have becomes a question mark there."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _give_stdout_up() -> None:

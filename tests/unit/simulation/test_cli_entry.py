@@ -178,6 +178,13 @@ def test_closed_streams_change_no_exit_code(
     sys.stderr.close()
 
 
+def test_an_encoding_without_an_ellipsis_shows_it_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="latin-1"))
+    assert main(["plan", "--help"]) == 0
+    assert b"Usage: fencepost plan" in shown.getvalue()
+
+
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("words", [["--help"], ["states"], ["states", "--json"]])
 def test_a_full_disk_is_told_in_one_line(words: list[str]) -> None:
