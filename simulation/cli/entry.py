@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
-    """SIGTERM is taken as Ctrl-C is: what was begun is cleaned up. Commands may have handlers of their own."""
+    """SIGTERM is taken as Ctrl-C is: what was begun is cleaned up. Commands may have their own handlers."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -109,6 +109,9 @@ def _give_stdout_up() -> None:
 
 
 def _dispatch(words: list[str]) -> int:
+    for word in words:
+        if not word.isascii() and word != word.encode(errors="replace").decode():
+            return _complain("", f"{word.encode(errors='replace').decode()}: expected UTF-8 text", 2)
     match words:
         case [] | ["--help" | "-h" | "help"]:
             sys.stdout.write(_help(sys.stdout))

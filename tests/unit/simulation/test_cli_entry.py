@@ -101,6 +101,18 @@ def test_wrong_usage_is_one_line_and_exit_2(
 
 
 @pytest.mark.parametrize(
+    "words", [["simulate", "--set", "group.id=a\udcff"], ["states", "\udcff"], ["\udcff"]]
+)
+def test_words_that_are_not_utf_8_are_wrong_usage(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert one_line(told)
+    assert "expected UTF-8 text" in told
+
+
+@pytest.mark.parametrize(
     ("error", "code"), [(FencepostError("line 3: no such key"), 2), (EnvironmentLacks("no Java"), 3)]
 )
 def test_what_a_user_can_mend_is_one_line(
