@@ -166,6 +166,29 @@ def test_ctrl_c_ends_with_130_and_no_traceback(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_sigterm_ends_as_ctrl_c_does(ignored: bool, register: Callable[[Callable[..., int]], None]) -> None:
+    cleaned: list[str] = []
+
+    def probe() -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleaned.append("up")
+        return 0
+
+    register(probe)
+    before = signal.getsignal(signal.SIGINT)
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert main(["probe"]) == 143
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert cleaned == ["up"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 @pytest.mark.parametrize("words", [["--help"], ["states", "--json"], ["states"], ["states", "--help"]])
 def test_a_reader_that_went_away_is_no_error(words: list[str]) -> None:
     with subprocess.Popen([*FENCEPOST, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
