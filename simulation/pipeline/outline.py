@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, checked_seeds, parse_seeds
-from fencepost.simulation.scenarios.load import library
+from fencepost.simulation.scenarios.load import library, read
 from fencepost.simulation.scenarios.positions import Path as KeyPath
 from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, read_text, typed
 from fencepost.simulation.scenarios.values import Duration, decode_value
@@ -29,8 +29,6 @@ _Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 _SPANS = ({"mean"}, {"median", "p99"})
 """Keys of tables that are values, where all others are parts of a key's name."""
-_MARKS = ("scenarios", "grid", "options")
-"""A file with one of these keys is a campaign: scenarios have none of them."""
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,13 +58,18 @@ class _File(_Table, frozen=True):
     """A campaign's file."""
 
     title: str = ""
-    scenarios: tuple[_Name, ...] = ()
+    scenarios: Annotated[tuple[_Name, ...], Meta(min_length=1)] | None = None
+    """Without the key, the whole library."""
     seeds: Annotated[int, Meta(ge=1)] | tuple[Annotated[int, Meta(ge=0)], ...] | str = SEEDS
     traces: Traces = "sample"
     time_limit: Duration = TIME_LIMIT
     set: dict[str, Value] = {}
     grid: dict[str, Annotated[tuple[Value, ...], Meta(min_length=1)]] = {}
     options: tuple[_Option, ...] = ()
+
+
+_MARKS = tuple(field.name for field in msgspec.structs.fields(_File))
+"""A file with one of these keys is a campaign: scenarios have none of them."""
 
 
 def seconds_of(text: str, shown: str) -> float:
@@ -108,10 +111,15 @@ def read_outline(path: str | Path) -> Outline:
     except Misplaced as mistake:
         raise places.error(mistake.path, mistake.message) from None
     _check(file, places)
+    for key, source in _sources(path, file):
+        try:
+            read(source)
+        except FencepostError as error:
+            raise places.error(key, str(error)) from None
     told = {key: f"{places.at((table, key))}:" for table in ("set", "grid") for key in getattr(file, table)}
     return Outline(
         cells=cells_of(
-            [_beside(path, name) for name in file.scenarios]
+            [_beside(path, name) for name in file.scenarios or ()]
             or ([] if all(each.scenario for each in file.options) and file.options else _library()),
             {key: tuple(map(value_text, values)) for key, values in file.grid.items()},
             options=[_option(path, each, index, places) for index, each in enumerate(file.options)],
@@ -181,6 +189,15 @@ def _seeds(file: _File, places: Places) -> tuple[int, ...]:
 
 def _library() -> list[str]:
     return [entry.name for entry in library()]
+
+
+def _sources(path: Path, file: _File) -> Iterator[tuple[KeyPath, str]]:
+    """The scenarios that the file names, and where."""
+    for index, name in enumerate(file.scenarios or ()):
+        yield ("scenarios", index), _beside(path, name)
+    for index, option in enumerate(file.options):
+        if option.scenario:
+            yield ("options", index, "scenario"), _beside(path, option.scenario)
 
 
 def _option(file: Path, option: _Option, index: int, places: Places) -> Option:

@@ -83,8 +83,10 @@ MISTAKES = {
     "scenarios = [": "not TOML",
     "scenario = ['steady']\ngrid = {}": "1: scenario: unknown key; did you mean scenarios?",
     "scenarios = 'steady'": '1: scenarios: expected a list, got "steady"',
-    "scenarios = ['stedy']": "no scenario 'stedy' in the library, and no such file; did you mean steady?",
-    "scenarios = ['none.toml']": "none.toml: can't be read",
+    "scenarios = []": "1: scenarios: expected a list of at least 1, got an empty one",
+    "scenarios = ['stedy']": "grid.toml:1: scenarios[0]: no scenario 'stedy' in the library, and no such",
+    "scenarios = ['steady', 'none.toml']": "grid.toml:1: scenarios[1]: ",
+    STEADY + "[[options]]\nname = 'a'\nscenario = 'none.toml'": "grid.toml:4: options[0].scenario: ",
     STEADY + "seeds = 0": "2: seeds: expected a whole number of at least 1, got 0",
     STEADY + "seeds = [1, 'x']": '2: seeds[1]: expected a whole number, got "x"',
     STEADY + "seeds = []": "2: seeds: expected at least one, and none below 0",
@@ -127,6 +129,7 @@ def test_without_scenarios_it_is_the_library_unless_options_have_their_own(tmp_p
 
 def test_a_campaigns_file_is_told_from_a_scenarios(tmp_path: Path) -> None:
     assert is_outline(str(write(tmp_path, "[grid]\nmembers = [1]")))
+    assert is_outline(str(write(tmp_path, 'title = "The library"\nseeds = 2')))
     for other in (SCENARIO, "not toml"):
         assert not is_outline(str(write(tmp_path, other)))
     assert not is_outline("steady")
