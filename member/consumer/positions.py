@@ -215,13 +215,21 @@ class Positions:
         return resets
 
     def uncommitted(self, *, delivered: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit has to say: processed positions, or all that were handed over."""
+        """What a commit of the member's own has to say: processed positions, or all that were handed over."""
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, position in self._partitions.items():
             offset = position.delivered if delivered else position.processed
             if position.state is KNOWN and offset != position.committed:
                 offsets[partition] = OffsetAndMetadata(offset=offset)
         return offsets
+
+    def delivered(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All that was handed over, committed or not."""
+        return {
+            partition: OffsetAndMetadata(offset=position.delivered)
+            for partition, position in self._partitions.items()
+            if position.state is KNOWN
+        }
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """The coordinator took these."""

@@ -87,6 +87,10 @@ class MemberDriver(MachineShell, abc.ABC):
         """Offset of the next record of an owned partition; None while it is looked for, or not owned."""
         return self._member.positions.position(partition)
 
+    def delivered(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Everything that was handed over, whether it is committed already or not."""
+        return self._member.positions.delivered()
+
     # -- what the application does -----------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
@@ -156,6 +160,8 @@ class MemberDriver(MachineShell, abc.ABC):
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit these offsets, or everything that was handed over; retries within default_api_timeout_ms.
+
+        Without offsets only what is not committed yet is sent, and nothing if all is; `delivered` is all.
 
         :raises CommitFailed: with the coordinator's error, STALE_MEMBER_EPOCH and UNKNOWN_MEMBER_ID included.
         """

@@ -280,10 +280,10 @@ class Session:
     # -- committed offsets -------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
-        """Commit these, or everything that was handed out."""
+        """Commit these, or everything that was handed out: committed or not, so that a commit always asks."""
         self.settle()
         try:
-            await self.driver.commit(offsets)
+            await self.driver.commit(self.driver.delivered() if offsets is None else offsets)
         except CommitFailed as error:
             raise as_kafka_error(error) from error
         except asyncio.CancelledError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import aiokafka
+import aiokafka.errors
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
@@ -221,6 +222,28 @@ async def test_a_lost_commit_response_is_a_commit_all_the_same():
         rows = [row.kind for row in kafka.events() if row.kind in (Kind.COMMIT, Kind.RESPONSE_LOST)]
         assert rows == [Kind.RESPONSE_LOST, Kind.COMMIT, Kind.COMMIT]
         assert sum(kafka.group("g").offsets().values()) == 1
+        assert kafka.check() == []
+
+
+async def test_a_commit_asks_the_coordinator_though_nothing_changed():
+    async with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        kafka.produce("orders", "a")
+        consumer = KIP848Consumer(
+            "orders",
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        async with consumer:
+            await consumer.getone()
+            await consumer.commit()
+            await consumer.commit()
+            assert [row.kind for row in kafka.events()].count(Kind.COMMIT) == 2
+            kafka.fail_next("OffsetCommit", "STALE_MEMBER_EPOCH")
+            with pytest.raises(aiokafka.errors.CommitFailedError):
+                await consumer.commit()
+        assert kafka.group("g").offsets() == {("orders", 0): 1}
         assert kafka.check() == []
 
 

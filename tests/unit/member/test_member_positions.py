@@ -283,6 +283,15 @@ def test_commit_covers_everything_that_was_handed_over(rig: MakeRig) -> None:
     assert outcomes(r) == [(commit_id, ErrorCode.NONE)]
 
 
+def test_what_was_handed_over_may_be_committed_once_more(rig: MakeRig) -> None:
+    r = rig()
+    r.stable({FOO: (0, 1)})
+    r.poll_end({FOO_0: 5})
+    for _ in range(2):
+        commit(r, r.member.positions.delivered())
+        assert offsets(r.committed()) == {FOO_0: 5, FOO_1: 0}
+
+
 def test_commit_of_given_offsets(rig: MakeRig) -> None:
     r = rig()
     r.stable({FOO: (0,)})
