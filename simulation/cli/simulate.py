@@ -147,9 +147,9 @@ def play(
     with ExitStack() as files:
         writers: list[TraceWriter] = []
         if trace is not None:
-            from fencepost.simulation.trace.parquet import ParquetTrace
+            from fencepost.simulation.trace.parquet import whole_trace
 
-            writers.append(files.enter_context(ParquetTrace(trace, run_id)))
+            writers.append(files.enter_context(whole_trace(trace, run_id)))
         if place is not None:
             from fencepost.simulation.trace.topic import TopicTrace
 

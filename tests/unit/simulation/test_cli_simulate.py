@@ -84,6 +84,17 @@ def test_trace_and_report_are_written(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "http://" not in text.replace("http://www.w3.org", "")
 
 
+def test_an_interrupted_run_leaves_the_earlier_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    trace = tmp_path / "run.parquet"
+    trace.write_bytes(b"whole")
+    monkeypatch.setattr("fencepost.simulation.run.run", interrupted)
+    assert main([*SHORT, "--trace", str(trace)]) == 130
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
+
+
 def test_a_traced_run_has_the_digest_of_an_untraced_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
