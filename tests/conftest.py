@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.clusters.artifacts import Installation, prepare
@@ -20,6 +21,11 @@ from fencepost.simulation.world.loop import VirtualLoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# How long an example takes is the machine's affair.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 
 def pytest_asyncio_loop_factories(

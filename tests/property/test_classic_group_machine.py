@@ -338,7 +338,6 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 ClassicGroupMachine.TestCase.settings = settings(
     max_examples=150,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 TestClassicGroup = pytest.mark.timeout(120)(ClassicGroupMachine.TestCase)

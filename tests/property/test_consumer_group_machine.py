@@ -576,6 +576,5 @@ TestConsumerGroup.pytestmark = pytest.mark.timeout(180)
 TestConsumerGroup.settings = settings(
     max_examples=200,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import uuid
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, encode_record
@@ -155,13 +155,11 @@ def test_every_record_type_is_covered() -> None:
     assert len(pairs) == len([number for number in numbers if number < 100])
 
 
-@settings(deadline=None)  # the first record loads kio
 @given(any_record)
 def test_a_record_survives_kafkas_bytes(record: Record) -> None:
     assert decode_record(*encode_record(record)) == record
 
 
-@settings(deadline=None)
 @given(any_record, st.data())
 def test_bytes_that_are_cut_short_are_malformed(record: Record, data: st.DataObject) -> None:
     key, value = encode_record(record)
@@ -181,7 +179,6 @@ def test_bytes_that_are_cut_short_are_malformed(record: Record, data: st.DataObj
         raise AssertionError(f"{short_value!r} was read")
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=4), st.sampled_from([*range(25), 999]), st.none() | st.binary(max_size=60))
 def test_arbitrary_bytes_are_read_or_refused(rest: bytes, kind: int, value: bytes | None) -> None:
     try:

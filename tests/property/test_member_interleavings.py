@@ -447,7 +447,6 @@ class MemberWorld(RuleBasedStateMachine):
 MemberWorld.TestCase.settings = settings(
     max_examples=100,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 TestMemberInterleavings = MemberWorld.TestCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.simulation.chaos.merge import LOG, Merge
@@ -105,7 +105,6 @@ def check(merge: Merge[Item], merged: list[tuple[int, Item]], heard: list[Heard]
             assert place["request", exchange] < place["record", exchange] < place["answer", exchange]
 
 
-@settings(deadline=None)
 @given(hearings(log_delay_us=50_000))
 def test_what_is_drained_is_in_causal_order(heard: list[Heard]) -> None:
     merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
@@ -114,7 +113,6 @@ def test_what_is_drained_is_in_causal_order(heard: list[Heard]) -> None:
     check(merge, [(each.t_us, each.item) for each in merge.drain()], heard)
 
 
-@settings(deadline=None)
 @given(hearings(log_delay_us=50_000), st.integers(-20_000, 20_000))
 def test_clocks_that_differ_do_not_bring_causes_out_of_order(heard: list[Heard], skew_us: int) -> None:
     merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
@@ -124,7 +122,6 @@ def test_clocks_that_differ_do_not_bring_causes_out_of_order(heard: list[Heard],
     check(merge, [(each.t_us, each.item) for each in merge.drain()], heard)
 
 
-@settings(deadline=None)
 @given(hearings(log_delay_us=50_000), st.data())
 def test_what_is_taken_as_it_comes_is_in_causal_order(heard: list[Heard], data: st.DataObject) -> None:
     merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
@@ -142,7 +139,6 @@ def test_what_is_taken_as_it_comes_is_in_causal_order(heard: list[Heard], data: 
     check(merge, merged, heard)
 
 
-@settings(deadline=None)
 @given(hearings(log_delay_us=50_000))
 def test_a_journal_that_is_behind_holds_everything(heard: list[Heard]) -> None:
     """With `complete` nothing but what waits for a record is out of the order of time."""

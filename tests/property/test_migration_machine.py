@@ -329,7 +329,6 @@ class MigrationMachine(RuleBasedStateMachine):
 MigrationMachine.TestCase.settings = settings(
     max_examples=100,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 TestMigration = pytest.mark.timeout(120)(MigrationMachine.TestCase)

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.records import OffsetCommitKey, Record
@@ -47,7 +47,6 @@ def cuts(pieces: list[tuple[LoggedRecord, ...]]) -> list[int]:
     return list(accumulate(map(len, pieces)))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(SCENARIOS), st.data())
 def test_a_cut_is_never_within_an_outcome(name: str, data: st.DataObject) -> None:
     batches = journal(name)

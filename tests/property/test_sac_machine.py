@@ -279,4 +279,4 @@ def members(group: SacGroupValue) -> list[tuple[str, int, S]]:
 
 
 TestSacMachine = SacMachine.TestCase
-TestSacMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSacMachine.settings = settings(max_examples=60, stateful_step_count=30)

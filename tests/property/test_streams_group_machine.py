@@ -363,6 +363,5 @@ TestStreamsGroup = StreamsGroupMachine.TestCase
 TestStreamsGroup.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

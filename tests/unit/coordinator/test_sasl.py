@@ -178,7 +178,7 @@ def test_plain_refuses_all_else(token: bytes, credentials: Credentials) -> None:
     assert exchange.user is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from(MECHANISMS), st.lists(st.binary(max_size=60) | st.text(alphabet="n,=rpca\0", max_size=30))
 )

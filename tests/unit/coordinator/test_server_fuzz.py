@@ -169,7 +169,7 @@ APIS = [
 ]
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=1_000)
 @given(st.sampled_from(APIS), st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_malformed(api: tuple[int, int], data: bytes) -> None:
     codec = codec_of(*api)
@@ -178,7 +178,7 @@ def test_any_bytes_are_a_request_or_malformed(api: tuple[int, int], data: bytes)
         codec.decode(data, 0, RequestContext(api[1], "fuzz", "/127.0.0.1"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.binary(max_size=60), max_size=8))
 def test_any_stream_is_cut_into_frames_or_refused(pieces: list[bytes]) -> None:
     buffer, taken = FrameBuffer(1_000), 0

@@ -100,25 +100,25 @@ syncs = st.tuples(
 
 
 @given(heartbeats)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_heartbeats_are_counted_as_the_codec_writes_them(pair: tuple[Any, Any]) -> None:
     assert message_sizes(*pair, "client-1") == on_the_wire(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, *pair)
 
 
 @given(joins)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_so_are_joins_of_the_classic_protocol(pair: tuple[Any, Any]) -> None:
     assert message_sizes(*pair, "client-1") == on_the_wire(ApiKey.JOIN_GROUP, 9, *pair)
 
 
 @given(syncs)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_and_its_assignments(pair: tuple[Any, Any]) -> None:
     assert message_sizes(*pair, "client-1") == on_the_wire(ApiKey.SYNC_GROUP, 5, *pair)
 
 
 @given(group_id=texts, member_id=texts, instance_id=optional, error=errors)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_and_its_heartbeats_and_farewells(
     group_id: str, member_id: str, instance_id: str | None, error: ErrorCode
 ) -> None:

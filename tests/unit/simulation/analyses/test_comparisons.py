@@ -128,7 +128,7 @@ runs = st.lists(st.lists(st.floats(0, 1e6), min_size=1, max_size=4), min_size=2,
 
 
 @given(before=runs, after=runs)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_same_input_gives_the_same_answer_within_what_was_seen(
     before: list[list[float]], after: list[list[float]]
 ) -> None:
