@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Set
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fencepost.coordinator.codec.registry import ApiKey
@@ -9,7 +10,7 @@ from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.consumer import LeaveGroupBatchRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
-from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.interference import Rule
@@ -173,9 +174,7 @@ class GroupControls:
         if not members:
             return wanted == 0
         heard = self._endpoint.watch.heard(self._shard(), self.group_id)
-        confirmed = all(
-            each.epoch < 0 or (each.owned == each.assignment and each.member_id in heard) for each in members
-        )
+        confirmed = all(not any(_unconfirmed(each, heard)) for each in members)
         return confirmed and self._state() == "Stable" and self._is_covered(members)
 
     def _is_covered(self, members: list[GroupMember]) -> bool:
@@ -193,16 +192,42 @@ class GroupControls:
 
     def _why_not(self, wanted: int | None, limit: float) -> str:
         members = self._members()
-        who = "; ".join(
-            f"{each.member_id} ({each.client_id}) at epoch {each.epoch} was given {len(each.assignment)}"
-            f" partitions and owns {len(each.owned)}"
-            for each in members
+        missing = []
+        if members and self._state() != "Stable":
+            missing.append(f"its state is {self._state()}")
+        if wanted is not None and len(members) != wanted:
+            names = ", ".join(f"{each.client_id} {each.member_id}" for each in members)
+            missing.append(f"members: {wanted} expected, there are {len(members)}{names and f' ({names})'}")
+        elif not members and wanted is None:
+            missing.append("it has no members")
+        heard = self._endpoint.watch.heard(self._shard(), self.group_id)
+        for each in members:
+            missing += (f"{each.client_id} {each.member_id} {what}" for what in _unconfirmed(each, heard))
+        if not self._is_covered(members):
+            missing.append("nobody was given some partitions of its topics")
+        why = "; ".join(missing) or "it was not before, and is now"
+        return f"group {self.group_id!r} is not stable after {limit:g} s: {why}"
+
+
+def _unconfirmed(member: GroupMember, heard: Set[MemberId]) -> Iterator[str]:
+    """What a member has not said yet."""
+    if member.epoch < 0:
+        return  # a static one that is away for a while
+    if new := set(member.assignment).difference(member.owned):
+        yield f"has not confirmed {len(new)} of {_partitions(member.assignment)}: is it polled?"
+    if old := set(member.owned).difference(member.assignment):
+        yield f"has not given up {_partitions(old)}: is it polled?"
+    if member.member_id not in heard:
+        classic = member.protocol == "classic"
+        yield (
+            "has not asked for its assignment"
+            if classic
+            else "was not heard since its coordinator was loaded"
         )
-        expected = "" if wanted is None else f", {wanted} were expected"
-        return (
-            f"group {self.group_id!r} is not stable after {limit:g} s: it is {self._state()} with"
-            f" {len(members)} members{expected}{': ' if who else ''}{who}"
-        )
+
+
+def _partitions(some: Collection[TopicPartition]) -> str:
+    return f"{len(some)} partition{'' if len(some) == 1 else 's'}"
 
 
 class Group(GroupControls):

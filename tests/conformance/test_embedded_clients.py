@@ -476,7 +476,7 @@ async def test_aiokafka_in_async_with():
             group.rebalance()
             (after,) = await group.wait_stable(members=1, timeout=60)
             assert after.epoch == before.epoch + 1
-            with pytest.raises(TimeoutError, match="2 were expected"):
+            with pytest.raises(TimeoutError, match="2 expected"):
                 await group.wait_stable(members=2, timeout=0.05)
             await consumer.commit()
             assert sum(group.offsets().values()) == 24
