@@ -95,7 +95,8 @@ def _made(settings: Mapping[str, Any]) -> EmbeddedKafka:
     try:
         return EmbeddedKafka(**settings)
     except FencepostError as error:
-        pytest.fail(f"kafka can't be made: {error}", pytrace=False)
+        told = f"kafka can't be made: {error}"
+    pytest.fail(told, pytrace=False)  # out of the handler: pytest would show its error beside
 
 
 # -- timelines ------------------------------------------------------------------------------------------

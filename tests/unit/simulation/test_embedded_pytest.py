@@ -159,6 +159,7 @@ def test_settings_of_the_session_and_markers_over_them(run: Runs) -> None:
     ("marker", "told"),
     [
         ("kafka(brokers=0)", "kafka can't be made: brokers=0: expected a whole number, 1 to 100"),
+        ("kafka(topics={'orders': 'many'})", "kafka can't be made: topics: orders='many': expected a whole"),
         ("kafka(broker=3)", "kafka has no setting 'broker'; there are brokers, topics, config"),
         ("kafka(3)", "@pytest.mark.kafka(3,): expected names"),
     ],
@@ -176,6 +177,7 @@ def test_a_marker_that_makes_no_sense(run: Runs, marker: str, told: str) -> None
     assert outcomes(printed) == {"error": 1}, printed
     assert told in printed
     assert "Traceback" not in printed
+    assert printed.count("expected ") <= 2, "once in full, once in the summary"
 
 
 FAILING = """
