@@ -103,6 +103,14 @@ def _group(scenario: s.Scenario) -> Iterator[Mistake]:
         yield ("group", "pattern"), wrong
     if group.topics is not None and not group.topics and group.pattern is None:
         yield ("group", "topics"), "expected at least one topic, or a pattern"
+    created = [step.name for step in scenario.steps if isinstance(step, s.CreateTopic)]
+    known = dict.fromkeys([*(topic.name for topic in scenario.topics), *created])
+    for index, name in enumerate(group.topics or ()):
+        if name not in known:
+            yield (
+                ("group", "topics", index),
+                f"expected a topic of the file, or that a step creates ({', '.join(known)}), got {name!r}",
+            )
 
 
 def _pattern_mistake(pattern: str) -> str | None:
@@ -191,8 +199,14 @@ def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
                 )
             elif isinstance(step, s.DeleteTopic):
                 del counts[step.name]
+            elif step.partitions <= counts[step.name]:
+                yield (
+                    ("steps", index, "partitions"),
+                    f"expected more than the {counts[step.name]} that {step.name!r} has by then,"
+                    f" got {step.partitions}",
+                )
             else:
-                counts[step.name] = max(step.partitions, counts[step.name])
+                counts[step.name] = step.partitions
 
 
 def _faults(scenario: AnyScenario) -> Iterator[Mistake]:

@@ -214,13 +214,13 @@ def _scenario(
         scenario = typed(raw, _KINDS[protocol], decode_value)
     except Misplaced as mistake:
         raise places.error(mistake.path, mistake.message) from None
+    if found := check.first_mistake(scenario):
+        raise places.error(*found)
     if partitions is not None:
         if isinstance(scenario, SacScenario):
             scenario = _with_stream_partitions(scenario, *partitions)
         else:
             scenario = _with_partitions(scenario, *partitions)
-    if found := check.first_mistake(scenario):
-        raise places.error(*found)
     return scenario
 
 

@@ -110,6 +110,9 @@ MISTAKES = {
     BASE + "[[steps]]\nkind = 'scale'\nat = '90%'\nover = '20%'\nmembers = 2\n": "over: the step ends",
     BASE + "[[steps]]\nkind = 'subscribe'\nat = '1m'\n": "expected topics or a pattern",
     BASE + "[[steps]]\nkind = 'grow-topic'\nat = '1m'\nname = 'b'\npartitions = 9\n": "a topic that exists",
+    BASE
+    + "[[steps]]\nkind = 'grow-topic'\nat = '1m'\nname = 'orders'\npartitions = 2\n": "expected more than",
+    BASE + "[group]\ntopics = ['orders', 'ordres']\n": "x.toml:6: group.topics.1.: expected a topic of",
     BASE + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = 'orders'\n": "expected a new name",
     BASE + "[[steps]]\nkind = 'delete-topic'\nat = '1m'\nname = 'orders'\n"
     "[[steps]]\nkind = 'grow-topic'\nat = '2m'\nname = 'orders'\npartitions = 9\n": "steps.1..name: expected",
@@ -181,6 +184,10 @@ def test_names_of_settings_need_no_quotes():
 def test_mistakes_are_told_by_the_option_that_brought_them(given, told):
     with pytest.raises(FencepostError, match=f"^{re.escape(told)}"):
         load("growing-topics", **given)
+
+
+def test_a_total_of_partitions_may_be_more_than_topics_grow_to():
+    assert load("growing-topics", partitions=900).partitions == 900
 
 
 def test_partitions_are_shared_in_proportion():
