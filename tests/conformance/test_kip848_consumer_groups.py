@@ -227,7 +227,7 @@ async def test_callbacks_come_in_order_and_say_what_changed(world):
     topic = world.topic(4)
     listener = Noting()
     async with stopping([await Reader(world, topic, listener=listener).start()]) as readers:
-        assert listener.heard == [("assigned", {0, 1, 2, 3})]
+        await until(lambda: listener.heard == [("assigned", {0, 1, 2, 3})])
         readers.append(await Reader(world, topic).start())
         await until(balanced(readers, 4))
         kept = {one.partition for one in readers[0].owned}

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.clusters import jvm
+from fencepost.simulation.clusters import layout
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.ports import free_ports
 from fencepost.simulation.clusters.settings import broker_properties
@@ -91,7 +91,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, kafka_installation: object
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jvm, "broker_properties", properties)
+        patch.setattr(layout, "broker_properties", properties)
         node = Cluster()
         asyncio.run(node.start())
         try:
