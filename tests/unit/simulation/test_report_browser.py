@@ -200,7 +200,8 @@ def test_the_page_is_dark_where_asked_and_fits_a_narrow_window(opened: Any, smal
     dark = page.evaluate(ground)
     assert dark != light
     switch = page.locator("[data-theme-switch]")
-    assert "light" in switch.inner_text()
+    # The page hears of it with the next frame.
+    page.wait_for_function("document.querySelector('[data-theme-switch]').innerText.includes('light')")
     switch.click()
     assert page.evaluate(ground) == light
     page.set_viewport_size({"width": 400, "height": 800})
