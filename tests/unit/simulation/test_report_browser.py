@@ -196,13 +196,13 @@ def test_the_page_is_dark_where_asked_and_fits_a_narrow_window(opened: Any, smal
     page = opened(small)
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
-    page.emulate_media(color_scheme="dark")
-    dark = page.evaluate(ground)
-    assert dark != light
     switch = page.locator("[data-theme-switch]")
-    # The page hears of it with the next frame.
-    page.wait_for_function("document.querySelector('[data-theme-switch]').innerText.includes('light')")
+    page.emulate_media(color_scheme="dark")
+    # The page hears of it with one of the next frames.
+    PLAYWRIGHT.expect(switch).to_contain_text("light", timeout=PATIENCE_MS)
+    assert page.evaluate(ground) != light
     switch.click()
+    PLAYWRIGHT.expect(switch).to_contain_text("dark", timeout=PATIENCE_MS)
     assert page.evaluate(ground) == light
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
