@@ -54,7 +54,7 @@ def simulate(
     failure: Annotated[
         Path | None, Parameter(help="If an invariant is violated, write what `replay` and `shrink` take.")
     ] = None,
-    mutant: Annotated[str, Parameter(help="Put a known bug back: a name that `mutants` lists.")] = "",
+    mutant: Annotated[str, Parameter(help="Put a known bug back: one that docs/invariants.md lists.")] = "",
     json: Json = False,
 ) -> int:
     """One run in virtual time: a group under faults, its invariants checked after every event."""

@@ -99,7 +99,7 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FencepostError(f"{source}: not JSON: {error}") from None
     if failure.mutant and failure.mutant not in MUTANTS:
-        raise FencepostError(f"{source}: there is no mutant {failure.mutant}")
+        raise FencepostError(f"{source}: {_no_mutant(failure.mutant)}")
     failure.loaded()
     return failure
 
@@ -150,5 +150,9 @@ def with_mutant(name: str) -> AbstractContextManager[Any]:
     if not name:
         return nullcontext()
     if name not in MUTANTS:
-        raise FencepostError(f"there is no mutant {name}: `fencepost mutants --help` says what they are")
+        raise FencepostError(_no_mutant(name))
     return MUTANTS[name].apply()
+
+
+def _no_mutant(name: str) -> str:
+    return f"there is no mutant {name}, expected one of {', '.join(MUTANTS)}"
