@@ -204,18 +204,22 @@ def test_a_lost_join_response_makes_no_second_member(kafka):
     assert kafka.check() == []
 
 
+def committing(kafka: EmbeddedKafka, **settings: Any) -> KIP848Consumer:
+    """A consumer that commits when it is told to."""
+    return KIP848Consumer(
+        "orders",
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        **settings,
+    )
+
+
 async def test_a_lost_commit_response_is_a_commit_all_the_same():
     async with EmbeddedKafka(topics={"orders": 12}) as kafka:
         kafka.produce("orders", "a", partition=3)
-        consumer = KIP848Consumer(
-            "orders",
-            bootstrap_servers=kafka.bootstrap_servers,
-            group_id="g",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            retry_backoff_ms=20,
-        )
-        async with consumer:
+        async with committing(kafka, retry_backoff_ms=20) as consumer:
             await consumer.getone()
             kafka.lose_next_response("OffsetCommit")
             await consumer.commit()
@@ -228,14 +232,7 @@ async def test_a_lost_commit_response_is_a_commit_all_the_same():
 async def test_a_commit_asks_the_coordinator_though_nothing_changed():
     async with EmbeddedKafka(topics={"orders": 1}) as kafka:
         kafka.produce("orders", "a")
-        consumer = KIP848Consumer(
-            "orders",
-            bootstrap_servers=kafka.bootstrap_servers,
-            group_id="g",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        )
-        async with consumer:
+        async with committing(kafka) as consumer:
             await consumer.getone()
             await consumer.commit()
             await consumer.commit()
