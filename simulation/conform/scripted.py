@@ -146,6 +146,14 @@ def _sessions() -> dict[str, list[Step]]:
             Describe(),
             Beat(member="A", owned=Owned.ASSIGNED, instance="i1"),
         ],
+        "an expression matches nothing until sessions end": [
+            short,
+            join("A", regex="[xy]"),
+            join("B", "x", "y"),
+            *confirm("A", "B", "A", "B"),
+            Beat(member="A", regex="x.+"),
+            *confirm("A"),
+        ],
     }
 
 
