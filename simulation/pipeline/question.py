@@ -84,6 +84,10 @@ def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
     for key in _LISTS:
         if len(set(getattr(question, key))) < len(getattr(question, key)):
             raise FencepostError(f"{places[key]}: a value is there twice")
+    if question.event != "deploy" and places.get("at_once", "").startswith("--"):
+        raise FencepostError(
+            f"{places['at_once']}: has no effect: it is for a deploy, and this is a {question.event}"
+        )
     _check_assignors(question, places)
     return question
 

@@ -29,6 +29,7 @@ from fencepost.simulation.scenarios.typed import (
     shown_path,
     typed,
 )
+from fencepost.simulation.scenarios.unused import why_unused
 from fencepost.simulation.scenarios.values import decode_value
 
 DEFAULT = "rolling-deploy"
@@ -216,6 +217,9 @@ def _scenario(
         raise places.error(mistake.path, mistake.message) from None
     if found := check.first_mistake(scenario):
         raise places.error(*found)
+    for key, _ in places.overridden:
+        if unused := why_unused(scenario, key):
+            raise places.error(key, unused)
     if partitions is not None:
         if isinstance(scenario, SacScenario):
             scenario = _with_stream_partitions(scenario, *partitions)

@@ -160,6 +160,30 @@ def test_a_wrong_override_is_told_as_such(override, told):
         loads(BASE, overrides=[override])
 
 
+@pytest.mark.parametrize(
+    ("name", "override", "told"),
+    [
+        ("steady", "group.session_timeout=10s", "config.group.consumer.session.timeout.ms"),
+        ("steady", "group.partition_assignment_strategy=sticky", "group.assignor"),
+        ("steady", "config.group.max.size=3", "members of the classic protocol, and these speak consumer"),
+        ("classic-rolling-deploy", "group.assignor=range", "group.partition_assignment_strategy"),
+        ("classic-rolling-deploy", "config.group.consumer.max.size=3", "these speak classic"),
+        ("streams-failures", "group.session_timeout=9s", "config.group.streams.session.timeout.ms"),
+        ("streams-classic", "config.group.streams.max.size=3", "these speak classic"),
+    ],
+)
+def test_a_setting_of_a_protocol_that_nobody_speaks_is_refused(name, override, told):
+    with pytest.raises(FencepostError, match=f"--set {override}: has no effect: .*{told}$"):
+        load_any(name, overrides=[override])
+
+
+def test_a_setting_is_taken_where_some_members_speak_its_protocol():
+    both = ["group.session_timeout=20s", "group.assignor=range", "config.group.max.size=30"]
+    assert load("rolling-migration", overrides=both).group.session_timeout.ms == 20_000
+    assert load("steady", overrides=["group.session_timeout=20s", "group.protocol=classic"])
+    assert loads(BASE + '[group]\nsession_timeout = "20s"\n').group.protocol == "consumer"
+
+
 def test_names_of_settings_need_no_quotes():
     scenario = loads(BASE + "[config]\ngroup.consumer.session.timeout.ms = 50000\n")
     assert scenario.config == {"group.consumer.session.timeout.ms": 50000}

@@ -125,6 +125,7 @@ def test_the_group_settles_after_each_event(event, protocol):
             "--protocol: consumer has none of these assignors, but uniform, range",
         ),
         ({"static": [True, True]}, "--static: a value is there twice"),
+        ({"event": "crash", "at_once": 2}, "--at-once: has no effect: it is for a deploy"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )

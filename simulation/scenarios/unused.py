@@ -1,0 +1,76 @@
+"""Settings of a protocol that no member of a scenario speaks: Kafka's consumers refuse them as well.
+
+A file may have them, for runs with another `group.protocol`. Who gives one by hand expects that it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from fencepost.simulation.scenarios.kinds import AnyScenario
+from fencepost.simulation.scenarios.positions import Path
+from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
+
+_OF_GROUP: Final = {
+    "assignor": "consumer",
+    "partition_assignment_strategy": "classic",
+    "session_timeout": "classic",
+    "heartbeat_interval": "classic",
+    "metadata_max_age": "classic",
+}
+_OF_CONFIG: Final = {
+    "group.consumer.": "consumer",
+    "group.streams.": "streams",
+    "group.min.session.timeout.ms": "classic",
+    "group.max.session.timeout.ms": "classic",
+    "group.initial.rebalance.delay.ms": "classic",
+    "group.max.size": "classic",
+}
+"""By the name's beginning."""
+_INSTEAD: Final = {
+    "consumer": {
+        "partition_assignment_strategy": "group.assignor",
+        "session_timeout": "config.group.consumer.session.timeout.ms",
+        "heartbeat_interval": "config.group.consumer.heartbeat.interval.ms",
+    },
+    "streams": {
+        "session_timeout": "config.group.streams.session.timeout.ms",
+        "heartbeat_interval": "config.group.streams.heartbeat.interval.ms",
+    },
+    "classic": {
+        "assignor": "group.partition_assignment_strategy",
+        "group.consumer.session.timeout.ms": "group.session_timeout",
+        "group.consumer.heartbeat.interval.ms": "group.heartbeat_interval",
+        "group.streams.session.timeout.ms": "group.session_timeout",
+        "group.streams.heartbeat.interval.ms": "group.heartbeat_interval",
+    },
+}
+
+
+def why_unused(scenario: AnyScenario, path: Path) -> str | None:
+    """Why the setting at this path has no effect in the scenario, and which one has; None if it has one."""
+    spoken = _spoken(scenario)
+    name = str(path[-1]) if len(path) == 2 else ""
+    protocol = _protocol_of(path[0], name) if name else None
+    if protocol is None or not spoken or protocol in spoken:
+        return None
+    one = min(spoken)
+    instead = _INSTEAD[one].get(name)
+    theirs = f"; theirs is {instead}" if instead else ""
+    return f"has no effect: it is for members of the {protocol} protocol, and these speak {one}{theirs}"
+
+
+def _spoken(scenario: AnyScenario) -> Collection[str]:
+    if isinstance(scenario, SacScenario):
+        return ()
+    return (scenario.group.protocol,) if isinstance(scenario, StreamsScenario) else scenario.protocols
+
+
+def _protocol_of(table: object, name: str) -> str | None:
+    if table == "group":
+        return _OF_GROUP.get(name)
+    if table == "config":
+        return next((protocol for begin, protocol in _OF_CONFIG.items() if name.startswith(begin)), None)
+    return None
