@@ -14,7 +14,7 @@ import fcntl
 import os
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ LOCK: Final = ".lock"
 LOCK_SECONDS: Final = 30.0
 """How long workers of a killed campaign may take to notice."""
 _LOOK_SECONDS: Final = 0.1
+_LISTED: Final = 3
 
 
 class NotedCell(msgspec.Struct, frozen=True):
@@ -111,9 +112,9 @@ class CampaignDirectory:
             if self.root.is_dir() and any(self.root.iterdir()):
                 before = self._note(resume)
                 noted, self.generation = before.cells, before.generation + 1
+                self._check_same(cells, noted)
             for folder in (RUNS, TRACES):
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
-            self._check_same(cells, noted)
             with self._alone():
                 self._sweep()
                 cells_noted = noted | {cell.prefix: _noted(cell) for cell in cells}
@@ -174,6 +175,11 @@ class CampaignDirectory:
                     f"--out {self.root}: scenario {cell.name} has changed since this campaign began; "
                     "choose another directory"
                 )
+        if not noted.keys() <= {cell.prefix for cell in cells}:
+            raise FencepostError(
+                f"--out {self.root}: holds a campaign of {_listed(noted.values())}, and this is one of "
+                f"{_listed(map(_noted, cells))}; choose another directory, or ask for what it holds as well"
+            )
 
     def _sweep(self) -> None:
         """Keep what an interrupted campaign had finished, remove what it left half done."""
@@ -247,6 +253,16 @@ def _locked(lock: int, how: int) -> bool:
 
 def _noted(cell: Cell) -> NotedCell:
     return NotedCell(cell.name, cell.source, cell.parameters, cell.settings, cell.fingerprint)
+
+
+def _listed(cells: Iterable[NotedCell]) -> str:
+    """The first of them, with what tells them apart."""
+    names = [
+        " ".join([cell.scenario, *(f"{key}={value}" for key, value in cell.parameters.items())])
+        for cell in cells
+    ]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
 
 
 @contextlib.contextmanager

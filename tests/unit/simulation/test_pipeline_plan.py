@@ -148,6 +148,22 @@ def test_another_scenario_of_the_same_name_is_not_mixed_in(tmp_path: Path) -> No
         directory.prepare(changed, resume=True)
 
 
+def test_a_campaign_goes_on_with_all_that_it_has_and_perhaps_with_more(tmp_path: Path) -> None:
+    wide, narrow, other = (
+        cells_of(["steady"], {"members": ("2", "3")}),
+        cells_of(["steady"], {"members": ("2",)}),
+        cells_of(["churn"], {}),
+    )
+    directory = CampaignDirectory(tmp_path / "out")
+    directory.prepare(narrow, resume=False)
+    told = "holds a campaign of steady members=2, and this is one of churn; choose another directory"
+    with pytest.raises(FencepostError, match=told):
+        directory.prepare(other, resume=True)
+    directory.prepare((*wide, *other), resume=True)
+    with pytest.raises(FencepostError, match="of steady members=2, steady members=3, churn, and this is one"):
+        directory.prepare(wide, resume=True)
+
+
 def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
