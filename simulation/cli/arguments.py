@@ -102,5 +102,15 @@ def writable_folder(path: Path, option: str) -> Path:
     return path
 
 
+def new_folder(path: Path, option: str) -> Path:
+    """As `writable_folder`, of a folder in which nothing is yet.
+
+    :raises FencepostError: if files cannot be written into it, or there are some.
+    """
+    if path.is_dir() and any(path.iterdir()):
+        raise FencepostError(f"{option} {path}: is not empty: expected a new directory")
+    return writable_folder(path, option)
+
+
 def _reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()

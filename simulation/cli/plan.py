@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import Count, Json, writable_folder
+from fencepost.simulation.cli.arguments import Count, Json, new_folder
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.advice import difference_in_words, recommend
@@ -108,13 +108,15 @@ def plan(
             asked[each.stem] = _question(each, flags)
     with ExitStack() as stack:
         folder = (
-            Path(stack.enter_context(TemporaryDirectory(prefix="fencepost-plan-"))) if out is None else out
+            Path(stack.enter_context(TemporaryDirectory(prefix="fencepost-plan-")))
+            if out is None
+            else new_folder(out, "--out")
         )
         found = answer(
             asked,
             runs=runs,
             master=master,
-            out_dir=writable_folder(folder, "--out"),
+            out_dir=folder,
             progress=progress_for(json=json, lines=True),
             one=compare is not None,
             kept=out is not None,

@@ -117,7 +117,14 @@ def carry_out(
     shown = progress or Silent()
     if report is not None:
         check_writable(Path(report))
-    with ran(outline, master=master, out_dir=out_dir, resume=resume, progress=shown) as (spark, directory):
+    with ran(
+        outline,
+        master=master,
+        out_dir=out_dir,
+        resume=resume,
+        progress=shown,
+        if_stopped="; finished runs are kept, go on with --resume",
+    ) as (spark, directory):
         analysis = analyze_files(spark, directory.files(), shown)
     target = directory.root / "report.html" if report is None else Path(report)
     kept = keep_failures(directory, [cell for cell in outline.cells if not cell.mutant], shown)
@@ -138,9 +145,17 @@ def carry_out(
 
 @contextlib.contextmanager
 def ran(
-    outline: Outline, *, master: str, out_dir: str | Path, resume: bool = False, progress: Progress
+    outline: Outline,
+    *,
+    master: str,
+    out_dir: str | Path,
+    resume: bool = False,
+    progress: Progress,
+    if_stopped: str = "",
 ) -> Iterator[tuple[SparkSession, CampaignDirectory]]:
     """The session and the directory once all runs are done, for whoever analyses them.
+
+    `if_stopped` is said beside the reason if Spark stops on the way.
 
     :raises FencepostError: as `carry_out` does.
     :raises EnvironmentLacks: as `carry_out` does.
@@ -157,7 +172,7 @@ def ran(
             if not is_local(spark.sparkContext.master):
                 check_shared(spark, directory.root / NOTE)
             if tasks:
-                fan_out(spark, *_orders(outline, tasks, directory, spark), progress)
+                fan_out(spark, *_orders(outline, tasks, directory, spark), progress, if_stopped)
             yield spark, directory
     except BaseException:
         directory.release()
@@ -182,10 +197,13 @@ def _orders(
     return orders, slices
 
 
-def fan_out(spark: SparkSession, orders: Orders, partitions: int, progress: Progress) -> None:
+def fan_out(
+    spark: SparkSession, orders: Orders, partitions: int, progress: Progress, if_stopped: str = ""
+) -> None:
     """Carry out the orders on Spark, in so many partitions of equal size.
 
-    :raises EnvironmentLacks: if a worker process dies or cannot reach the directory; finished runs stay.
+    :raises EnvironmentLacks: if a worker process dies or cannot reach the directory; finished runs stay. The
+        text ends with `if_stopped`.
     """
     from fencepost.simulation.pipeline.worker import DONE, work
 
@@ -207,9 +225,7 @@ def fan_out(spark: SparkSession, orders: Orders, partitions: int, progress: Prog
             run_job(spark, "campaign", action, watch)
         except Exception as error:
             if type(error).__module__.startswith(("pyspark", "py4j")):
-                raise EnvironmentLacks(
-                    f"the campaign stopped: {told(error)}; finished runs are kept, go on with --resume"
-                ) from error
+                raise EnvironmentLacks(f"the runs stopped: {told(error)}{if_stopped}") from error
             raise
         advance(count - told_runs)
 

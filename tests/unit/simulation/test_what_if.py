@@ -248,6 +248,14 @@ def test_mistakes_end_with_one_line(capsys, tmp_path: Path):
     assert "--session-timeout 1s" in capsys.readouterr().err
 
 
+def test_an_earlier_plan_is_left_as_it_is(capsys, tmp_path: Path):
+    (tmp_path / "deploy.toml").write_text("earlier")
+    assert main(["plan", "--members", "3", "--out", str(tmp_path)]) == 2
+    said = f"fencepost plan: --out {tmp_path}: is not empty: expected a new directory"
+    assert capsys.readouterr().err.strip() == said
+    assert (tmp_path / "deploy.toml").read_text() == "earlier"
+
+
 @pytest.mark.real
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("default")
