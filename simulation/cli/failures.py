@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, writable_file
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
@@ -73,10 +74,8 @@ def shrink(
     from fencepost.simulation.failures.shrink import shrink as make_small
 
     found = read_failure(failure)
-    out = out or failure.with_name(f"{failure.stem}-small.json")
-    test = test or failure.with_name(f"{test_name(found)}.py")
-    writable_file(out, "--out")
-    writable_file(test, "--test")
+    out = _free(out, failure.with_name(f"{failure.stem}-small.json"), "--out")
+    test = _free(test, failure.with_name(f"{test_name(found)}.py"), "--test")
     configure_logs()
     with progress_for(json=json).step("shrinking", tries) as advance:
         shrunk = make_small(found, tries=tries, progress=advance)
@@ -87,6 +86,15 @@ def shrink(
     else:
         _print(shrunk, out, test)
     return 0
+
+
+def _free(chosen: Path | None, usual: Path, option: str) -> Path:
+    """Where to write: what was chosen, else the usual name, unless something is there."""
+    path = usual if chosen is None else chosen
+    if chosen is None and path.exists():
+        raise FencepostError(f"{path}: is there already: name another file with {option}, or remove it")
+    writable_file(path, option)
+    return path
 
 
 def _size(failure: Failure) -> dict[str, float]:

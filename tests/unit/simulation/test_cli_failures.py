@@ -71,6 +71,20 @@ def test_people_see_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "9 runs were not enough: --tries allows more" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "option"), [("failure-small.json", "--out"), ("test_{}_holds_in_{}_0.py", "--test")]
+)
+def test_an_earlier_result_stays(
+    failure: Path, name: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [json.loads(failure.read_text())[key].replace("-", "_") for key in ("invariant", "name")]
+    earlier = failure.with_name(name.format(*words))
+    earlier.write_text("earlier")
+    assert main(["shrink", str(failure)]) == 2
+    assert f"{earlier}: is there already: name another file with {option}" in capsys.readouterr().err
+    assert earlier.read_text() == "earlier"
+
+
 def test_a_healthy_run_keeps_nothing(tmp_path: Path) -> None:
     file = tmp_path / "failure.json"
     assert main(["simulate", "steady", "--duration", "1m", "--set", "quiet=50s", "--failure", str(file)]) == 0
