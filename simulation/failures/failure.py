@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.faults.plan import Plan
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import RunResult, plan_of, run
@@ -19,6 +21,8 @@ from fencepost.simulation.scenarios.load import loads_any, read
 from fencepost.simulation.trace.recorder import TraceWriter
 
 FORMAT: Final = 1
+RAISED: Final = "raised "
+"""How the `invariant` of a run begins that ended with an exception; its type follows."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +41,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     plan: Plan
     """What happened when, and to whom."""
     invariant: str
-    """The one that was violated first, or `raised NAME` if the run ended with an exception of that type."""
+    """The one that was violated first, or RAISED and the type of the exception that ended the run."""
     mutant: str = ""
     """A known bug that the code had, if it was put back for this run."""
 
@@ -87,12 +91,21 @@ def failure_of(
     )
 
 
+class _Version(msgspec.Struct):
+    fencepost: int = FORMAT
+
+
 def decode(text: str | bytes, source: str = "<text>") -> Failure:
     """A failure from its JSON document; `source` is what mistakes call it.
 
-    :raises FencepostError: if it is none, with the key that is wrong.
+    :raises FencepostError: if it is none, with the key that is wrong, or one of a newer fencepost.
     """
     try:
+        if (version := msgspec.json.decode(text, type=_Version).fencepost) > FORMAT:
+            raise FencepostError(
+                f"{source}: was written by a newer fencepost, in version {version} of the format, and this"
+                f" one knows {FORMAT}: upgrade fencepost"
+            )
         failure = msgspec.json.decode(text, type=Failure)
     except msgspec.ValidationError as error:
         raise FencepostError(f"{source}: not a failure that fencepost wrote: {error}") from None
@@ -100,6 +113,10 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
         raise FencepostError(f"{source}: not JSON: {error}") from None
     if failure.mutant and failure.mutant not in MUTANTS:
         raise FencepostError(f"{source}: {_no_mutant(failure.mutant)}")
+    if failure.invariant not in INVARIANTS and not failure.invariant.startswith(RAISED):
+        near = difflib.get_close_matches(failure.invariant, INVARIANTS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "docs/invariants.md lists them"
+        raise FencepostError(f"{source}: there is no invariant {failure.invariant}; {hint}")
     failure.loaded()
     return failure
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.failures.failure import Failure, replay
+from fencepost.simulation.failures.failure import RAISED, Failure, replay
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -106,7 +106,7 @@ def _outcome(failure: Failure, max_events: int | None) -> tuple[RunResult | None
 
 def raised(error: BaseException) -> str:
     """The `invariant` of a run that ended with an exception."""
-    return f"raised {type(error).__name__}"
+    return f"{RAISED}{type(error).__name__}"
 
 
 def _shrink(attempts: _Attempts) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.failures.case import pytest_case, test_name
-from fencepost.simulation.failures.failure import Failure, failure_of
+from fencepost.simulation.failures.failure import RAISED, Failure, failure_of
 from fencepost.simulation.failures.shrink import shrink
 from fencepost.simulation.pipeline.output import CampaignDirectory, whole_file
 from fencepost.simulation.pipeline.plan import Cell
@@ -121,4 +121,4 @@ def _raised(error: str | None) -> str | None:
     if error is None or not error.startswith("Traceback"):
         return None
     names = _RAISED.findall(error.strip().rpartition("\n")[2])
-    return f"raised {names[0]}" if names else None
+    return f"{RAISED}{names[0]}" if names else None

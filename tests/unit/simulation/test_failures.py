@@ -127,12 +127,20 @@ def test_the_test_of_a_failure_fails_as_long_as_the_bug_is_there(told_early: Shr
     again()
 
 
+def test_an_unknown_invariant_is_told() -> None:
+    document = json.loads(failure_of("steady", 1, "progress").to_json())
+    for name, hint in (("progres", r"did you mean progress\?"), ("zzz", "docs/invariants.md lists them")):
+        with pytest.raises(FencepostError, match=f"<text>: there is no invariant {name}; {hint}"):
+            replay(json.dumps(document | {"invariant": name}))
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [
         ("", "f.json: not JSON"),
         ("{}", "f.json: not a failure that fencepost wrote: Object missing required field `name`"),
-        ('{"fencepost": 2}', "f.json: not a failure that fencepost wrote: .*<= 1"),
+        ('{"fencepost": 2, "new": 1}', "f.json: was written by a newer fencepost.*: upgrade fencepost"),
+        ('{"fencepost": 0}', "f.json: not a failure that fencepost wrote: .*>= 1"),
         (None, "f.json: can't be read: no such file or directory"),
     ],
 )
