@@ -15,19 +15,21 @@ from fencepost.coordinator.journal.encoding import BrokenJournal, BrokenRecord, 
 from fencepost.coordinator.journal.sqlite import (
     APPLICATION_ID,
     FORMAT,
+    HEADER_BYTES,
+    MAGIC,
     SqliteJournal,
     checked_record,
     connect,
     is_checked_batch,
+    never_a_journal,
 )
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 
 Check = Callable[[Iterable[JournalRecord]], None]
 """Loads records in their order; raises FencepostError at the first that can't follow those before it."""
 
-_MAGIC: Final = b"SQLite format 3\0"
 _SAME_IN_ALL: Final = {
-    0: _MAGIC + bytes((0x10, 0, 2, 2, 0, 64, 32, 32)),
+    0: MAGIC + bytes((0x10, 0, 2, 2, 0, 64, 32, 32)),
     44: struct.pack(">I", 4),
     56: struct.pack(">II", 1, FORMAT),
     68: struct.pack(">I", APPLICATION_ID),
@@ -90,7 +92,7 @@ def _remove(*paths: Path) -> None:
 def _copy(path: Path, copy: Path) -> None:
     """The journal as it should begin; a page that ends early is filled with zeros."""
     data = bytearray(path.read_bytes())
-    if not data.startswith(_MAGIC) and data[68:72] != _SAME_IN_ALL[68]:
+    if never_a_journal(bytes(data[:HEADER_BYTES])):
         raise BrokenJournal(f"journal {path}: this is no journal; nothing was changed")
     if data[68:72] != _SAME_IN_ALL[68] and data[60:64] != _SAME_IN_ALL[56][4:]:
         raise BrokenJournal(f"journal {path}: this is a database of another program; nothing was changed")

@@ -29,6 +29,8 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 APPLICATION_ID: Final = 0x66656E63
 """Says that a database is a journal, and none of another program."""
 FORMAT: Final = 1
+MAGIC: Final = b"SQLite format 3\0"
+HEADER_BYTES: Final = 100
 _MODULUS: Final = 1 << 62
 _MIN_GARBAGE: Final = 1_024
 _CLEANED_AT_ONCE: Final = 256
@@ -324,8 +326,11 @@ def is_checked_batch(number: int, topic: object, place: object, checksum: object
 
 def _open(path: Path) -> sqlite3.Connection:
     """The database, made if there is none, locked, and checked to be a journal."""
+    _check_place(path)
     try:
         fresh = not path.exists() or path.stat().st_size == 0
+        if not fresh:
+            _check_beginning(path)
         expected = wal.committed_frames(path)
         database = connect(path)
     except OSError as error:
@@ -340,6 +345,26 @@ def _open(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _check_place(path: Path) -> None:
+    """SQLite would say of a wrong path that it can't open it, and no more."""
+    if path.is_dir():
+        raise FencepostError(f"journal {path}: is a directory, expected a file")
+    if not path.parent.is_dir():
+        there = "is no directory" if path.parent.exists() else "does not exist"
+        raise FencepostError(f"journal {path}: {path.parent} {there}")
+
+
+def _check_beginning(path: Path) -> None:
+    with path.open("rb") as file:
+        if never_a_journal(file.read(HEADER_BYTES)):
+            raise BrokenJournal(f"journal {path}: this is no journal")
+
+
+def never_a_journal(beginning: bytes) -> bool:
+    """Whether a file with that beginning was none, even before it was damaged."""
+    return not beginning.startswith(MAGIC) and beginning[68:72] != APPLICATION_ID.to_bytes(4, "big")
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -389,12 +414,8 @@ def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
     primary = None if code is None else code & 0xFF
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return EnvironmentLacks(f"journal {path} is in use by another process: stop it, or take another file")
-    if primary in {
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_READONLY,
-    }:
+    if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}:
+        return EnvironmentLacks(f"journal {path}: {error}; may it be written? Else take another file")
+    if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
         return EnvironmentLacks(f"journal {path}: {error}; make room for it, or take another file")
     return BrokenJournal(f"journal {path}: {error}{_HINT}")

@@ -13,7 +13,7 @@ from fencepost.coordinator.journal.encoding import BrokenJournal, JournalRecord
 from fencepost.coordinator.journal.repair import repair
 from fencepost.coordinator.journal.sqlite import JournalFailed, SqliteJournal
 from fencepost.coordinator.protocol.cluster_records import ClusterRecord, TopicKey, TopicValue
-from fencepost.coordinator.protocol.errors import EnvironmentLacks, InconsistentRecord
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError, InconsistentRecord
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupMetadataKey,
@@ -164,8 +164,8 @@ def test_a_disk_that_takes_nothing_is_told(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "told"),
     [
-        (lambda path: path.mkdir(), EnvironmentLacks, "journal"),
-        (lambda path: path.write_text("orders:12\n" * 1000), BrokenJournal, "not a database"),
+        (lambda path: path.mkdir(), FencepostError, "is a directory, expected a file"),
+        (lambda path: path.write_text("orders:12\n" * 1000), BrokenJournal, "this is no journal$"),
         (lambda path: sqlite3.connect(path).execute("CREATE TABLE t (x)"), BrokenJournal, "another program"),
     ],
     ids=["folder", "text", "database"],
@@ -180,6 +180,14 @@ def test_what_is_no_journal_is_refused(
     with pytest.raises((BrokenJournal, EnvironmentLacks)):
         repair(path, accept)
     assert not path.is_file() or path.read_bytes() == before
+
+
+def test_a_journal_in_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FencepostError, match=r"j: .*none does not exist$"):
+        SqliteJournal(tmp_path / "none" / "j")
+    with pytest.raises(FencepostError, match=r"j: .*file is no directory$"):
+        SqliteJournal(tmp_path / "file" / "j")
 
 
 def test_a_journal_of_a_later_format_is_refused(path: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_journal_s_options_want_a_journal(option: str, capsys: pytest.CaptureF
 def test_a_journal_that_can_t_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("orders:12\n" * 100)
     assert main(["serve", "--journal", str(tmp_path / "text")]) == 2
-    assert "not a database" in capsys.readouterr().err
-    assert main(["serve", "--journal", str(tmp_path)]) == 3
-    assert main(["serve", "--journal", str(tmp_path / "no" / "folder")]) == 3
+    assert "this is no journal" in capsys.readouterr().err
+    assert main(["serve", "--journal", str(tmp_path)]) == 2
+    assert main(["serve", "--journal", str(tmp_path / "no" / "folder")]) == 2
     assert capsys.readouterr().err.count("\n") == 2
