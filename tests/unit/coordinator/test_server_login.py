@@ -291,6 +291,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
         capture_output=True,
     )
+    (folder / "broken.pem").write_text("-----BEGIN PRIVATE KEY-----\n-----BEGIN CERTIFICATE-----\n")
     return folder
 
 
@@ -330,9 +331,11 @@ async def test_connections_that_shake_hands_for_ever_count_and_end(pem, connect,
     [
         ("none.pem", None, "TLS certificate .*none.pem: no such file"),
         ("broker.pem", "none.key", "TLS key .*none.key: no such file"),
-        ("broker.pem", None, "expected a PEM certificate, and the PEM key that belongs to it"),
-        ("broker.pem", "other.key", "expected a PEM certificate, and the PEM key that belongs to it"),
-        ("broker.key", "broker.key", "expected a PEM certificate, and the PEM key that belongs to it"),
+        ("broker.pem", None, "broker.pem: there is no PEM key in it: expected one, or another file with it"),
+        ("broker.pem", "broker.pem", "TLS key .*broker.pem: there is no PEM key in it"),
+        ("broker.pem", "other.key", "with key .*other.key: the key belongs to another certificate"),
+        ("broker.key", "broker.key", "TLS certificate .*broker.key: there is no PEM certificate in it"),
+        ("broken.pem", None, "expected a PEM certificate, and the PEM key that belongs to it"),
         ("broker.pem", "locked.key", "the key needs a password, expected one without"),
         (".", None, "is a directory"),
     ],
