@@ -195,5 +195,5 @@ def trace_topic_of(text: str | None) -> str | None:
     if not isinstance(text, str) or not text:
         raise FencepostError(f"trace_topic={text!r}: expected HOST:PORT/TOPIC, or a topic of this Kafka")
     if "/" in text:
-        TraceTopic.parse(text)
+        TraceTopic.parse(text, option="trace_topic")
     return text

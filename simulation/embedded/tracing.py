@@ -28,21 +28,23 @@ class TopicTracing:
     `text` is HOST:PORT/TOPIC, where `security` gets in, or the name of a topic of the cluster itself. In the
     latter case groups that read the trace are not traced: what they do would be told to them, for ever. Made
     in another thread than the cluster's, for it waits for the topic's broker; begun and ended in the
-    cluster's own.
+    cluster's own. `option` is where the text was given, for mistakes.
 
     :raises FencepostError: if the login is refused, or the topic is not there.
     :raises EnvironmentLacks: if no broker answers.
     """
 
-    def __init__(self, endpoint: Endpoint, text: str, security: ClientSecurity = OPEN) -> None:
+    def __init__(
+        self, endpoint: Endpoint, text: str, security: ClientSecurity = OPEN, *, option: str = "trace_topic"
+    ) -> None:
         brokers = endpoint.brokers
         if "/" in text:
-            place = TraceTopic.parse(text, security)
+            place = TraceTopic.parse(text, security, option)
         else:
-            place = TraceTopic(brokers.bootstrap_servers, text, _own_security(endpoint))
+            place = TraceTopic(brokers.bootstrap_servers, text, _own_security(endpoint), option)
         self._endpoint = endpoint
         self._topic = place.topic
-        ports = {port for _, port in addresses(place.servers, OPTION)}
+        ports = {port for _, port in addresses(place.servers, option)}
         self._own = place.topic in brokers.cluster.image.by_name and not ports.isdisjoint(brokers.ports)
         self._writer = TopicWriter(place, patient=False)
         run_id = f"{WORLD}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{brokers.ports[0]}"
@@ -86,7 +88,7 @@ class TopicTracing:
 def _own_security(endpoint: Endpoint) -> ClientSecurity:
     """How a cluster gets into itself: as its first user, and with trust in the certificate that it shows."""
     name, password = next(iter(endpoint.users.items()), ("", ""))
-    host, port = addresses(endpoint.brokers.bootstrap_servers, OPTION)[0]
+    host, port = addresses(endpoint.brokers.bootstrap_servers, "this cluster")[0]
     return ClientSecurity(
         tls=endpoint.has_tls,
         trusted=ssl.get_server_certificate((host, port)) if endpoint.has_tls else "",
@@ -116,7 +118,7 @@ async def serve_traced(
     """
     await endpoint.start()
     try:
-        tracing = await asyncio.to_thread(TopicTracing, endpoint, text, security)
+        tracing = await asyncio.to_thread(TopicTracing, endpoint, text, security, option=OPTION)
         tracing.begin()
         on_ready(endpoint.brokers)
         try:

@@ -41,17 +41,24 @@ class TraceTopic(NamedTuple):
     servers: str
     topic: str
     security: ClientSecurity = OPEN
+    option: str = OPTION
+    """Where it was given, for mistakes."""
+
+    @property
+    def shown(self) -> str:
+        """How it was given."""
+        return f"{self.option} {self.servers}/{self.topic}"
 
     @classmethod
-    def parse(cls, text: str, security: ClientSecurity = OPEN) -> TraceTopic:
+    def parse(cls, text: str, security: ClientSecurity = OPEN, option: str = OPTION) -> TraceTopic:
         """The place that HOST:PORT/TOPIC names; several brokers with commas.
 
         :raises FencepostError: if it is none.
         """
         servers, slash, topic = text.partition("/")
         if not slash or not servers or not topic:
-            raise FencepostError(f"{OPTION} {text}: expected HOST:PORT/TOPIC, such as 127.0.0.1:9092/traces")
-        return cls(servers, topic, security)
+            raise FencepostError(f"{option} {text}: expected HOST:PORT/TOPIC, such as 127.0.0.1:9092/traces")
+        return cls(servers, topic, security, option)
 
 
 class _Waiting(NamedTuple):
@@ -75,8 +82,7 @@ class TopicWriter:
     """
 
     def __init__(self, place: TraceTopic, *, patient: bool) -> None:
-        option = f"{OPTION} {place.servers}/{place.topic}"
-        require_topic(place.servers, place.topic, option, place.security)
+        require_topic(place.servers, place.topic, place.shown, place.security)
         self.place = place
         self.sent = 0
         """Rows that the broker has acknowledged."""
@@ -126,8 +132,7 @@ class TopicWriter:
             self._raise_failure()
             if self.dropped:
                 raise EnvironmentLacks(
-                    f"{OPTION} {self.place.servers}/{self.place.topic}: {self.dropped:,} rows were dropped, "
-                    "the broker took them too slowly"
+                    f"{self.place.shown}: {self.dropped:,} rows were dropped, the broker took them too slowly"
                 )
 
     def _abandon(self) -> None:
@@ -147,9 +152,7 @@ class TopicWriter:
         if self._failure is not None:
             lost = self._waiting + self.dropped
             why = str(self._failure) or type(self._failure).__name__
-            raise EnvironmentLacks(
-                f"{OPTION} {self.place.servers}/{self.place.topic}: {lost:,} rows were not written: {why}"
-            )
+            raise EnvironmentLacks(f"{self.place.shown}: {lost:,} rows were not written: {why}")
 
     # -- in the thread -----------------------------------------------------------------------------------
 

@@ -47,12 +47,20 @@ def kafka() -> Iterator[EmbeddedKafka]:
             "tls=('a', 'b', 'c'): expected an ssl.SSLContext, a PEM file, or the PEM files",
         ),
         ({"tls": "none.pem"}, "TLS certificate none.pem: no such file or directory"),
+        ({"trace_topic": "h:1/"}, "trace_topic h:1/: expected HOST:PORT/TOPIC"),
+        ({"trace_topic": 3}, "trace_topic=3: expected HOST:PORT/TOPIC, or a topic of this Kafka"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(FencepostError) as wrong:
         EmbeddedKafka(**settings)
     assert str(wrong.value).startswith(told)
+
+
+@pytest.mark.parametrize("place", ["nothing", "127.0.0.1:1/traces", "here/traces"])
+def test_a_trace_s_topic_that_can_t_be_is_told_by_its_parameter(place: str) -> None:
+    with pytest.raises(FencepostError, match=r"^trace_topic.*(has no topic|no Kafka broker|expected HOST)"):
+        EmbeddedKafka(trace_topic=place).start()
 
 
 @pytest.mark.parametrize(
