@@ -20,6 +20,7 @@ from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS: Final = re.compile(r'\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.DOTALL)
+_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 _SEPARATOR: Final = re.compile(r"(?<!\\)\s*[=:]\s*|(?<!\\)\s+")
 
 
@@ -47,9 +48,6 @@ def client_security(
 
 
 def _tls(properties: Mapping[str, str], where: str) -> dict[str, Any]:
-    for key in ("ssl.keystore.location", "ssl.keystore.key", "ssl.certificate.location"):
-        if key in properties:
-            raise FencepostError(f"{where}: {key}: certificates of clients are not supported")
     kind = properties.get("ssl.truststore.type", "JKS").upper()
     trusted = properties.get("ssl.truststore.certificates", "")
     place = properties.get("ssl.ca.location") or properties.get("ssl.truststore.location")
@@ -59,7 +57,37 @@ def _tls(properties: Mapping[str, str], where: str) -> dict[str, Any]:
     if place is not None:
         trusted = _text(Path(place), f"{where}: certificates {place}")
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https")
-    return {"tls": True, "trusted": trusted, "checks_host": algorithm.lower() not in ("", "none")}
+    found = {"tls": True, "trusted": trusted, "checks_host": algorithm.lower() not in ("", "none")}
+    return found | _own(properties, where)
+
+
+def _own(properties: Mapping[str, str], where: str) -> dict[str, str]:
+    """The client's own certificate and key: files, or PEM itself."""
+    kind = properties.get("ssl.keystore.type", "JKS").upper()
+    place = properties.get("ssl.certificate.location")
+    if place is None and (store := properties.get("ssl.keystore.location")) is not None:
+        if kind != "PEM":
+            expected = "expected PEM, or ssl.certificate.location=FILE.pem and ssl.key.location"
+            raise FencepostError(f"{where}: ssl.keystore.type={kind}: {expected}")
+        place = store
+    certificate = properties.get("ssl.certificate.pem") or properties.get("ssl.keystore.certificate.chain")
+    key = properties.get("ssl.key.pem") or properties.get("ssl.keystore.key")
+    if place is not None:
+        certificate = _text(Path(place), f"{where}: certificate {place}")
+    if (key_place := properties.get("ssl.key.location")) is not None:
+        key = _text(Path(key_place), f"{where}: key {key_place}")
+    if not certificate:
+        if key:
+            raise FencepostError(f"{where}: a client's key without its certificate: ssl.certificate.location")
+        return {}
+    if not key and "PRIVATE KEY-----" not in certificate:
+        raise FencepostError(f"{where}: a client's certificate without its key: expected ssl.key.location")
+    password = properties.get("ssl.key.password", "")
+    return {"certificate": certificate, "key": key or _keys_of(certificate), "key_password": password}
+
+
+def _keys_of(text: str) -> str:
+    return "\n".join(_KEY.findall(text))
 
 
 def _login(properties: Mapping[str, str], where: str, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -210,6 +210,8 @@ class _Conversation:
             part = self._connection.recv(min(size, 1 << 16))
             if not part:
                 speaks = self._security.protocol
+                if self._security.tls and not self._security.certificate:
+                    speaks += ", and to clients without a certificate"
                 raise ValueError(f"it closed the connection: is that a Kafka broker that speaks {speaks}?")
             parts.append(part)
             size -= len(part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 import msgspec
@@ -14,9 +15,9 @@ _SCRAM_MODULE: Final = "scram.ScramLoginModule"
 
 
 class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client has to say and to trust. Its text tells no password.
+    """What a client has to say, to show and to trust. Its text tells no password.
 
-    :raises FencepostError: if the trusted certificates are none.
+    :raises FencepostError: if the certificates or the key are none.
     """
 
     tls: bool = False
@@ -24,6 +25,12 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
     """Certificates (PEM) that a broker's may be, or be signed with; empty: those that the system trusts."""
     checks_host: bool = True
     """Whether the broker's certificate must be for the host that was asked for."""
+    certificate: str = ""
+    """What the client shows of itself (PEM, with its chain); empty for nothing."""
+    key: str = ""
+    """Of the certificate (PEM)."""
+    key_password: str = ""
+    """Empty for a key without."""
     mechanism: str = ""
     """Of SASL; empty for no login."""
     username: str = ""
@@ -52,7 +59,23 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
         # As in Java, whatever is trusted ends a chain: a broker's own certificate too.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.check_hostname = self.checks_host
+        if self.certificate:
+            self._load_own(context)
         return context
+
+    def _load_own(self, context: ssl.SSLContext) -> None:
+        """Python takes certificates from files only; this one is nobody else's, and gone at once."""
+        with NamedTemporaryFile("w", suffix=".pem", encoding="ascii", errors="replace") as file:
+            file.write(f"{self.key}\n{self.certificate}\n")
+            file.flush()
+            try:
+                context.load_cert_chain(file.name, password=lambda: self.key_password)
+            except ssl.SSLError as error:
+                if error.reason == "KEY_VALUES_MISMATCH":
+                    raise FencepostError("the client's key belongs to another certificate") from None
+                locked = "ENCRYPTED" in self.key
+                why = "the password of the client's key is wrong, or" if locked else "the client's"
+                raise FencepostError(f"{why} certificate and key can't be read: expected PEM") from None
 
     def aiokafka(self) -> dict[str, Any]:
         """Arguments of its clients."""
@@ -69,6 +92,14 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
         if self.tls:
             if self.trusted:
                 found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": self.trusted}
+            if self.certificate:
+                found |= {
+                    "ssl.keystore.type": "PEM",
+                    "ssl.keystore.certificate.chain": self.certificate,
+                    "ssl.keystore.key": self.key,
+                }
+                if self.key_password:
+                    found["ssl.key.password"] = self.key_password
             found["ssl.endpoint.identification.algorithm"] = "https" if self.checks_host else ""
         if self.mechanism:
             module = _MODULES.get(self.mechanism, _SCRAM_MODULE)

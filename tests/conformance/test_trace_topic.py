@@ -120,7 +120,7 @@ def test_a_run_is_written_where_clients_have_to_log_in(
         written = len(kafka.records("traces"))
         assert "refuses the login: " in told(2, trust + login.format("guess"))
         assert "TLS: self-signed certificate" in told(3, trust.splitlines()[0] + "\n" + login.format("guess"))
-        assert "is that a Kafka broker that speaks SSL?" in told(3, trust.replace("SASL_", ""))
+        assert "broker that speaks SSL, and to clients without" in told(3, trust.replace("SASL_", ""))
         assert "is that a Kafka broker that speaks PLAINTEXT?" in told(3, None)
         assert len(kafka.records("traces")) == written > 100
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import ssl
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.cli.client_config import client_security
 from fencepost.simulation.cli.entry import main
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE
+from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost.simulation.trace.brokers import require_topic
 from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 LOGIN = "sasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\n"
@@ -85,13 +90,78 @@ def test_the_password_may_be_in_the_environment(tmp_path: Path) -> None:
         ("security.protocol=SSL\nssl.ca.location=none.pem", "certificates none.pem: can't be read: no such"),
         ("security.protocol=SSL\nssl.truststore.location=a.jks", "ssl.truststore.type=JKS: expected PEM"),
         ("security.protocol=SSL\nssl.truststore.certificates=none", "trusted certificates can't be read"),
-        ("security.protocol=SSL\nssl.keystore.location=a.pem", "certificates of clients are not supported"),
+        (
+            "security.protocol=SSL\nssl.keystore.location=a.jks",
+            "ssl.keystore.type=JKS: expected PEM, or ssl.c",
+        ),
+        (
+            "security.protocol=SSL\nssl.certificate.location=a.pem",
+            "certificate a.pem: can't be read: no such",
+        ),
+        ("security.protocol=SSL\nssl.certificate.pem=a", "certificate without its key: expected ssl.key.loc"),
+        ("security.protocol=SSL\nssl.key.pem=a", "key without its certificate: ssl.certificate.location"),
+        ("security.protocol=SSL\nssl.key.pem=a\nssl.certificate.pem=b", "certificate and key can't be read"),
     ],
 )
 def test_settings_that_will_not_do(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(FencepostError, match=f"^--kafka-config .*client.properties: .*{told}") as refused:
         read(tmp_path, text)
     assert "\n" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def asks_certificates(pem: tuple[Path, Path]) -> Iterator[EmbeddedKafka]:
+    """A Kafka that lets in who shows its certificate."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(pem[0]))
+    context.load_cert_chain(*pem)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with EmbeddedKafka(topics={"traces": 1}, tls=context) as kafka:
+        yield kafka
+
+
+def locked(key: Path, folder: Path) -> Path:
+    made = folder / "locked.key"
+    words = ("openssl", "pkcs8", "-topk8", "-passout", "pass:sesame", "-in", str(key), "-out", str(made))
+    subprocess.run(words, check=True, capture_output=True)
+    return made
+
+
+@pytest.mark.parametrize("names", ["librdkafka", "java", "one file", "password"])
+def test_a_client_shows_its_certificate(
+    asks_certificates: EmbeddedKafka, pem: tuple[Path, Path], tmp_path: Path, names: str
+) -> None:
+    certificate, key = pem
+    both = tmp_path / "both.pem"
+    both.write_text(certificate.read_text() + key.read_text())
+    text = {
+        "librdkafka": f"ssl.certificate.location={certificate}\nssl.key.location={key}",
+        "java": f"ssl.keystore.type=PEM\nssl.keystore.location={both}",
+        "one file": f"ssl.certificate.location={both}",
+        "password": f"ssl.certificate.location={certificate}\nssl.key.password=sesame\n"
+        f"ssl.key.location={locked(key, tmp_path)}",
+    }[names]
+    security = read(tmp_path, f"security.protocol=SSL\nssl.ca.location={certificate}\n{text}\n")
+    assert require_topic(asks_certificates.bootstrap_servers, "traces", "here", security).partitions == 1
+    assert security.java()["ssl.keystore.certificate.chain"] == security.certificate
+    assert "PRIVATE KEY" in security.java()["ssl.keystore.key"]
+    assert msgspec.json.decode(msgspec.json.encode(security), type=ClientSecurity) == security
+    assert "PRIVATE" not in repr(security)
+
+
+def test_without_a_certificate_a_client_stays_out(
+    asks_certificates: EmbeddedKafka, pem: tuple[Path, Path], tmp_path: Path
+) -> None:
+    security = read(tmp_path, f"security.protocol=SSL\nssl.ca.location={pem[0]}\n")
+    with pytest.raises(EnvironmentLacks, match=r"no Kafka broker answers .*certificate"):
+        require_topic(asks_certificates.bootstrap_servers, "traces", "here", security)
+
+
+def test_a_wrong_password_of_a_key_is_told(pem: tuple[Path, Path], tmp_path: Path) -> None:
+    text = f"security.protocol=SSL\nssl.certificate.location={pem[0]}\n"
+    for given in ("", "ssl.key.password=guess\n"):
+        with pytest.raises(FencepostError, match="the password of the client's key is wrong, or") as told:
+            read(tmp_path, f"{text}ssl.key.location={locked(pem[1], tmp_path)}\n{given}")
+        assert "guess" not in str(told.value)
 
 
 @pytest.mark.parametrize(
