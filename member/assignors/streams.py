@@ -2,8 +2,8 @@
 
 It leads groups of applications whose topology it was told of, and which keep no state in changelogs: it makes
 no internal topics and no standby tasks. The request to shut the application down (KIP-671) comes with the
-subscription of a member, and goes to all with their assignments. Who is told repeats it in one more round,
-for those that have missed the first one.
+subscription of a member, and goes to all with their assignments. Who is told repeats it in another round, for
+those that have missed the first one, until a round comes in which all members say it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fencepost.member.assignors.assignment_info import (
 from fencepost.member.assignors.java_bytes import MalformedUserData
 from fencepost.member.assignors.stream_tasks import Tasks, share, tasks_of
 from fencepost.member.assignors.subscription_info import (
+    ERROR_CODE_VERSION,
     RUNS_ACTIVE,
     SubscriptionInfo,
     read_subscription_info,
@@ -35,6 +36,12 @@ PROBING_REBALANCE_MS = 600_000
 """After how long a member joins again that is to do so at some moment: probing.rebalance.interval.ms."""
 ASK_AGAIN_MS = 1_000
 """After how long a member joins again whose request for a shutdown was not answered."""
+MOST_REPEATS = 5
+"""In how many rounds a member repeats that the application is to be shut down: others may come for ever."""
+
+_AT_ONCE_MS = 0
+_ALL_KNOW_MS = 1
+"""All members know that the application is to be shut down. Kafka Streams ignores dates beside errors."""
 
 _FUTURE = "future"
 """The process of members whose subscription is of a newer version than ours."""
@@ -75,7 +82,9 @@ class StreamsAssignor:
         self.used_version = latest_version
         """The version that the next subscription is written in."""
         self.shutdown_requested = False
-        self._told = False
+        self.all_know = False
+        """Whether all members of the last round said that the application is to be shut down."""
+        self._repeats = 0
         self.error: int = AssignorError.NONE
         self.message = ""
         """What is wrong, if there is an error."""
@@ -113,7 +122,9 @@ class StreamsAssignor:
         asked = any(each.info.error_code == AssignorError.SHUTDOWN_REQUESTED for each in known.values())
         sources = {topic for topics in self._subtopologies for topic in topics}
         if asked:
-            return _refusal(AssignorError.SHUTDOWN_REQUESTED, common, known)
+            learns = any(_learns(each.info, self._latest) for each in known.values())
+            again_ms = _AT_ONCE_MS if learns else _ALL_KNOW_MS
+            return _refusal(AssignorError.SHUTDOWN_REQUESTED, common, known, again_ms)
         if not sources <= partitions.keys():
             return _refusal(AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, common, known)
         tasks = tasks_of(self._subtopologies, partitions)
@@ -149,16 +160,23 @@ class StreamsAssignor:
                 f"the assignment can't be read: {error}",
             )
         if self.error == AssignorError.SHUTDOWN_REQUESTED:
-            return self._repeat_once()
+            return self._repeat(info)
         if self.error:
             return None
         return self._rejoin_after(info)
 
-    def _repeat_once(self) -> int | None:
-        """Say what was told: who did not fetch this assignment in time has to hear it in the next round."""
-        first, self._told = not self._told, True
+    def _repeat(self, info: AssignmentInfo) -> int | None:
+        """Say what was told: who did not fetch this assignment in time has to hear it in the next round.
+
+        A leader of Kafka Streams does not say whether all know: then once has to do.
+        """
         self.shutdown_requested = True
-        return 0 if first else None
+        self.all_know = info.next_rebalance_ms == _ALL_KNOW_MS
+        most = MOST_REPEATS if info.next_rebalance_ms == _AT_ONCE_MS else 1
+        if self.all_know or self._repeats >= most:
+            return None
+        self._repeats += 1
+        return 0
 
     def _take(self, info: AssignmentInfo, assignment: Assignment) -> None:
         """The tasks of the assigned partitions, which go by their order."""
@@ -205,12 +223,22 @@ def _understood(member: Subscriber, latest: int) -> _Member | None:
     return _Member(info, process, _owned(member.subscription))
 
 
-def _refusal(error: AssignorError, common: int, members: Iterable[MemberId]) -> dict[MemberId, Assignment]:
+def _learns(info: SubscriptionInfo, latest: int) -> bool:
+    """Whether a member could have said that the application is to be shut down, and does not know it yet."""
+    knows = info.error_code == AssignorError.SHUTDOWN_REQUESTED
+    return ERROR_CODE_VERSION <= info.version <= latest and not knows
+
+
+def _refusal(
+    error: AssignorError, common: int, members: Iterable[MemberId], again_ms: int = NO_REBALANCE_MS
+) -> dict[MemberId, Assignment]:
     """Nothing but an error for everybody, in the newest version that all can read.
 
     Kafka's leader takes its own latest one, at which an older member fails.
     """
-    info = AssignmentInfo(version=common, commonly_supported_version=common, error_code=error)
+    info = AssignmentInfo(
+        version=common, commonly_supported_version=common, error_code=error, next_rebalance_ms=again_ms
+    )
     return dict.fromkeys(members, Assignment(partitions={}, user_data=write_assignment_info(info)))
 
 

@@ -26,8 +26,10 @@ RUNS_ACTIVE = -2
 """Offset sum of a task that the thread works on itself."""
 UNKNOWN_OFFSET_SUM = -3
 
+ERROR_CODE_VERSION = 9
+"""The first version in which a member can ask for a shutdown."""
+
 _UNIQUE_FIELD_VERSION = 8
-_ERROR_CODE_VERSION = 9
 _CLIENT_TAGS_VERSION = 11
 _LAST_PLAUSIBLE_VERSION = 1_000
 """Four bytes of text are a larger number: whoever sends them is no thread of a future Kafka Streams."""
@@ -80,7 +82,7 @@ def write_subscription_info(info: SubscriptionInfo) -> bytes:
         parts += _grouped_sums(info.task_offset_sums)
     if info.version >= _UNIQUE_FIELD_VERSION:
         parts.append(struct.pack(">b", info.unique_field))
-    if info.version >= _ERROR_CODE_VERSION:
+    if info.version >= ERROR_CODE_VERSION:
         parts.append(int32(info.error_code))
     if info.version >= _CLIENT_TAGS_VERSION:
         parts.append(int32(len(info.client_tags)))
@@ -106,7 +108,7 @@ def read_subscription_info(data: bytes | None) -> SubscriptionInfo:
     endpoint = _text(reader)
     sums = _read_named_sums(reader) if version >= NAMED_TOPOLOGY_VERSION else _read_grouped_sums(reader)
     unique_field = reader.number(1) if version >= _UNIQUE_FIELD_VERSION else 0
-    error_code = reader.int32() if version >= _ERROR_CODE_VERSION else 0
+    error_code = reader.int32() if version >= ERROR_CODE_VERSION else 0
     tags: dict[str, str] = {}
     if version >= _CLIENT_TAGS_VERSION:
         for _ in range(reader.count(8)):

@@ -96,10 +96,12 @@ class ClassicGroupMember(ConsumerGroupMember):
     async def close(self, *, told_to_end: bool = False) -> None:
         """Leave the group and disconnect, within ten seconds.
 
-        Who was told to end stays in the group until the session ends: a leave would begin the next round, and
-        members that have not fetched their assignments yet might meet nobody there who knows of the shutdown.
+        Who was told to end stays in the group until the session ends, unless all members know of it: a leave
+        would begin the next round, and members that have not fetched their assignments yet might meet nobody
+        there who knows of the shutdown.
         """
-        await self._close(CloseOption.REMAIN_IN_GROUP if told_to_end else CloseOption.DEFAULT)
+        stays = told_to_end and not self._assignor.all_know
+        await self._close(CloseOption.REMAIN_IN_GROUP if stays else CloseOption.DEFAULT)
 
     def ask_for_shutdown(self) -> None:
         """Ask in each subscription from now on, and join again for that (KIP-671)."""

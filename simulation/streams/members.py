@@ -119,7 +119,8 @@ class ClassicGroupMember(SimulatedMember):
 
     async def close(self, *, told_to_end: bool = False) -> None:
         """Leave the group, unless that would keep others from hearing of its end."""
-        await self.driver.close(CloseOption.REMAIN_IN_GROUP if told_to_end else CloseOption.DEFAULT)
+        stays = told_to_end and not self._assignor.all_know
+        await self.driver.close(CloseOption.REMAIN_IN_GROUP if stays else CloseOption.DEFAULT)
         self.closed = True
 
     def ask_for_shutdown(self) -> None:

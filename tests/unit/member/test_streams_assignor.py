@@ -18,7 +18,12 @@ from fencepost.member.assignors.assignment_info import (
     write_assignment_info,
 )
 from fencepost.member.assignors.stream_tasks import share, tasks_of
-from fencepost.member.assignors.streams import ASK_AGAIN_MS, PROBING_REBALANCE_MS, StreamsAssignor
+from fencepost.member.assignors.streams import (
+    ASK_AGAIN_MS,
+    MOST_REPEATS,
+    PROBING_REBALANCE_MS,
+    StreamsAssignor,
+)
 from fencepost.member.assignors.subscription_info import (
     RUNS_ACTIVE,
     SubscriptionInfo,
@@ -170,8 +175,10 @@ def test_one_request_for_a_shutdown_reaches_all_those_without_partitions_include
     assert [each.error for each in group.threads.values()] == [AssignorError.SHUTDOWN_REQUESTED] * 3
     assert set(group.again.values()) == {0}, "everybody repeats it"
     assert all(each.shutdown_requested for each in group.threads.values()), "it is never taken back"
+    assert not any(each.all_know for each in group.threads.values())
     group.round({"t": 2})
     assert set(group.again.values()) == {None}, "once"
+    assert all(each.all_know for each in group.threads.values())
 
 
 def test_who_was_told_of_a_shutdown_tells_those_that_missed_it() -> None:
@@ -184,6 +191,42 @@ def test_who_was_told_of_a_shutdown_tells_those_that_missed_it() -> None:
     group.threads["c"] = late
     group.round({"t": 3})
     assert late.error == AssignorError.SHUTDOWN_REQUESTED
+    assert group.again["a"] == group.again["c"] == 0, "nobody knows whether c has heard it this time"
+    group.round({"t": 3})
+    assert group.again["a"] is group.again["c"] is None
+    assert late.all_know
+
+
+def test_a_shutdown_is_not_repeated_for_ever_to_those_who_come_anew() -> None:
+    group = Group(a=thread(1))
+    group.threads["a"].request_shutdown()
+    for number in range(MOST_REPEATS):
+        group.threads["b"], group.owned["b"] = thread(number + 2), {}
+        group.round({"t": 1})
+        assert group.again["a"] == 0
+    group.threads["b"], group.owned["b"] = thread(99), {}
+    group.round({"t": 1})
+    assert (group.again["a"], group.threads["a"].all_know) == (None, False)
+    assert group.again["b"] == 0
+
+
+def test_members_that_can_not_say_it_keep_nobody_from_ending() -> None:
+    group = Group(a=thread(1), b=thread(2, latest_version=8), c=thread(3))
+    group.threads["a"].request_shutdown()
+    group.round({"t": 3})
+    assert set(group.again.values()) == {0}
+    group.round({"t": 3})
+    assert set(group.again.values()) == {None}
+
+
+def test_what_a_leader_of_kafka_streams_says_of_a_shutdown_is_repeated_once() -> None:
+    """It says the same in every round, whoever knows."""
+    info = AssignmentInfo(error_code=AssignorError.SHUTDOWN_REQUESTED)
+    told = Assignment(partitions={}, user_data=write_assignment_info(info))
+    one = thread(1)
+    one.request_shutdown()
+    assert (one.on_assignment(told), one.all_know) == (0, False)
+    assert (one.on_assignment(told), one.all_know) == (None, False)
 
 
 def test_the_request_is_read_from_members_that_are_older_and_answered_so_that_they_can_read_it() -> None:

@@ -149,6 +149,14 @@ def test_who_misses_the_round_of_a_shutdown_is_told_in_the_next_one(seed: int) -
     assert result.figures["clients_shut_down"] == 4
 
 
+def test_who_is_told_late_of_a_shutdown_waits_for_nobodys_session() -> None:
+    """A thread fails as it hears of it, and leaves: the next round begins before all others have heard."""
+    result, _ = played("streams-single-threads", 2003, "group.protocol=classic")
+    assert result.violations == []
+    assert result.figures["clients_shut_down"] == 4
+    assert result.figures["shutdown_s"] < 10
+
+
 def test_classic_members_that_were_told_to_end_may_be_in_the_group_until_their_sessions_end() -> None:
     """Clients stand still while others are told, so that round follows round up to the end of the run."""
     result, _ = played("streams-frozen-clients", 130, "group.protocol=classic")
