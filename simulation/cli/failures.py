@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -18,6 +19,7 @@ from fencepost.simulation.failures.case import pytest_case, test_name
 from fencepost.simulation.failures.failure import read_failure, with_mutant
 from fencepost.simulation.failures.shrink import TRIES
 from fencepost.simulation.pipeline.progress import progress_for
+from fencepost.simulation.world.observers import Violation
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
@@ -97,29 +99,55 @@ def _free(chosen: Path | None, usual: Path, option: str) -> Path:
     return path
 
 
-def _size(failure: Failure) -> dict[str, float]:
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a failure is."""
+
+    disturbances: int
+    members: int
+    partitions: int
+    virtual_seconds: float
+
+
+class ShrinkResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `shrink --json`."""
+
+    scenario: str
+    seed: int
+    invariant: str
+    before: Size
+    after: Size
+    tries: int
+    """How many runs it took."""
+    whole: bool
+    """Whether nothing more could be left out; false if the tries were used up before."""
+    violations: list[Violation]
+    out: str
+    test: str
+
+
+def _size(failure: Failure) -> Size:
     scenario = failure.loaded()
-    return {
-        "disturbances": len(failure.plan.entries),
-        "members": scenario.group.members,
-        "partitions": scenario.partitions,
-        "virtual_seconds": failure.plan.end_us / 1e6,
-    }
+    return Size(
+        disturbances=len(failure.plan.entries),
+        members=scenario.group.members,
+        partitions=scenario.partitions,
+        virtual_seconds=failure.plan.end_us / 1e6,
+    )
 
 
-def _summary(shrunk: Shrunk, out: Path, test: Path) -> dict[str, object]:
-    return {
-        "scenario": shrunk.after.name,
-        "seed": shrunk.after.seed,
-        "invariant": shrunk.after.invariant,
-        "before": _size(shrunk.before),
-        "after": _size(shrunk.after),
-        "tries": shrunk.tries,
-        "whole": shrunk.whole,
-        "violations": [] if shrunk.result is None else shrunk.result.violations,
-        "out": str(out),
-        "test": str(test),
-    }
+def _summary(shrunk: Shrunk, out: Path, test: Path) -> ShrinkResult:
+    return ShrinkResult(
+        scenario=shrunk.after.name,
+        seed=shrunk.after.seed,
+        invariant=shrunk.after.invariant,
+        before=_size(shrunk.before),
+        after=_size(shrunk.after),
+        tries=shrunk.tries,
+        whole=shrunk.whole,
+        violations=[] if shrunk.result is None else shrunk.result.violations,
+        out=str(out),
+        test=str(test),
+    )
 
 
 def _print(shrunk: Shrunk, out: Path, test: Path) -> None:
@@ -133,9 +161,10 @@ def _print(shrunk: Shrunk, out: Path, test: Path) -> None:
     terminal.say()
     before, small = _size(shrunk.before), _size(after)
     rows = [
-        (name, f"{before[name]:,}", f"{small[name]:,}") for name in ("disturbances", "members", "partitions")
+        (name, f"{getattr(before, name):,}", f"{getattr(small, name):,}")
+        for name in ("disturbances", "members", "partitions")
     ]
-    rows.append(("virtual time", length(before["virtual_seconds"]), length(small["virtual_seconds"])))
+    rows.append(("virtual time", length(before.virtual_seconds), length(small.virtual_seconds)))
     terminal.table(("", "before", "after"), rows)
     if after.plan.entries:
         terminal.say()
@@ -143,7 +172,7 @@ def _print(shrunk: Shrunk, out: Path, test: Path) -> None:
             (
                 f"{entry.at_us / 1e6:,.3f} s",
                 entry.kind.value,
-                f"{entry.member}" if entry.member < small["members"] else "one of them",
+                f"{entry.member}" if entry.member < small.members else "one of them",
                 f"{entry.lasts_us / 1e6:,.3f} s" if entry.lasts_us else "",
             )
             for entry in after.plan.entries

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.comparison import Comparison
 from fencepost.simulation.cli.arguments import Count, Json, new_folder
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.pipeline.advice import difference_in_words, recommend
-from fencepost.simulation.pipeline.answer import RUNS, Answer, Spread, answer, differences, plain
+from fencepost.simulation.pipeline.advice import Recommendation, difference_in_words, recommend
+from fencepost.simulation.pipeline.answer import RUNS, Answer, OptionAnswer, Spread, answer, differences
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.question import Question, ask, read_question
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.report.tables import duration
 
 _NUMBERS = ("members", "partitions", "at_once")
+
+
+class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `--json`."""
+
+    event: str
+    members: int
+    partitions: int
+    options: list[OptionAnswer]
+    recommendation: Recommendation
+    wall_seconds: float
+    out: str | None
+    """The directory of `--out`."""
+
+
+class ComparedPlans(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `--json` with `--compare`."""
+
+    options: list[OptionAnswer]
+    comparisons: Sequence[Comparison]
+    text: list[str]
+    """The comparisons in words."""
+    wall_seconds: float
 
 
 def plan(
@@ -172,16 +198,17 @@ def _print_table(found: Answer) -> None:
 def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -> None:
     advice = recommend(question, found)
     if json:
-        document: dict[str, Any] = {
-            "event": question.event,
-            "members": question.members,
-            "partitions": question.partitions,
-            "options": found.options,
-            "recommendation": advice,
-            "wall_seconds": found.wall_seconds,
-            "out": None if kept is None else str(kept),
-        }
-        print_json(document)
+        print_json(
+            PlanResult(
+                event=question.event,
+                members=question.members,
+                partitions=question.partitions,
+                options=found.options,
+                recommendation=advice,
+                wall_seconds=found.wall_seconds,
+                out=None if kept is None else str(kept),
+            )
+        )
         return
     from fencepost.simulation.cli.terminal import Terminal
 
@@ -207,12 +234,9 @@ def _tell_difference(names: list[str], found: Answer, *, json: bool) -> None:
     lines = difference_in_words(first, second, compared, found.options[0].runs)
     if json:
         print_json(
-            {
-                "options": found.options,
-                "comparisons": plain(compared),
-                "text": lines,
-                "wall_seconds": found.wall_seconds,
-            }
+            ComparedPlans(
+                options=found.options, comparisons=compared, text=lines, wall_seconds=found.wall_seconds
+            )
         )
         return
     from fencepost.simulation.cli.terminal import Terminal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -219,8 +219,3 @@ def as_good(found: Answer, chosen: OptionAnswer) -> Sequence[str]:
         if of_runs and not of_runs[0].differs:
             alike.append(each.name)
     return alike
-
-
-def plain(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Comparisons for JSON."""
-    return [msgspec.to_builtins(each) for each in comparisons]
