@@ -99,7 +99,7 @@ def serve(
 
     With --rabbit-stream a second line says `fencepost ready rabbit-stream HOST:PORT`.
 
-    Ends with SIGTERM or Ctrl-C. Without --journal everything is in memory and gone with it.
+    Ends with SIGTERM or Ctrl-C, and exit code 0. Without --journal everything is in memory and gone with it.
     """
     _require("kio")
     from fencepost.coordinator.rabbit_server.broker import StreamBroker
