@@ -11,6 +11,8 @@ from fencepost.coordinator.protocol.streams import StatusCode
 from fencepost.member.application.engine import StreamsEngine
 from fencepost.member.application.services import Service
 from fencepost.member.application.worker import Worker
+from fencepost.member.assignors.assignment_info import AssignmentInfo
+from fencepost.member.assignors.streams import StreamsAssignor
 from fencepost.member.streams.actions import AskForShutdown, Moved
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import StreamClientEvent, StreamClientState
@@ -100,6 +102,25 @@ def _no_carrier(original: _Method) -> _Method:
             thread.ended()
 
     return launch
+
+
+def _does_not_repeat(_: _Method) -> _Method:
+    """Who is told of the end begins no other round to say it."""
+
+    def repeat(self: StreamsAssignor, info: AssignmentInfo) -> None:
+        self.shutdown_requested = True
+
+    return repeat
+
+
+def _ends_when_told(original: _Method) -> _Method:
+    """Who is told of the end waits for no other round either."""
+
+    async def finish_round(self: Any) -> None:
+        if not self._engine.client.shutdown_told:
+            await original(self)
+
+    return finish_round
 
 
 def _leaves_error(original: _Method) -> _Method:
@@ -258,6 +279,18 @@ STREAMS_MUTANTS: Final = (
             Patch(StreamsClient, "_launch", _no_carrier),
             Patch(StreamsClient, "thread_ended", _waits_for_nobody),
         ),
+    ),
+    Mutant(
+        "shutdown-told-once",
+        "KIP-671",
+        "Who is told of a shutdown in a classic group does not tell it to those that have missed the round.",
+        ("streams-shutdown-reaches",),
+        SINGLE,
+        (
+            Patch(StreamsAssignor, "_repeat", _does_not_repeat),
+            Patch(Worker, "_finish_round", _ends_when_told),
+        ),
+        overrides=("group.protocol=classic", "group.members=6"),
     ),
     Mutant(
         "error-left-by-close",
