@@ -1,18 +1,73 @@
-"""Structured logs: configured once, always on stderr."""
+"""Structured logs: configured once, always on stderr, and no flood of them.
+
+Who tries to connect again and again, a client to us or a library of ours to a broker, is told once a minute
+with how often it was.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+import time
+from collections.abc import Callable, Hashable, MutableMapping
+from typing import Any, Final
 
 from fencepost.coordinator.protocol.errors import FencepostError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
+SAID_AGAIN_S: Final = 60.0
+"""After how long a line is said again that was said before."""
+_MOST_KNOWN: Final = 1_000
+
+
+class Repeats:
+    """Lets a line through once in a while, then with how often it came meanwhile."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said: dict[Hashable, tuple[float, int]] = {}
+        """When a line was said, and how often it was not said since."""
+
+    def since(self, line: Hashable) -> int | None:
+        """How often the line was held back since it was said; None if it is to be held back now too."""
+        now = self._clock()
+        said_at, held = self._said.get(line, (-SAID_AGAIN_S, 0))
+        if now - said_at < SAID_AGAIN_S:
+            self._said[line] = said_at, held + 1
+            return None
+        if len(self._said) >= _MOST_KNOWN:
+            self._said.clear()
+        self._said[line] = now, 0
+        return held
+
+    def of_others(self, record: logging.LogRecord) -> bool:
+        """A filter for lines of libraries."""
+        text = record.getMessage()
+        held = self.since((record.name, text))
+        if held:
+            record.msg, record.args = f"{text} ({held:,} times more until now)", None
+        return held is not None
+
+    def of_clients(self, logger: object, method: str, event: MutableMapping[str, Any]) -> Any:
+        """A processor: why connections of a client were closed."""
+        from structlog import DropEvent
+
+        if event.get("event") == "connection_closed":
+            host = str(event.get("peer", "")).rpartition(":")[0]
+            held = self.since((host, event.get("reason")))
+            if held is None:
+                raise DropEvent
+            if held:
+                event["times_before"] = held
+        return event
+
 
 def configure_logs(default: str = "warning") -> None:
     """Send structlog's events to stderr: for people on a terminal, else one JSON object a line.
+
+    What libraries say by `logging` looks the same, if it is a warning at least.
 
     The environment variable FENCEPOST_LOG names the level: debug, info, warning or error.
 
@@ -33,15 +88,24 @@ def configure_logs(default: str = "warning") -> None:
         if terminal
         else structlog.processors.JSONRenderer()
     )
+    level, repeats = LEVELS[name.lower()], Repeats()
+    common: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *([] if terminal else [structlog.processors.format_exc_info]),
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if terminal else [structlog.processors.format_exc_info]),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[name.lower()]),
+        processors=[structlog.contextvars.merge_contextvars, repeats.of_clients, *common, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    if logging.lastResort is not None:
+        logging.lastResort.setLevel(max(level, logging.WARNING))
+        logging.lastResort.filters = [repeats.of_others]
+        logging.lastResort.setFormatter(
+            structlog.stdlib.ProcessorFormatter(
+                foreign_pre_chain=[structlog.stdlib.add_logger_name, *common],
+                processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            )
+        )
