@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, checked_seeds, parse_seeds
 from fencepost.simulation.scenarios.load import library, read
 from fencepost.simulation.scenarios.positions import Path as KeyPath
+from fencepost.simulation.scenarios.toml_text import quoted, toml_text
 from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, read_text, typed
 from fencepost.simulation.scenarios.values import Duration, decode_value
 
@@ -137,26 +137,10 @@ def value_text(value: Value) -> str:
     """A value as `simulate --set` takes it."""
     if isinstance(value, str):
         try:
-            return value if tomllib.loads(f"value = {value}")["value"] == value else _quoted(value)
+            return value if tomllib.loads(f"value = {value}")["value"] == value else quoted(value)
         except tomllib.TOMLDecodeError:
-            return value if value == value.strip() else _quoted(value)
-    return _toml(value)
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_quoted(key)} = {_toml(each)}' for key, each in value.items())}}}"
-    return repr(value)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+            return value if value == value.strip() else quoted(value)
+    return toml_text(value)
 
 
 def _check(file: _File, places: Places) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.scenarios import toml_text
 from fencepost.simulation.scenarios.positions import Path, line_of, lines_of
 
 Hook: TypeAlias = Callable[[type, Any], Any]
@@ -33,7 +34,6 @@ _TYPES = {
     "array": "a list",
 }
 _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
-_LONGEST_SHOWN = 60
 
 T = TypeVar("T")
 
@@ -114,8 +114,7 @@ def shown(value: Any) -> str:
         return "a table"
     if isinstance(value, list):
         return "a list" if value else "an empty one"
-    text = f'"{value}"' if isinstance(value, str) else str(value).lower()
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return toml_text.shown(value)
 
 
 def _explain(raw: Any, kind: Any, hook: Hook | None, error: str) -> tuple[Path, str]:

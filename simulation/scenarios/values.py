@@ -11,6 +11,7 @@ import functools
 import re
 from typing import Any, ClassVar
 
+from fencepost.simulation.scenarios.toml_text import shown
 from fencepost.simulation.world import rng
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)")
@@ -55,10 +56,10 @@ class Duration(_Value):
         """
         match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is None:
-            raise ValueError(f"expected {cls.expected}, got {_shown(value)}")
+            raise ValueError(f"expected {cls.expected}, got {shown(value)}")
         us = round(float(match[1]) * _UNITS[match[2]])
         if us > _LONGEST_US:
-            raise ValueError(f"expected a duration of at most a year, got {_shown(value)}")
+            raise ValueError(f"expected a duration of at most a year, got {shown(value)}")
         return cls(us)
 
     @property
@@ -92,12 +93,12 @@ class Moment(_Value):
         """
         if isinstance(value, str) and (match := _PERCENT.fullmatch(value.strip())):
             if float(match[1]) > 100:
-                raise ValueError(f"expected a share of at most 100%, got {_shown(value)}")
+                raise ValueError(f"expected a share of at most 100%, got {shown(value)}")
             return cls(share=float(match[1]) / 100)
         try:
             return cls(us=Duration.parse(value).us)
         except ValueError:
-            raise ValueError(f"expected {cls.expected}, got {_shown(value)}") from None
+            raise ValueError(f"expected {cls.expected}, got {shown(value)}") from None
 
     def within(self, length_us: int) -> int:
         """Microseconds since the start of a run of that length."""
@@ -131,18 +132,18 @@ class Span(_Value):
             try:
                 return cls("constant", Duration.parse(value).us)
             except ValueError:
-                raise ValueError(f"expected {cls.expected}, got {_shown(value)}") from None
+                raise ValueError(f"expected {cls.expected}, got {shown(value)}") from None
         if isinstance(value, dict) and value.keys() == {"median", "p99"}:
             return cls._ordered("lognormal", value["median"], value["p99"], value)
         if isinstance(value, dict) and value.keys() == {"mean"}:
             return cls("exponential", Duration.parse(value["mean"]).us)
-        raise ValueError(f"expected {cls.expected}, got {_shown(value)}")
+        raise ValueError(f"expected {cls.expected}, got {shown(value)}")
 
     @classmethod
     def _ordered(cls, kind: str, low: object, high: object, value: object) -> Span:
         first, last = Duration.parse(low).us, Duration.parse(high).us
         if first > last or (kind == "lognormal" and first == 0):
-            raise ValueError(f"expected the smaller end first and above zero, got {_shown(value)}")
+            raise ValueError(f"expected the smaller end first and above zero, got {shown(value)}")
         return cls(kind, first, last)
 
     @property
@@ -172,7 +173,3 @@ def decode_value(kind: type, value: Any) -> Any:
     if kind in (Duration, Moment, Span):
         return kind.parse(value)
     raise ValueError(f"{kind.__name__} is no value of a scenario")
-
-
-def _shown(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)

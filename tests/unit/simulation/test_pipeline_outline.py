@@ -71,7 +71,7 @@ scenario = "small.toml"
     assert not last.scenario.group.static
     assert last.command(7) == (
         f"fencepost simulate {tmp_path}/small.toml --seed 7 --duration 150s"
-        ' --set \'network.latency={"median" = "2ms", "p99" = "20ms"}\''
+        ' --set \'network.latency={median = "2ms", p99 = "20ms"}\''
         " --set config.group.consumer.session.timeout.ms=45000 --members 3"
     )
     assert len({cell.run_id(0) for cell in outline.cells}) == 6

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import re
 import textwrap
+import tomllib
 
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.scenarios.load import DEFAULT, LIBRARY, library, load, load_any, loads
 from fencepost.simulation.scenarios.scenario import GrowTopic, Loss, Scenario
+from fencepost.simulation.scenarios.toml_text import toml_text
 from fencepost.simulation.scenarios.values import Duration, Moment
 
 BASE = 'duration = "5m"\n[[topics]]\nname = "orders"\npartitions = 6\n'
@@ -70,6 +72,8 @@ MISTAKES = {
     'duration = "5m\n': "x.toml: not TOML: .*line 1",
     "[[topics]]\nname = 'a'\n": "x.toml: the key duration is missing",
     "duration = 5\n[[topics]]\nname = 'a'\n": "x.toml:1: duration: expected a duration such as .*, got 5",
+    "duration = 2020-01-01\n[[topics]]\nname = 'a'\n": "x.toml:1: duration: expected .*, got 2020-01-01$",
+    BASE + "[network]\nlatency = {p99 = true}\n": "x.toml:6: network.latency: .*, got {p99 = true}$",
     "duration = '0s'\n[[topics]]\nname = 'a'\n": "x.toml:1: duration: expected at least 1ms, got 0s",
     "duration = '5s'\ntopics = []\n": "x.toml:2: topics: expected a list of at least 1, got an empty one",
     BASE + "[[topics]]\nname = 'orders'\n": "x.toml:6: topics.1..name: .* is there twice",
@@ -158,6 +162,22 @@ def test_overrides_are_typed_like_the_file():
 def test_a_wrong_override_is_told_as_such(override, told):
     with pytest.raises(FencepostError, match=told.replace(".", r"\.")):
         loads(BASE, overrides=[override])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"a \\"b\\" é"',
+        "true",
+        "-0.5",
+        "2020-01-01",
+        "10:00:00",
+        "2020-01-01T10:00:00+00:00",
+        '{a = [1, "x"], "b c" = {d = false}}',
+    ],
+)
+def test_a_value_is_told_as_toml_has_it(value):
+    assert toml_text(tomllib.loads(f"value = {value}")["value"]) == value
 
 
 @pytest.mark.parametrize(
