@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, TypeAlias
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
 from cyclopts.validators import Number
 
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -21,6 +23,8 @@ Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1))]
 Seed: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0))]
 
 HELP_WIDTH = 80
+_MAY_BE_EMPTY = "--mutant"
+"""Empty for none."""
 
 
 class UsageError(Exception):
@@ -47,11 +51,34 @@ def call(command: Command, words: Sequence[str]) -> int:
         from fencepost.simulation.cli.terminal import Terminal
 
         app.console = Terminal(file_width=HELP_WIDTH)
+    _refuse_empty(words)
     try:
         code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        raise UsageError(" ".join(str(error).split()).removesuffix(".")) from error
+        raise UsageError(_told(error, words)) from error
     return code or 0
+
+
+def _refuse_empty(words: Sequence[str]) -> None:
+    """As of a variable of a shell that is not set: an empty path would be the current directory."""
+    for before, word in pairwise(["", *words]):
+        option, equals, value = word.partition("=")
+        given = option if word.startswith("--") and equals and not value else ""
+        if not word:
+            given = before if before.startswith("-") and "=" not in before else "an argument"
+        if given and given != _MAY_BE_EMPTY:
+            raise UsageError(f"{given}: expected a value, got an empty one")
+
+
+def _told(error: CycloptsError, words: Sequence[str]) -> str:
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"unexpected argument {shlex.join(error.unused_tokens[:1])}"
+    text = " ".join(str(error).split()).removesuffix(".")
+    if isinstance(error, MissingArgumentError):
+        for before, word in pairwise(words):
+            if word.startswith("-") and not word.startswith("--") and before in text.split():
+                return f"{text}; one that begins with - is given as {before}={word}"
+    return text
 
 
 def key_values(words: Sequence[str], option: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli import main
 from fencepost.simulation.cli.arguments import key_values, writable_file, writable_folder
 
 
@@ -47,3 +48,23 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(FencepostError, match=r"--out .*cannot be written"):
             writable_folder(path, "--out")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--report", ""], "--report: expected a value, got an empty one"),
+        (["--trace="], "--trace: expected a value, got an empty one"),
+        ([""], "an argument: expected a value, got an empty one"),
+        (["--set", ""], "--set: expected a value, got an empty one"),
+        (["--duration", "-5s"], "--duration requires an argument; one that begins with - is given as --dur"),
+        (["--duration=-5s"], '--duration -5s: expected a duration such as "250ms", "40s" or "1h", got "-5s"'),
+        (["--duration", "--seed", "3"], "--duration requires an argument (see"),
+        (["steady", "more", "and more"], "unexpected argument more (see"),
+    ],
+)
+def test_words_that_will_not_do(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *words]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
