@@ -49,6 +49,13 @@ class ClassicExchange(ClassicMembership):
         super()._freeze()
         self._rounds.abandon()
 
+    def _begin_leaving(self, event: E, now_ms: int) -> None:
+        # The coordinator lets rounds wait for who was given an id, until a session ends.
+        dynamic = self.config.group_instance_id is None
+        if self.state is S.PREPARING_REBALANCE and dynamic and not self.member_id:
+            self._nameless = self._rounds.in_flight
+        super()._begin_leaving(event, now_ms)
+
     def _left(self, now_ms: int) -> None:
         super()._left(now_ms)
         self._rounds.abandon()

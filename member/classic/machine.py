@@ -134,6 +134,9 @@ class ClassicMember(ClassicExchange):
                 self._join_answered(response, now_ms)
             elif isinstance(response, SyncGroupResponse):
                 self._sync_answered(response, now_ms)
+        elif token == self._nameless and isinstance(response, JoinGroupResponse):
+            self._nameless = None
+            self._leave_as(response.member_id, self._close_option, now_ms)
         elif token == rounds.beat_in_flight:
             rounds.beat_in_flight = None
             self._heartbeat_answered(response.error_code, now_ms)
@@ -171,6 +174,9 @@ class ClassicMember(ClassicExchange):
             self._unanswered(now_ms)
             self._answered = connected  # a JoinGroup may wait for longer than a transport does
             self._round_refused(now_ms)
+        elif token == self._nameless:
+            self._nameless = None
+            self._unanswered(now_ms)
         elif token == rounds.beat_in_flight:
             rounds.beat_in_flight = None
             self._unanswered(now_ms)

@@ -62,6 +62,7 @@ class ClassicMembership(Participant):
         "_close_commit",
         "_cooperative",
         "_leave",
+        "_nameless",
         "_rejoin_at_ms",
         "_rejoin_wanted",
         "_release",
@@ -88,6 +89,8 @@ class ClassicMembership(Participant):
         """From the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
         self._leave = Leave(backoff, self._tokens, self._leave_action)
+        self._nameless: int | None = None
+        """The first JoinGroup, if the member has left while it was under way: the answer says as whom."""
         self._target: Owned | None = None
         """The assignment that is not taken up yet."""
         self._stage = Stage.NOTHING
@@ -180,15 +183,16 @@ class ClassicMembership(Participant):
         self._move(E.POLL_TIMED_OUT, S.STALE)
 
     def _build_leave(self, option: CloseOption, now_ms: int) -> None:
+        self._leave_as(self.member_id, option, now_ms)
+        self._become("", 0)
+
+    def _leave_as(self, member_id: MemberId, option: CloseOption, now_ms: int) -> None:
         """A dynamic member leaves unless it means to remain; a static one only if it means to."""
         instance_id = self.config.group_instance_id
         stays = CloseOption.REMAIN_IN_GROUP if instance_id is None else CloseOption.LEAVE_GROUP
-        if self.member_id and (option is stays) is (instance_id is not None):
-            request = LeaveGroupRequest(
-                group_id=self.group_id, member_id=self.member_id, instance_id=instance_id
-            )
+        if member_id and (option is stays) is (instance_id is not None):
+            request = LeaveGroupRequest(group_id=self.group_id, member_id=member_id, instance_id=instance_id)
             self._leave.begin(request, now_ms, self._close_limit(now_ms))
-        self._become("", 0)
 
     def _left(self, now_ms: int) -> None:
         """Nothing is owned any more: send the leave, if there is anyone to tell."""
@@ -199,7 +203,8 @@ class ClassicMembership(Participant):
         """Tell the one who waits, once callbacks, commits and the leave are over."""
         if not self._leave_wanted or self.state is S.PREPARE_LEAVING:
             return
-        if self._callback is None and self._release is None and self._leave.idle:
+        left = self._leave.idle and self._nameless is None
+        if self._callback is None and self._release is None and left:
             if self.closed and not self._commits.idle:
                 return
             self._leave_wanted = False
@@ -208,7 +213,7 @@ class ClassicMembership(Participant):
     def _give_up_closing(self, now_ms: int) -> None:
         """The time for closing is over: the leave goes out once, and nobody waits for anything."""
         self._close_deadline_ms = None
-        self._release = self._close_commit = self._callback = None
+        self._release = self._close_commit = self._callback = self._nameless = None
         self._released()
         for commit in self._commits.take_all():
             if commit.kind is CommitKind.MANUAL:

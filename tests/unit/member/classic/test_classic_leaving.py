@@ -111,6 +111,47 @@ def test_closing_in_the_middle_of_a_join_tells_whoever_has_its_id(new_rig) -> No
     assert before_any_join.other == [LeaveFinished()]
 
 
+def test_closing_in_the_middle_of_the_first_join_leaves_as_whom_the_coordinator_made_of_it(new_rig) -> None:
+    """Otherwise each round would wait until the session of that one ends."""
+    rig = new_rig()
+    rig.subscribe()
+    rig.do(rig.member.close(rig.now))
+    rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
+    assert rig.take(LeaveGroupRequest).member_id == "m"
+    assert LeaveFinished() not in rig.other
+    rig.answer(LeaveGroupResponse())
+    assert LeaveFinished() in rig.other
+
+
+def test_closing_in_the_middle_of_a_first_join_that_fails_leaves_nobody_behind(new_rig) -> None:
+    refused, unanswered, late, static = new_rig(), new_rig(), new_rig(), new_rig(group_instance_id="i")
+    for rig in (refused, unanswered, late, static):
+        rig.subscribe()
+        rig.do(rig.member.close(rig.now, timeout_ms=1_000))
+        assert (LeaveFinished() in rig.other) is (rig is static), "a static member keeps its place anyway"
+    refused.answer(JoinGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    unanswered.do(unanswered.member.request_failed(unanswered.token, Failure.DISCONNECTED, unanswered.now))
+    late.pass_time(1_000)
+    for rig in (refused, unanswered, late):
+        assert rig.sent == []
+        assert rig.other.count(LeaveFinished()) == 1
+
+
+def test_who_unsubscribes_in_the_first_join_and_comes_back_does_not_take_the_old_id(new_rig) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    old = rig.token
+    rig.do(rig.member.unsubscribe(rig.now))
+    rig.subscribe()
+    new = rig.token
+    rig.token = old
+    rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="old"))
+    assert rig.take(LeaveGroupRequest).member_id == "old"
+    rig.token = new
+    rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="new"))
+    assert rig.take(JoinGroupRequest).member_id == "new"
+
+
 def test_unsubscribing_leaves_and_one_can_come_back(new_rig) -> None:
     rig = new_rig()
     rig.stable(0)
