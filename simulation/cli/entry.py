@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import TextIO
 
 from fencepost.simulation.cli.commands import BY_NAME, COMMANDS
@@ -37,13 +38,16 @@ _EXTRAS = {
 }
 """Which extra brings a library that the core installation does not have."""
 
+_SENT_AGAIN_S = 0.01
+"""How soon it is looked whether what swallowed an interrupt is over."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and answer its exit code. No traceback for anything that a user can mend."""
     _open_closed_streams()
     _write_any_text()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with _terminated_like_interrupted() as is_terminated:
+    with _terminated_like_interrupted() as is_terminated, _interrupted_again_if_lost():
         try:
             return _run_words(words)
         except KeyboardInterrupt:
@@ -72,6 +76,44 @@ def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(came)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _interrupted_again_if_lost() -> Iterator[None]:
+    """Python swallows an interrupt that comes inside a weak reference's callback: send it once more."""
+    before, ended, senders = sys.unraisablehook, threading.Event(), list[threading.Thread]()
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            before(lost)
+        elif threading.current_thread() is threading.main_thread():
+            senders.append(threading.Thread(target=send, daemon=True))
+            senders[-1].start()
+
+    def send() -> None:
+        main_id = threading.main_thread().ident
+        assert main_id is not None
+        while not ended.wait(_SENT_AGAIN_S):
+            if not _is_inside(hook.__code__, main_id):  # where it would be swallowed as well
+                ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+                signal.pthread_kill(main_id, signal.SIGTERM if ignored else signal.SIGINT)
+                return
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        ended.set()
+        for sender in senders:
+            sender.join()
+
+
+def _is_inside(code: CodeType, thread_id: int) -> bool:
+    frame = sys._current_frames().get(thread_id)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _run_words(words: list[str]) -> int:

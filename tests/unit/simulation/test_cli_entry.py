@@ -220,6 +220,40 @@ def test_an_encoding_without_an_ellipsis_shows_it_in_another_way(monkeypatch: py
     assert b"Usage: fencepost plan" in shown.getvalue()
 
 
+SWALLOWED = """
+import signal, sys, threading, weakref
+from fencepost.simulation.cli import entry
+
+class Thing:
+    pass
+
+def interrupted_in_a_callback(words):
+    thing = Thing()
+    watched = weakref.ref(thing, lambda _: signal.raise_signal(signal.{name}))
+    del thing
+    threading.Event().wait(20)
+    return 0
+
+signal.signal(signal.SIGINT, {handler})
+entry._run_words = interrupted_in_a_callback
+sys.exit(entry.main(["mutants"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "handler", "code"),
+    [
+        ("SIGINT", "signal.default_int_handler", 130),
+        ("SIGTERM", "signal.default_int_handler", 143),
+        ("SIGTERM", "signal.SIG_IGN", 143),
+    ],
+)
+def test_an_interrupt_that_python_swallows_comes_again(name: str, handler: str, code: int) -> None:
+    script = SWALLOWED.format(name=name, handler=handler)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (code, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("words", [["--help"], ["states"], ["states", "--json"]])
 def test_a_full_disk_is_told_in_one_line(words: list[str]) -> None:
