@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import repeat
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, Partitions, TopicId
 
-_NOTHING: dict[int, MemberId] = {}
+_NOBODY: list[MemberId | None] = []
 
 
 class PartitionEpochs:
@@ -17,10 +18,13 @@ class PartitionEpochs:
     one entry. A static member that is away still holds its partitions, at epoch -2.
     """
 
-    __slots__ = ("_epochs", "_ousted", "_topics")
+    __slots__ = ("_epochs", "_held", "_ousted", "_topics")
 
     def __init__(self) -> None:
-        self._topics: dict[TopicId, dict[int, MemberId]] = {}
+        self._topics: dict[TopicId, list[MemberId | None]] = {}
+        """Holders by topic and partition number, as far as the last one that is held: a list takes a tenth of
+        the room of a mapping."""
+        self._held = 0
         self._epochs: dict[MemberId, int] = {}
         """The epoch of each holder."""
         self._ousted: set[MemberId] = set()
@@ -32,12 +36,16 @@ class PartitionEpochs:
 
     def of_all(self, topic_id: TopicId, partitions: Iterable[int]) -> list[int]:
         """The same for several partitions of a topic, in their order."""
-        holders, epochs = self._topics.get(topic_id, _NOTHING), self._epochs
-        return [epochs[holders[p]] if p in holders else NO_EPOCH for p in partitions]
+        holders, epochs = self._topics.get(topic_id, _NOBODY), self._epochs
+        known = len(holders)
+        held_by = (holders[number] if number < known else None for number in partitions)
+        return [NO_EPOCH if holder is None else epochs[holder] for holder in held_by]
 
     def taken(self, topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
         """Those of the topic's partitions that someone holds."""
-        return self._topics.get(topic_id, _NOTHING).keys() & partitions
+        holders = self._topics.get(topic_id, _NOBODY)
+        known = len(holders)
+        return {number for number in partitions if number < known and holders[number] is not None}
 
     def replace(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
         """Let go of what `old` holds, then hold what `new` holds; they are one member, before and after.
@@ -74,33 +82,43 @@ class PartitionEpochs:
             holders = self._topics.get(topic_id)
             if holders is None:
                 continue
+            known = len(holders)
             for partition in partitions:
-                if holders.get(partition) == member_id:
-                    del holders[partition]
+                if partition < known and holders[partition] == member_id:
+                    holders[partition] = None
+                    self._held -= 1
+            while holders and holders[-1] is None:
+                holders.pop()
             if not holders:
                 del self._topics[topic_id]
 
     def _add(self, member: ConsumerGroupMember, held: Partitions) -> None:
         member_id, epoch = member.member_id, member.member_epoch
         for topic_id, partitions in held.items():
-            holders = self._topics.setdefault(topic_id, {})
-            for partition in () if holders.keys().isdisjoint(partitions) else partitions:
-                other = holders.get(partition)
+            holders = self._topics.setdefault(topic_id, [])
+            if (missing := max(partitions, default=-1) + 1 - len(holders)) > 0:
+                holders.extend(repeat(None, missing))
+            for partition in partitions:
+                other = holders[partition]
                 if other is None:
-                    continue
-                if self._epochs[other] >= epoch:
-                    raise ValueError(
-                        f"{topic_id}-{partition} cannot be held at epoch {epoch}, "
-                        f"it is held at epoch {self._epochs[other]}"
-                    )
-                self._ousted.add(other)
-            holders.update(dict.fromkeys(partitions, member_id))
+                    self._held += 1
+                else:
+                    if self._epochs[other] >= epoch:
+                        raise ValueError(
+                            f"{topic_id}-{partition} cannot be held at epoch {epoch}, "
+                            f"it is held at epoch {self._epochs[other]}"
+                        )
+                    self._ousted.add(other)
+                holders[partition] = member_id
             self._epochs[member_id] = epoch
 
     def __len__(self) -> int:
-        return sum(map(len, self._topics.values()))
+        return self._held
 
     def as_dict(self) -> dict[TopicId, dict[int, int]]:
         """A copy: epoch by topic id and partition."""
         epochs = self._epochs
-        return {t: {p: epochs[holder] for p, holder in held.items()} for t, held in self._topics.items()}
+        return {
+            topic_id: {number: epochs[holder] for number, holder in enumerate(holders) if holder is not None}
+            for topic_id, holders in self._topics.items()
+        }

@@ -38,9 +38,11 @@ def _forgetful_map(original: Callable[..., None]) -> Callable[..., None]:
         original(self, old, new)
         for topic_id, partitions in (NO_PARTITIONS if old is None else old.pending_revocation).items():
             still = () if new is None else new.pending_revocation.get(topic_id, ())
+            holders = topics.get(topic_id, [])
             for partition in partitions:
-                if partition not in still:
-                    topics.get(topic_id, {}).pop(partition, None)
+                if partition not in still and partition < len(holders):
+                    self._held -= holders[partition] is not None
+                    holders[partition] = None
 
     return replace
 

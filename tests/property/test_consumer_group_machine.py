@@ -429,6 +429,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                         assert partition not in held.setdefault(topic_id, {})
                         held[topic_id][partition] = member.member_epoch
         assert held == self.group.partition_epochs.as_dict()
+        assert sum(map(len, held.values())) == len(self.group.partition_epochs)
 
     @invariant()
     def no_two_honest_members_use_a_partition(self) -> None:
