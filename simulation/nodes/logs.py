@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -30,40 +30,44 @@ class PartitionLogs(Mapping[TopicPartition, int]):
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._topics: dict[str, list[PartitionLog]] = {}
         self._intervals: dict[str, int] = {}
 
     def create(self, topic: str, partitions: int, records_per_second: float) -> None:
         """A topic appears; its partitions share the rate evenly, one after the other."""
         interval = round(partitions * 1_000_000 / records_per_second) if records_per_second else 0
         self._intervals[topic] = interval
-        self._add(topic, range(partitions), interval)
+        self._topics[topic] = []
+        self._add(topic, partitions)
 
     def grow(self, topic: str, before: int, partitions: int) -> None:
         """A topic gets more partitions, with the same rate each as the others."""
-        self._add(topic, range(before, partitions), self._intervals[topic])
+        self._add(topic, partitions - before)
 
     def delete(self, topic: str) -> None:
         """A topic disappears, and its records with it."""
-        del self._intervals[topic]
-        self._logs = {partition: log for partition, log in self._logs.items() if partition.topic != topic}
+        del self._intervals[topic], self._topics[topic]
 
-    def _add(self, topic: str, numbers: Iterable[int], interval: int) -> None:
-        now = self._loop.now_us
-        chosen = list(numbers)
-        for index, partition in enumerate(topic_partitions(topic, chosen)):
-            phase = interval * index // len(chosen)
-            self._logs[partition] = PartitionLog(now - phase, interval)
+    def _add(self, topic: str, partitions: int) -> None:
+        now, interval = self._loop.now_us, self._intervals[topic]
+        phases = (interval * index // partitions for index in range(partitions))
+        self._topics[topic].extend(PartitionLog(now - phase, interval) for phase in phases)
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
         """The partition's log; None if the cluster has no such partition."""
-        return self._logs.get(partition)
+        topic, number = partition
+        logs = self._topics.get(topic)
+        return logs[number] if logs is not None and 0 <= number < len(logs) else None
 
     def __getitem__(self, partition: TopicPartition) -> int:
-        return self._logs[partition].end(self._loop.now_us)
+        log = self.log(partition)
+        if log is None:
+            raise KeyError(partition)
+        return log.end(self._loop.now_us)
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(self._logs)
+        for topic, logs in self._topics.items():
+            yield from topic_partitions(topic, range(len(logs)))
 
     def __len__(self) -> int:
-        return len(self._logs)
+        return sum(map(len, self._topics.values()))
