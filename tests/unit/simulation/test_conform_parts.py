@@ -71,6 +71,7 @@ class TestSchedules:
             "commits keep nobody alive",
             "a static member does not return",
             "a static member returns in time",
+            "an expression matches nothing until sessions end",
         }
 
     def test_a_group_is_filled_only_where_that_is_quick(self) -> None:
