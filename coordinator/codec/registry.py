@@ -243,7 +243,9 @@ SPOKEN: tuple[ApiVersion, ...] = tuple(
 """What ApiVersions answers."""
 
 _REPEATED = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
-"""Many clients get the same object as their answer; its bytes are kept."""
+"""Many clients get the same objects as their answers; the bytes of a few are kept."""
+_KEPT_ANSWERS = 4
+"""A client that joins a group asks for all topics, and then for its own, twice each."""
 
 _MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
 
@@ -251,7 +253,7 @@ _MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
 class VersionCodec:
     """The translators of one (API, version), with its schema loaded."""
 
-    __slots__ = ("_last", "_read", "_shape", "api", "flexible", "flexible_answer", "version")
+    __slots__ = ("_kept", "_read", "_shape", "api", "flexible", "flexible_answer", "version")
 
     def __init__(self, api: Api, version: int) -> None:
         self.api = api
@@ -260,7 +262,8 @@ class VersionCodec:
         self.flexible_answer = self.flexible and api.key is not ApiKey.API_VERSIONS
         self._read = schema.request_reader(api.key, version)
         self._shape = schema.Shape(api.key, version)
-        self._last: tuple[Any, list[bytes]] = (None, [])
+        self._kept: dict[int, tuple[Any, list[bytes]]] = {}
+        """Answers by their identity, with their bytes."""
 
     def body_of(self, frame: bytes, header: RequestHeader) -> int:
         """Where the request's body starts.
@@ -289,16 +292,20 @@ class VersionCodec:
 
     def encode(self, correlation_id: int, reply: Any) -> list[bytes]:
         """The whole response frame in pieces. Encoding the same object again costs next to nothing."""
-        last, chunks = self._last
-        if last is not reply:
-            if self.api.encode is None:
-                chunks = [consumer.pack_heartbeat(reply)]
-            else:
-                chunks = schema.write(self.api.encode(reply, self._shape))
-                if self.api.key in _REPEATED:
-                    self._last = (reply, chunks)
+        kept = self._kept.get(id(reply))
+        chunks = self._encoded(reply) if kept is None else kept[1]
         header = response_header(correlation_id, sum(map(len, chunks)), flexible=self.flexible_answer)
         return [header + chunks[0], *chunks[1:]]
+
+    def _encoded(self, reply: Any) -> list[bytes]:
+        if self.api.encode is None:
+            return [consumer.pack_heartbeat(reply)]
+        chunks = schema.write(self.api.encode(reply, self._shape))
+        if self.api.key in _REPEATED:
+            if len(self._kept) >= _KEPT_ANSWERS:
+                self._kept.clear()
+            self._kept[id(reply)] = (reply, chunks)
+        return chunks
 
 
 _codecs: dict[tuple[int, int], VersionCodec] = {}
