@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.declaration import Column
 from fencepost.simulation.cli.arguments import Json, writable_file
+from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.live import WINDOW_S, follow_topic
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
@@ -115,7 +116,8 @@ def analyze(
     configure_logs()
     if run:
         return _show(traces, run, report, json=json)
-    tables = run_analyses(traces, master=master, report=report, progress=progress_for(json=json))
+    with told_at_once(STOPPING):
+        tables = run_analyses(traces, master=master, report=report, progress=progress_for(json=json))
     if json:
         print_json(Analyzed(tables, None if report is None else str(report)))
     else:

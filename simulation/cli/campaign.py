@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.analyze import print_tables
 from fencepost.simulation.cli.arguments import Json, writable_file, writable_folder
+from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
@@ -86,14 +87,15 @@ def campaign(
         outline = msgspec.structs.replace(outline, traces=traces)
     if time_limit is not None:
         outline = msgspec.structs.replace(outline, time_limit_s=seconds_of(time_limit, "--time-limit"))
-    result = carry_out(
-        outline,
-        master=master,
-        out_dir=out,
-        report=report or out / REPORT,
-        resume=resume,
-        progress=progress_for(json=json, lines=True),
-    )
+    with told_at_once(f"{STOPPING}; go on with --resume"):
+        result = carry_out(
+            outline,
+            master=master,
+            out_dir=out,
+            report=report or out / REPORT,
+            resume=resume,
+            progress=progress_for(json=json, lines=True),
+        )
     if json:
         print_json(result)
     else:

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import Comparison
 from fencepost.simulation.cli.arguments import Count, Json, new_folder
+from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.advice import Recommendation, difference_in_words, recommend
@@ -132,7 +133,7 @@ def plan(
             if each.stem in asked:
                 raise FencepostError(f"--compare {each}: expected two files with names that differ")
             asked[each.stem] = _question(each, flags)
-    with ExitStack() as stack:
+    with told_at_once(STOPPING), ExitStack() as stack:
         folder = (
             Path(stack.enter_context(TemporaryDirectory(prefix="fencepost-plan-")))
             if out is None

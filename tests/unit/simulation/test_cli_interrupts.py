@@ -1,0 +1,53 @@
+"""An interrupt is answered with a line at once, then it does what it always did."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from fencepost.simulation.cli.interrupts import told_at_once
+
+
+def interrupted(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    before = signal.signal(request.param, interrupted)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+def interrupt(number: signal.Signals) -> None:
+    with told_at_once("stopping"):
+        signal.raise_signal(number)
+
+
+def test_an_interrupt_is_told_at_once_and_the_next_one_is_not(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(number)
+    assert signal.getsignal(number) is interrupted
+    assert capfd.readouterr().err == "stopping\n"
+
+
+def test_without_an_interrupt_everything_is_as_it_was(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with told_at_once("stopping"):
+        assert signal.getsignal(number) is not interrupted
+    assert signal.getsignal(number) is interrupted
+    assert capfd.readouterr().err == ""
+
+
+def test_an_ignored_interrupt_stays_ignored(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupt(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().err == ""
