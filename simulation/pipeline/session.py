@@ -14,12 +14,14 @@ import tempfile
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.java import find_java_home
+from fencepost.simulation.pipeline.last_words import is_worth_saying, silence_accumulators
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -98,7 +100,7 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         with _interrupts_held() as release:
             session, gateway = _start(master, Path(scratch), settings or {})
         root = logging.getLogger()
-        root.addFilter(_no_word_of_interrupts)
+        root.addFilter(is_worth_saying)
         try:
             release()
             _equip(session)
@@ -106,7 +108,7 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         finally:
             with _interrupts_held() as release:
                 _stop(gateway)
-            root.removeFilter(_no_word_of_interrupts)
+            root.removeFilter(is_worth_saying)
             release()
 
 
@@ -136,11 +138,6 @@ def _check_reachable(master: str) -> None:
     )
 
 
-def _no_word_of_interrupts(record: logging.LogRecord) -> bool:
-    """py4j logs a traceback, and as root, when Ctrl-C comes while it waits for an answer."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
-
-
 def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[SparkSession, Any]:
     import pyspark
     from pyspark import SparkConf, SparkContext
@@ -165,7 +162,7 @@ def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[Spa
             raise EnvironmentLacks(f"Spark did not start: {_told(log)}") from error
         try:
             with _interrupt_handler_kept():
-                SparkContext(gateway=gateway, conf=conf)
+                silence_accumulators(SparkContext(gateway=gateway, conf=conf))
             return SparkSession.builder.getOrCreate(), gateway
         except BaseException as error:
             _stop(gateway)
@@ -242,7 +239,8 @@ def _stop(gateway: Any) -> None:
     running = SparkSession.getActiveSession() or SparkContext._active_spark_context
     try:
         # After an interrupted call the JVM may not answer any more. It is ended next, whatever it says.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # that its process has ended already
             if running is not None:
                 running.stop()
     finally:

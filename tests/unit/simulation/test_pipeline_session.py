@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
+from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline import session
+from fencepost.simulation.pipeline.last_words import is_worth_saying, silence_accumulators
 
 
 @pytest.mark.parametrize("master", ["", "nonsense", "local[x]", "spark://", "spark://host", "spark://host:x"])
@@ -44,3 +48,28 @@ def test_an_exception_of_a_jvm_that_is_gone_still_says_something() -> None:
 
     assert session.first_line(Gone()) == "its JVM stopped"
     assert session.first_line(ValueError("\n\nthis\nthat")) == "this"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(KeyboardInterrupt(), 0), (Py4JNetworkError("empty"), 0), (ValueError("news"), 1), (None, 1)],
+)
+def test_what_py4j_logs_of_its_jvm_s_end_is_not_said(error: BaseException | None, said: int) -> None:
+    exc_info = None if error is None else (type(error), error, None)
+    record = logging.LogRecord(
+        "root", logging.ERROR, "", 0, "Exception while sending command.", None, exc_info
+    )
+    assert is_worth_saying(record) == bool(said)
+
+
+@pytest.mark.parametrize(("error", "said"), [(EOFError(), 0), (ConnectionResetError(), 0), (ValueError(), 1)])
+def test_what_ends_the_connection_of_accumulators_is_not_said(error: Exception, said: int) -> None:
+    told: list[object] = []
+    server = SimpleNamespace(handle_error=lambda request, address: told.append(request))
+    context = SimpleNamespace(_accumulatorServer=server)
+    silence_accumulators(context)  # type: ignore[arg-type]
+    try:
+        raise error
+    except Exception:
+        server.handle_error("request", "address")
+    assert len(told) == said
