@@ -93,11 +93,12 @@ class Run {
     this.lanes = [];
     this.byName = new Map();
     this.groups = new Map();
-    const found = { node: new Set(), member: new Set(), thread: new Set(), group: new Set() };
+    const found = { node: new Set(), member: new Set(), consumer: new Set(), thread: new Set(), group: new Set() };
     for (let i = 0; i < this.length; i++) {
       const kind = this.text("kind", i), actor = this.text("actor", i);
       if (kind === "group.state" || kind === "group.epoch") found.group.add(this.text("group", i));
       if (!actor) continue;
+      if (kind === "sac.consumer") found.consumer.add(actor);
       if (NODE_KINDS.has(kind)) found.node.add(actor);
       else if (MEMBER_KINDS.has(kind)) found.member.add(actor);
       else if (THREAD_KINDS.has(kind)) found.thread.add(actor);
@@ -118,11 +119,13 @@ class Run {
   }
 
   // Threads under their client, consumers of a stream under the stream, anybody else for themselves.
-  makeMembers({ member, thread }) {
-    const streams = new Set([...member].filter((name) => name.includes("/")).map((name) => name.slice(name.indexOf("/") + 1)));
-    const alone = [...member].filter((name) => !name.includes("/")).sort(byName);
+  // A consumer is CLIENT/STREAM; a member id may have a slash in it too.
+  makeMembers({ member, consumer, thread }) {
+    const consumers = [...consumer].filter((name) => name.includes("/"));
+    const streams = new Set(consumers.map((name) => name.slice(name.indexOf("/") + 1)));
+    const alone = [...member].filter((name) => !consumers.includes(name)).sort(byName);
     for (const stream of [...streams].sort(byName)) {
-      for (const name of [...member].filter((each) => each.endsWith("/" + stream)).sort(byName)) {
+      for (const name of consumers.filter((each) => each.endsWith("/" + stream)).sort(byName)) {
         const lane = this.lane(name, "consumer", `Stream ${stream}`);
         lane.label = name.slice(0, -stream.length - 1);
       }
