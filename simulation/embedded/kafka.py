@@ -224,6 +224,14 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         return self.endpoint.watch.seq
 
     @on_loop
+    def member_names(self) -> dict[str, str]:
+        """What members are called whose ids the trace has, by member id: also of those that are gone.
+
+        It is the instance id, or the client id, and the beginning of the member id.
+        """
+        return dict(self.endpoint.watch.names.names)
+
+    @on_loop
     def check(self) -> list[Violation]:
         """What was seen so far that must never happen; empty if all is well.
 

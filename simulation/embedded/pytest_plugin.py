@@ -147,7 +147,8 @@ def _timelines(
     title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
     raised = "" if call.excinfo is None else call.excinfo.exconly().splitlines()[0]
     try:
-        return "\n".join(map(str, write_timelines(rows, folder, title, f"The test failed: {raised}")))
+        verdict = f"The test failed: {raised}"
+        return "\n".join(map(str, write_timelines(rows, folder, title, verdict, kafka.member_names())))
     except (OSError, FencepostError) as error:
         return f"it could not be written: {error}"
 

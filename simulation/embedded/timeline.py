@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fencepost.simulation.report.model import TracedRun
@@ -14,10 +14,12 @@ from fencepost.simulation.trace.schema import Kind, Row
 LONGEST_NAME = 150
 
 
-def write_timelines(rows: Sequence[Row], folder: Path, name: str, verdict: str) -> list[Path]:
+def write_timelines(
+    rows: Sequence[Row], folder: Path, name: str, verdict: str, names: Mapping[str, str]
+) -> list[Path]:
     """Write a page for each group in the trace, or one if there is none; their paths.
 
-    Rows that are about no group are on all pages.
+    Rows that are about no group are on all pages. `names` is what members are called, by their ids.
 
     :raises FencepostError: if they can't be written.
     """
@@ -28,7 +30,7 @@ def write_timelines(rows: Sequence[Row], folder: Path, name: str, verdict: str) 
         chosen = [row for row in rows if row.group in ("", group)]
         title = f"{name}, group {group}" if group else name
         path = folder / f"{_file_name(name if len(groups) < 2 else f'{name}-{group}')}.html"
-        run = TracedRun(run_id=path.stem, title=title, facts=_facts(chosen, group), rows=chosen)
+        run = TracedRun(run_id=path.stem, title=title, facts=_facts(chosen, group), rows=chosen, names=names)
         render_timelines([run], path, title=title, verdict=verdict, fine=False)
         written.append(path)
     return written

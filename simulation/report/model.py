@@ -93,6 +93,8 @@ class TracedRun(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[tuple[str, str], ...] = ()
     rows: Sequence[Row] = ()
     """Plain tuples in the order of `Row` will do."""
+    names: Mapping[str, str] = {}
+    """What actors are called by people, where rows have ids."""
 
 
 class Curve(msgspec.Struct, frozen=True):

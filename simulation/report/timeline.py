@@ -58,6 +58,7 @@ def encode_run(run: TracedRun) -> dict[str, Any]:
         "command": run.command,
         "facts": [list(fact) for fact in run.facts],
         "left_out": left_out,
+        "names": {actor: name for actor, name in run.names.items() if actor in strings},
         "strings": strings.values,
         "sets": sets.values,
         "columns": columns,
@@ -86,6 +87,9 @@ class _Numbers:
     def __init__(self) -> None:
         self.values = [""]
         self._numbers = {"": 0}
+
+    def __contains__(self, text: object) -> bool:
+        return text in self._numbers
 
     def __getitem__(self, text: str) -> int:
         number = self._numbers.get(text)

@@ -27,7 +27,8 @@ function rowLines(row) {
 }
 
 function laneLines(lane, time, run) {
-  const lines = [["", lane.kind === "partition" ? lane.name : lane.name === "faults" ? "faults and topics" : lane.name], ["time", showTime(time, 3)]];
+  const lines = [["", lane.name === "faults" ? "faults and topics" : run.nameOf(lane.name)], ["time", showTime(time, 3)]];
+  if (run.names.has(lane.name)) lines.push(["member id", lane.name]);
   const state = lane.stateAt(lane.states, time), view = lane.stateAt(lane.views, time), epoch = lane.epochAt(time);
   if (state) lines.push(["state", state]);
   if (view) lines.push(["coordinator", view]);
@@ -38,7 +39,7 @@ function laneLines(lane, time, run) {
   if (callback) lines.push(["callback", callback.sort]);
   const owned = lane.ownedAt(time);
   if (lane.kind === "partition") {
-    const owners = owned.map((span) => span.owner.name + (span.late ? " (removed, and does not know it yet)" : ""));
+    const owners = owned.map((span) => run.nameOf(span.owner.name) + (span.late ? " (removed, and does not know it yet)" : ""));
     lines.push(["owner", owners.join(", ") || "nobody"]);
   } else if (lane.kind === "member" && run.partitionNumbers.size) {
     const names = owned.sort((a, b) => a.number - b.number).map((span) => span.partition).join(", ");

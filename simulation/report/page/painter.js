@@ -211,7 +211,7 @@ class Painter {
         return;
       }
       paintBox(c, fill, x, top, Math.max(1, width - 1), lane.band);
-      this.paintWords(c, span.owner.kind === "consumer" ? span.owner.label : span.owner.name, x, width, top + lane.band / 2, fill);
+      this.paintWords(c, span.owner.kind === "thread" ? span.owner.name : span.owner.label, x, width, top + lane.band / 2, fill);
     });
     const bad = t.theme.fill("bad", "crossed");
     this.eachSpan(lane.shared, (span, x, width) => {
@@ -262,7 +262,7 @@ class Painter {
   // Beside a mark what it is, where the next one leaves room for that.
   paintCause(c, marks, i, y) {
     const t = this.t, { sort, t: time, i: row } = marks[i], x = t.x(time) + 10;
-    const text = sort === "violation" ? t.run.text("error", row) : `${t.run.text("actor", row)} ${t.run.text("detail", row)}`.trim();
+    const text = sort === "violation" ? t.run.text("error", row) : `${t.run.nameOf(t.run.text("actor", row))} ${t.run.text("detail", row)}`.trim();
     const room = (i + 1 < marks.length ? t.x(marks[i + 1].t) - 8 : t.width) - x;
     c.font = SMALL;
     if (!text || room < 90 && this.measured(c, text) > room) return;

@@ -30,6 +30,7 @@ class Run {
     Object.assign(this, { id: packed.id, title: packed.title, why: packed.why, command: packed.command });
     Object.assign(this, { facts: packed.facts, leftOut: packed.left_out, strings: packed.strings, sets: packed.sets });
     this.columns = packed.columns;
+    this.names = new Map(Object.entries(packed.names));
     this.length = packed.columns.t.length;
     this.t = new Float64Array(this.length);
     this.seq = new Float64Array(this.length);
@@ -48,6 +49,9 @@ class Run {
     this.build();
   }
 
+  // What people call an actor that rows have by its id.
+  nameOf(actor) { return this.names.get(actor) ?? actor; }
+
   text(column, i) { return this.strings[this.columns[column][i]]; }
 
   partitions(i) {
@@ -59,7 +63,7 @@ class Run {
   row(i) {
     const c = this.columns;
     return {
-      seq: this.seq[i], t: this.t[i], group: this.text("group", i), actor: this.text("actor", i), kind: this.text("kind", i),
+      seq: this.seq[i], t: this.t[i], group: this.text("group", i), actor: this.nameOf(this.text("actor", i)), kind: this.text("kind", i),
       from: this.text("from", i), to: this.text("to", i), memberEpoch: c.member_epoch[i],
       groupEpoch: c.group_epoch[i], partitions: this.sets[c.partitions[i]], error: this.text("error", i),
       detail: this.text("detail", i),
@@ -168,6 +172,7 @@ class Run {
   lane(name, kind, section) {
     const lane = new Lane(name, kind);
     lane.section = section;
+    lane.label = this.nameOf(name);
     this.lanes.push(lane);
     this.byName.set(name, lane);
     return lane;

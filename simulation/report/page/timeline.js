@@ -64,7 +64,7 @@ class Timeline {
 
   wants(lane) {
     if (lane.kind === "world" || lane.kind === "group" || !this.wanted) return true;
-    const text = `${lane.name} ${lane.section}`.toLowerCase();
+    const text = `${lane.name} ${lane.label} ${lane.section}`.toLowerCase();
     return this.wanted.split(/\s+/).some((word) => text.includes(word));
   }
 

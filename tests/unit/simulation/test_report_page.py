@@ -194,6 +194,14 @@ def test_rows_are_packed_and_come_back() -> None:
     assert {packed["strings"][number] for number in columns["detail"]} == {"full"}
 
 
+def test_names_of_actors_in_the_rows_go_along() -> None:
+    row = Row(4, 1_000, "embedded", "g", "awCBCfcdTk", "heartbeat", "", "", 3, 4, (), "", "full")
+    names = {"awCBCfcdTk": "billing awCBCfcd", "elsewhere": "payments elsewher"}
+    assert encode_run(TracedRun(run_id="r", title="t", rows=[row], names=names))["names"] == {
+        "awCBCfcdTk": "billing awCBCfcd"
+    }
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"), [((), ""), ((3,), "t:3"), ((2, 1), "t:1-2"), ((9, 1, 3, 2), "t:1-3,9")]
 )
