@@ -147,12 +147,15 @@ async def test_a_wrong_code_is_found_and_made_small(monkeypatch: pytest.MonkeyPa
     assert difference.step == 1
 
 
-async def test_what_does_not_show_again_is_unclear(monkeypatch: pytest.MonkeyPatch, broker: Broker) -> None:
-    lies = iter([True])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_what_does_not_show_again_each_time_is_unclear(
+    times: int, monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    lies = iter([True] * times)
 
     def once(request: Any, outcome: Outcome) -> Outcome:
         reply: Any = outcome.reply
-        if request.group_id.endswith("-g1") and next(lies, False):
+        if request.group_id.endswith(("-g1", "-g2")) and next(lies, False):
             reply = msgspec.structs.replace(reply, heartbeat_interval_ms=1)
         return Outcome(records=outcome.records, reply=reply, effects=outcome.effects)
 
