@@ -28,6 +28,7 @@ from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import uncovered
 from fencepost.simulation.embedded.classic import ClassicChronicle
+from fencepost.simulation.embedded.names import MemberNames
 from fencepost.simulation.embedded.told import ToldMembers
 from fencepost.simulation.embedded.view import WORLD, GroupView, ShardView, host_of
 from fencepost.simulation.embedded.waiting import Waiting
@@ -100,7 +101,8 @@ class _GroupWatch:
             method(*arguments, self._watch.now_us)
 
     def keep_up(self, event: Event, outcome: Outcome) -> None:
-        """Know who was heard, and who is gone."""
+        """Know who was heard, what they are called, and who is gone."""
+        self._watch.names.hear(event, outcome)
         member_id = getattr(outcome.reply, "member_id", None) or getattr(event, "member_id", None)
         if member_id and getattr(outcome.reply, "error_code", ErrorCode.NONE) is ErrorCode.NONE:
             if isinstance(event, JoinGroupRequest):
@@ -159,6 +161,7 @@ class Watch:
         """The number of the newest row."""
         self._brokers: Brokers | None = None
         self._shards: dict[int, _ShardWatch] = {}
+        self.names = MemberNames()
         self.waiting = Waiting()
         """Those who look again after each step of a coordinator."""
 
