@@ -27,6 +27,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.clusters.artifacts import Installation
+from fencepost.simulation.clusters.classes import options
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.embedded import AsyncEmbeddedRabbitStream, EmbeddedRabbitStream
@@ -211,7 +212,8 @@ def real(cluster: Cluster) -> World:
 JAVA_SECONDS = 60
 """How long a Java program may take to say what it is waited for."""
 
-_QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx192m")
+_QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx192m", "-Xlog:disable")
+_COMPILING = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", "-proc:none", "--release", "17")
 _SILENT = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
 _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -229,6 +231,19 @@ _POM = """\
 </project>
 """
 RABBIT_CLIENT_VERSION = "1.1.0"
+
+
+@pytest.fixture(scope="session")
+def java_words(kafka_installation: Installation) -> Callable[..., list[str]]:
+    """Gives the words that run a class of Kafka's, or of the jars and folders that are named after it."""
+
+    def words(main: str, *more: pathlib.Path) -> list[str]:
+        # Kafka's jars come first, as when their classes were kept: else those are of no use.
+        class_path = os.pathsep.join(map(str, (*kafka_installation.jars, *more)))
+        kept = options(kafka_installation.classes)
+        return [str(kafka_installation.java), *_QUICK, *kept, _SILENT, "-cp", class_path, main]
+
+    return words
 
 
 class JavaProcess:
@@ -283,9 +298,9 @@ class JavaProcess:
 class JavaPrograms:
     """Programs of the folder java/, compiled when they are started first, for all of pytest's workers."""
 
-    def __init__(self, folder: pathlib.Path, installation: Installation) -> None:
+    def __init__(self, folder: pathlib.Path, java_words: Callable[..., list[str]]) -> None:
         self._folder = folder
-        self._installation = installation
+        self._java_words = java_words
 
     def command(self, name: str, *jars: pathlib.Path) -> list[str]:
         """The words that run a program, with these jars besides Kafka's."""
@@ -294,20 +309,22 @@ class JavaPrograms:
             pytest.skip("javac is not installed")
         source = pathlib.Path(__file__).with_name("java") / f"{name}.java"
         made = self._folder / f"{name}.class"
-        class_path = os.pathsep.join(map(str, (self._folder, *jars, *self._installation.jars)))
+        command = self._java_words(name, *jars, self._folder)
         with (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not made.exists() or made.stat().st_mtime <= source.stat().st_mtime:
-                words = [compiler, "--release", "17", "-cp", class_path, "-d", self._folder, source]
+                words = [compiler, *_COMPILING, *command[-3:-1], "-d", self._folder, source]
                 subprocess.run(words, check=True, timeout=120)
-        return [str(self._installation.java), *_QUICK, _SILENT, "-cp", class_path, name]
+        return command
 
 
 @pytest.fixture(scope="session")
-def java_programs(tmp_path_factory: pytest.TempPathFactory, kafka_installation: Installation) -> JavaPrograms:
+def java_programs(
+    tmp_path_factory: pytest.TempPathFactory, java_words: Callable[..., list[str]]
+) -> JavaPrograms:
     folder = tmp_path_factory.getbasetemp().parent / "java-programs"
     folder.mkdir(exist_ok=True)
-    return JavaPrograms(folder, kafka_installation)
+    return JavaPrograms(folder, java_words)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -20,22 +19,22 @@ from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
-QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx128m"]
 SECONDS = 100
 TOOLS = "org.apache.kafka.tools"
 
 
 @pytest.fixture(scope="session")
-def class_path(tmp_path_factory, kafka_installation: Installation) -> str:
-    """Kafka's jars and the one with the tools, fetched once for all of pytest's workers."""
-    folder = tmp_path_factory.getbasetemp().parent / "console-tools"
+def tools_jar(kafka_installation: Installation) -> pathlib.Path:
+    """The jar with Kafka's tools, fetched once into the cache."""
+    folder = kafka_installation.checkpoint.parent / "kafka-tools"
     folder.mkdir(exist_ok=True)
     jar = folder / f"kafka-tools-{KAFKA_VERSION}.jar"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jar.exists():
-            fetch(folder)
-    return os.pathsep.join(map(str, (jar, *kafka_installation.jars)))
+            fetch(folder / "fetched")
+            (folder / "fetched" / jar.name).rename(jar)
+    return jar
 
 
 def fetch(folder: pathlib.Path) -> None:
@@ -50,12 +49,11 @@ def fetch(folder: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def run(class_path, kafka_installation):
+def run(java_words, tools_jar):
     """Runs a tool."""
 
     def run(main: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [str(kafka_installation.java), *QUICK, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
-        command += ["-cp", class_path, main, *words]
+        command = [*java_words(main, tools_jar), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
 
     return run
