@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.clusters.classes import classes_file, options, record
+from fencepost.simulation.clusters.classes import classes_file, is_wanted, options, record
 from fencepost.simulation.clusters.ports import LOOPBACK
 from fencepost.simulation.clusters.processes import run_program, telling_line
 from fencepost.simulation.clusters.settings import (
@@ -90,7 +90,7 @@ async def prepare(environ: Mapping[str, str] = os.environ) -> Installation:
             installation = Installation(java, jars, folder / CHECKPOINT, classes_file(folder, java, jars))
             if not installation.checkpoint.is_file():
                 await _format(installation)
-            if not installation.classes.is_file():
+            if is_wanted(installation.classes):
                 await record(installation.command, installation.checkpoint, installation.classes)
     except OSError as error:
         raise EnvironmentLacks(

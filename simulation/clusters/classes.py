@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from fencepost.simulation.clusters.ports import LOOPBACK, free_ports
 from fencepost.simulation.clusters.settings import Endpoint, NodeAddresses
 
 RECORD_SECONDS = 60.0
+RETRY_SECONDS = 3600.0
+"""A machine that was too busy is not so for ever."""
+
 _STARTED = b"Kafka Server started"
 
 
@@ -33,6 +37,15 @@ def options(classes: Path) -> tuple[str, ...]:
     if not classes.is_file() or classes.stat().st_size == 0:
         return ()
     return (f"-XX:SharedArchiveFile={classes}",)
+
+
+def is_wanted(classes: Path) -> bool:
+    """Whether to record: that was not tried yet, or an hour ago and in vain."""
+    try:
+        status = classes.stat()
+    except FileNotFoundError:
+        return True
+    return status.st_size == 0 and time.time() - status.st_mtime > RETRY_SECONDS
 
 
 async def record(command: Callable[..., Sequence[str]], checkpoint: Path, classes: Path) -> None:

@@ -389,7 +389,7 @@ async def test_classes_are_kept_anew_for_other_jars(machine: Path) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["keeps no classes", "never starts"])
-async def test_a_java_without_classes_is_asked_once(
+async def test_a_java_without_classes_is_asked_again_after_an_hour(
     machine: Path, behaviour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classes, "RECORD_SECONDS", 1.0)
@@ -403,6 +403,12 @@ async def test_a_java_without_classes_is_asked_once(
     async with Cluster():
         pass
     assert nothing_is_left(machine)
+    an_hour_ago = time.time() - classes.RETRY_SECONDS - 1
+    os.utime(second.classes, (an_hour_ago, an_hour_ago))
+    monkeypatch.setattr(classes, "RECORD_SECONDS", 60.0)
+    third = await artifacts.prepare()
+    assert third.classes.read_text() == "classes"
+    assert f"-XX:SharedArchiveFile={third.classes}" in third.command("kafka.Kafka")
 
 
 async def test_no_maven_is_told(empty_cache: Path) -> None:
