@@ -132,7 +132,8 @@ class Endpoint:
         groups = self.brokers.groups
         nodes = groups.node_ids
         if node_id is not None and node_id not in nodes:
-            raise FencepostError(f"there is no broker {node_id!r}; there are {', '.join(map(str, nodes))}")
+            known = ", ".join(map(str, nodes))
+            raise FencepostError(f"there is no broker {node_id!r}; the brokers are numbered {known}")
         for shard in groups.shards if group_id is None else (groups.shard_of(group_id),):
             new = nodes[(nodes.index(shard.node_id) + 1) % len(nodes)] if node_id is None else node_id
             groups.move(shard, new, load_s)

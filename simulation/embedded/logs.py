@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -24,7 +24,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.services import Asked
 
 Text: TypeAlias = bytes | str | None
-Headers: TypeAlias = Sequence[tuple[str, bytes]]
+Headers: TypeAlias = Mapping[str, Text] | Sequence[tuple[str, Text]]
 
 _MAGIC = 2
 _BATCH_BYTES = 1_000_000
@@ -40,7 +40,7 @@ class ReadRecord(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class _Inside:
@@ -91,7 +91,7 @@ class LogAccess:
         topic = self.topic(name)
         if partition is not None:
             self.partition(topic, partition)
-        key_bytes = _bytes("key", key)
+        key_bytes, checked = _bytes("key", key), _headers(headers)
         records = [
             ReadRecord(
                 topic=name,
@@ -100,7 +100,7 @@ class LogAccess:
                 timestamp_ms=int(time.time() * 1000),
                 key=key_bytes,
                 value=_bytes("value", value),
-                headers=tuple(headers),
+                headers=checked,
             )
             for value in values
         ]
@@ -166,12 +166,24 @@ class LogAccess:
         return await reply if hasattr(reply, "__await__") else reply
 
 
-def _bytes(what: str, text: Text) -> bytes | None:
+def _bytes(what: str, text: object) -> bytes | None:
     if text is None or isinstance(text, bytes):
         return text
     if isinstance(text, str):
         return text.encode()
-    raise FencepostError(f"{what}={text!r}: expected bytes, text or None")
+    several = ", or several as produce(topic, *values)" if isinstance(text, list | tuple) else ""
+    raise FencepostError(f"{what}={text!r}: expected bytes, text or None{several}")
+
+
+def _headers(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
+    pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        named = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):
+        named = [(None, None)]
+    if not all(isinstance(name, str) for name, _ in named):
+        raise FencepostError(f"headers={headers!r}: expected a mapping, or pairs of a name and a value")
+    return tuple((name, _bytes(f"headers: {name}", value)) for name, value in named)
 
 
 def _batches(records: Sequence[ReadRecord], chosen: Sequence[int]) -> Iterator[tuple[bytes, list[int]]]:

@@ -5,6 +5,7 @@ Nothing but pytest is imported before a test asks for a Kafka.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Generator, Iterator, Mapping
@@ -56,8 +57,7 @@ def kafka(
 
     `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` says what it is like, over `kafka_settings`.
     """
-    running = _made({**kafka_settings, **_marked(request.node)})
-    with running:
+    with _running({**kafka_settings, **_marked(request.node)}) as running:
         yield running.awaited if inspect.iscoroutinefunction(request.function) else running
 
 
@@ -68,7 +68,7 @@ def kafka_session(kafka_settings: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
     Tests that share it need topics and groups with names of their own. It blocks; an async test takes
     `kafka_session.awaited`.
     """
-    with _made(kafka_settings) as running:
+    with _running(kafka_settings) as running:
         yield running
 
 
@@ -84,7 +84,8 @@ def _marked(node: pytest.Item) -> dict[str, Any]:
     return settings
 
 
-def _made(settings: Mapping[str, Any]) -> EmbeddedKafka:
+@contextlib.contextmanager
+def _running(settings: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
     from fencepost.coordinator.protocol.errors import FencepostError
     from fencepost.simulation.embedded.kafka import EmbeddedKafka
 
@@ -93,9 +94,14 @@ def _made(settings: Mapping[str, Any]) -> EmbeddedKafka:
     if unknown:
         pytest.fail(f"kafka has no setting {unknown[0]!r}; there are {', '.join(known)}", pytrace=False)
     try:
-        return EmbeddedKafka(**settings)
+        made = EmbeddedKafka(**settings)
+        made.start()
     except FencepostError as error:
         told = f"kafka can't be made: {error}"
+    else:
+        with contextlib.closing(made):
+            yield made
+        return
     pytest.fail(told, pytrace=False)  # out of the handler: pytest would show its error beside
 
 

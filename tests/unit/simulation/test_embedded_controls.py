@@ -425,6 +425,9 @@ def test_records_go_in_and_come_out(kafka: EmbeddedKafka) -> None:
     everything = kafka.records("orders")
     assert sorted(record.value or b"" for record in everything) == [b"", b"a", b"b", b"d", b"e", b"x", b"y"]
     assert keyed in everything
+    (told,) = kafka.produce("orders", "z", headers={"text": "é", "bytes": b"1", "none": None})
+    assert told.headers == (("text", "é".encode()), ("bytes", b"1"), ("none", None))
+    assert told in kafka.records("orders")
     assert kafka.records("orders", partition=2)[0].value is None
     assert kafka.produce("orders") == []
 

@@ -160,6 +160,8 @@ def test_settings_of_the_session_and_markers_over_them(run: Runs) -> None:
     [
         ("kafka(brokers=0)", "kafka can't be made: brokers=0: expected a whole number, 1 to 100"),
         ("kafka(topics={'orders': 'many'})", "kafka can't be made: topics: orders='many': expected a whole"),
+        ("kafka(topics={'a b': 1})", "kafka can't be made: topic name 'a b'"),
+        ("kafka(journal='/no/where/j')", "kafka can't be made: journal /no/where/j: /no/where does"),
         ("kafka(broker=3)", "kafka has no setting 'broker'; there are brokers, topics, config"),
         ("kafka(3)", "@pytest.mark.kafka(3,): expected names"),
     ],
