@@ -17,11 +17,13 @@ from fencepost.simulation.embedded.settings import (
     Config,
     Error,
     Tls,
+    address,
     api_of,
     broker_count,
     config_of,
     duration,
     error_of,
+    ports_of,
     tls_of,
     topics_of,
     trace_topic_of,
@@ -289,10 +291,8 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         self._topics = topics_of(topics)
         self._config = config_of(config)
         self._journal = journal
-        self._host = host
-        self._ports = tuple(whole("ports", port, 0, 65_535) for port in ports)
-        if self._ports and len(self._ports) != self._brokers:
-            raise FencepostError(f"ports: {len(self._ports)} ports for {self._brokers} brokers")
+        self._host = address(host)
+        self._ports = ports_of(ports, self._brokers)
         self._options = {
             "auto_create_topics": auto_create_topics,
             "default_partitions": whole("default_partitions", default_partitions, 1, None),

@@ -57,6 +57,9 @@ def config_of(config: Config) -> GroupCoordinatorConfig:
         raise FencepostError(
             f"config={config!r}: expected a GroupCoordinatorConfig, or a mapping of settings by Kafka's names"
         )
+    for name in config:
+        if not isinstance(name, str):
+            raise FencepostError(f"config: {name!r} is no name of a setting, expected text")
     profile = {
         field.replace("_", "."): value
         for field, value in msgspec.structs.asdict(PROFILE).items()
@@ -82,12 +85,37 @@ def topics_of(topics: Mapping[str, int] | Iterable[str] | None) -> dict[str, int
         return {}
     if isinstance(topics, str):
         return {topics: 1}
+    if not isinstance(topics, Iterable):
+        raise FencepostError(f"topics={topics!r}: expected partitions by name, or names")
     counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
     for name, partitions in counts.items():
         if not isinstance(name, str):
             raise FencepostError(f"topics: {name!r} is no topic's name, expected text")
         whole(f"topics: {name}", partitions, 1, None)
     return counts
+
+
+def ports_of(ports: object, brokers: int) -> tuple[int, ...]:
+    """Ports, one for each broker; none of them for free ones.
+
+    :raises FencepostError: if they are none, or not as many as brokers.
+    """
+    if isinstance(ports, str) or not isinstance(ports, Iterable):
+        raise FencepostError(f"ports={ports!r}: expected a list with one for each broker, such as [9092]")
+    found = tuple(whole("ports", port, 0, 65_535) for port in ports)
+    if found and len(found) != brokers:
+        raise FencepostError(f"ports: {len(found)} ports for {brokers} brokers")
+    return found
+
+
+def address(host: str) -> str:
+    """What to listen on.
+
+    :raises FencepostError: if it is no text, or empty.
+    """
+    if not isinstance(host, str) or not host.strip():
+        raise FencepostError(f"host={host!r}: expected an address of this machine, such as '127.0.0.1'")
+    return host
 
 
 def users_of(users: Mapping[str, str] | None) -> dict[str, str]:
