@@ -7,7 +7,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.mutants import hunt as hunting
-from fencepost.simulation.mutants.hunt import MutantResult, hunt, hunt_all
+from fencepost.simulation.mutants.hunt import MutantResult, Survivors, hunt, hunt_all
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.mutants.sleepers import SLEEPERS
@@ -119,16 +119,27 @@ def test_an_unknown_mutant_is_refused():
         hunt_all(1, names=["nobody"])
 
 
+@pytest.fixture(scope="module")
+def survivors() -> Survivors:
+    """Runs of healthy code, which hunts share: so they are in one of pytest's workers."""
+    return {}
+
+
+HUNT = pytest.mark.xdist_group("hunts")
+
+
+@HUNT
 @pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant not in SLEEPERS])
-def test_mutants_are_caught_in_a_few_seeds(name):
-    result = hunt_all(20, names=[name])[name]
+def test_mutants_are_caught_in_a_few_seeds(name, survivors):
+    result = hunt(MUTANTS[name], range(20), survivors=survivors)
     assert result.caught, result
     assert set(result.by) & set(MUTANTS[name].expected)
 
 
+@HUNT
 @pytest.mark.parametrize("mutant", SLEEPERS, ids=lambda mutant: mutant.name)
-def test_the_one_checker_that_must_see_it_does(mutant):
-    result = hunt(mutant, range(20))
+def test_the_one_checker_that_must_see_it_does(mutant, survivors):
+    result = hunt(mutant, range(20), survivors=survivors)
     assert result.caught, result
     assert set(mutant.expected) <= set(result.by)
 
