@@ -22,7 +22,7 @@ from fencepost.simulation.checkers.heartbeats import check_answer, check_reply
 from fencepost.simulation.checkers.journal import JournalVersion, Shadow, check_replays
 from fencepost.simulation.checkers.ownership import Ownership
 from fencepost.simulation.checkers.reconciliation import Reconciliation
-from fencepost.simulation.checkers.soft import check_soft_state
+from fencepost.simulation.checkers.soft import SoftWatch
 from fencepost.simulation.checkers.step import GroupStep, Tracker, touched_groups
 from fencepost.simulation.checkers.targets import Targets
 from fencepost.simulation.world.observers import RecordsObserved, StepEvent
@@ -65,6 +65,7 @@ class Coordination(Checker):
         self._checks: dict[str, GroupChecks] = {}
         self._commits: dict[str, Commits] = {}
         self._shadow = Shadow()
+        self._soft = SoftWatch()
         self._verified: dict[MemberId, Outcome] = {}
         self._loads = 0
 
@@ -99,7 +100,7 @@ class Coordination(Checker):
                 )
             self.report_all(checks.check(step))
             self.report_all(self._reply(live, event, outcome))
-            self.report_all(check_soft_state(live, step))
+            self.report_all(self._soft.check(live, step))
             for change in step.members:
                 before[change.member_id] = change.before
                 self._verified.pop(change.member_id, None)

@@ -1,0 +1,88 @@
+"""Timers and contacts for exactly the members that there are, in many groups at once."""
+
+import itertools
+
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.soft import TimerKey, TimerKind
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
+from fencepost.coordinator.runtime import CoordinatorRuntime
+from fencepost.simulation.checkers.soft import SoftWatch
+from fencepost.simulation.checkers.step import Tracker, touched_groups
+
+
+class Scene:
+    """A coordinator whose every step is judged."""
+
+    def __init__(self):
+        self.live = GroupCoordinator(GroupCoordinatorConfig())
+        self.runtime = CoordinatorRuntime(self.live, MemoryJournal())
+        self.watch, self.tracker, self.times = SoftWatch(), Tracker(), itertools.count(1_000)
+
+    def step(self, event):
+        outcome = self.runtime.process(event, next(self.times))
+        steps = self.tracker.steps(
+            touched_groups(outcome.records), self.live.groups, self.live.image, event, outcome, now_ms=0
+        )
+        return [finding for step in steps for finding in self.watch.check(self.live, step)]
+
+    def join(self, group_id, member_id):
+        return self.step(
+            ConsumerGroupHeartbeatRequest(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=0,
+                rebalance_timeout_ms=60_000,
+                subscribed_topic_names=("x",),
+                topic_partitions={},
+                api_version=1,
+            )
+        )
+
+    def leave(self, group_id, member_id):
+        return self.step(LeaveGroupRequest(group_id=group_id, member_id=member_id))
+
+    def leak(self, count):
+        for number in range(count):
+            self.live.soft.timers.set(TimerKey(TimerKind.SESSION, "gone", str(number)), 9_000)
+
+
+@pytest.fixture
+def scene():
+    made = Scene()
+    assert [made.join(f"g{number}", member) for number in range(5) for member in "AB"] == [[]] * 10
+    return made
+
+
+def test_members_that_come_and_go_are_counted(scene):
+    assert [scene.leave(f"g{number}", "B") for number in range(5)] == [[]] * 5
+    assert [scene.join("g0", member) for member in "BCD"] == [[]] * 3
+    assert scene.watch._total == sum(len(group.contacts) for group in scene.live.soft.groups.values()) == 8
+
+
+def test_timers_that_nobody_needs_are_found_in_whatever_group_is_next(scene):
+    scene.leak(11)
+    assert scene.join("g9", "A") == [], "there may be two for each member"
+    scene.leak(14)
+    assert scene.join("g8", "A") == [("bounded-memory", "26 timers run, 25 at most are for members")]
+
+
+def test_timers_of_those_who_left_are_found(scene):
+    scene.leak(4)
+    left = [(f"g{number}", "B") for number in range(5)] + [("g4", "A"), ("g3", "A")]
+    assert [scene.leave(*each) for each in left] == [[]] * 7
+    assert scene.leave("g2", "A") == [("bounded-memory", "6 timers run, 5 at most are for members")]
+
+
+def test_a_coordinator_that_loads_is_counted_anew(scene):
+    scene.live.soft.rebuild({"g0": scene.live.groups["g0"]}, 2_000)
+    scene.leak(5)
+    assert scene.join("g0", "C") == [("bounded-memory", "8 timers run, 7 at most are for members")]
+
+
+def test_a_contact_too_few_is_found(scene):
+    scene.live.soft.groups["g0"].contacts.pop("A")
+    assert ("bounded-memory", "g0 has 3 members and contacts of 2") in scene.join("g0", "C")
