@@ -41,7 +41,7 @@ OTHER_HALF := tests/unit/coordinator tests/conformance tests/property tests/arch
 
 test: venv
 	$(if $(ARGS),,@$(COLLECT) $(HALF) >/dev/null 2>&1 & $(COLLECT) $(OTHER_HALF) >/dev/null 2>&1 & wait)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: venv
 	$(BIN)/ruff check .

@@ -48,39 +48,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook as well
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Processes that run tests steal from the ends of each other's lists: so only one starts Spark.
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
     for item in items:
-        if (group := _group(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("real") is None:
             continue
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(REAL_SECONDS))
         # Other processes on a busy machine may be starved once; the summary lists who needed a second try.
         item.add_marker(pytest.mark.flaky(reruns=1))
-    # What waits for others begins first: short tests even out at the end which worker has how much to do.
-    items.sort(key=_turn)
-
-
-def _group(item: pytest.Item) -> str | None:
-    """Tests that share what takes seconds to start run in one worker: only that one starts it."""
-    used = set(getattr(item, "fixturenames", ()))
-    case = getattr(item, "callspec", None)
-    parameters = {} if case is None else case.params
-    if "spark" in used:
-        return "spark"
-    if "three" in used or parameters.get("real_cluster") == "kafka":
-        return f"three-{item.path.stem}"
-    if "cluster" in used or parameters.get("world") == "kafka":
-        return "cluster"
-    return None
-
-
-def _turn(item: pytest.Item) -> int:
-    if (group := item.get_closest_marker("xdist_group")) is not None:
-        return 0 if group.args == ("spark",) else 1
-    return 2 if item.get_closest_marker("real") is not None else 3
 
 
 @pytest.fixture(scope="session")

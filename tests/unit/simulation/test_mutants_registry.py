@@ -121,14 +121,10 @@ def test_an_unknown_mutant_is_refused():
 
 @pytest.fixture(scope="module")
 def survivors() -> Survivors:
-    """Runs of healthy code, which hunts share: so they are in one of pytest's workers."""
+    """Runs of healthy code, which the hunts of one process share."""
     return {}
 
 
-HUNT = pytest.mark.xdist_group("hunts")
-
-
-@HUNT
 @pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant not in SLEEPERS])
 def test_mutants_are_caught_in_a_few_seeds(name, survivors):
     result = hunt(MUTANTS[name], range(20), survivors=survivors)
@@ -136,7 +132,6 @@ def test_mutants_are_caught_in_a_few_seeds(name, survivors):
     assert set(result.by) & set(MUTANTS[name].expected)
 
 
-@HUNT
 @pytest.mark.parametrize("mutant", SLEEPERS, ids=lambda mutant: mutant.name)
 def test_the_one_checker_that_must_see_it_does(mutant, survivors):
     result = hunt(mutant, range(20), survivors=survivors)
