@@ -80,13 +80,23 @@ class Crew:
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, [self.owned(member) for member in self.members]
+            assert time.monotonic() < deadline, ([self.owned(each) for each in self.members], self.group())
             for member in self.members:
                 message = member.poll(0.02)
                 if message is not None and message.error() is None:
                     self.read.append(message.value())
                     with contextlib.suppress(Exception):  # a rebalance came between: it is read again
                         member.commit(message, asynchronous=False)
+
+    def group(self) -> list[str]:
+        """What the coordinator has of the group: for who reads a failure."""
+
+        def seen(broker: Any) -> list[str]:
+            coordinator = broker.coordinator
+            group = coordinator.groups.get("g") or coordinator.classic.groups.get("g")
+            return [str(getattr(group, "state", None)), *map(str, getattr(group, "members", {}).values())]
+
+        return list(self.served.look(seen))
 
     @staticmethod
     def owned(member: Consumer) -> list[int]:
