@@ -49,8 +49,9 @@ def batch(producer: int = -1, epoch: int = -1, sequence: int = -1, *, txn: bool 
         base_sequence=sequence,
         batch_size=1 << 20,
     )
+    now_ms = int(time.time() * 1000)
     for number in range(n):
-        builder.append(number, int(time.time() * 1000), None, b"x", [])
+        builder.append(number, now_ms, None, b"x", [])
     return bytes(builder.build())
 
 
