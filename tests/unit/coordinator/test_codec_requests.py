@@ -16,7 +16,7 @@ from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.registry import ApiKey, codec_of, unsupported_api_versions
 from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.codec.writer import unsigned_varint
-from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
+from fencepost.coordinator.protocol.cluster import MetadataRequest, MetadataResponse, TopicReference
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 
@@ -105,3 +105,16 @@ def test_versions_that_are_not_spoken_have_no_codec():
 def test_api_versions_in_an_unknown_version_is_answered_in_version_0():
     (frame,) = unsupported_api_versions(9)
     assert frame == struct.pack(">iihihhh", len(frame) - 4, 9, 35, 1, 18, 0, 4)
+
+
+def test_a_few_answers_are_translated_once_however_clients_take_turns(monkeypatch):
+    codec, asked = codec_of(ApiKey.METADATA, 12), []
+    encode = codec.api.encode
+    monkeypatch.setattr(codec, "api", codec.api._replace(encode=lambda *one: asked.append(1) or encode(*one)))
+    monkeypatch.setattr(codec, "_kept", {})
+    answers = [MetadataResponse(cluster_id=str(number), controller_id=1, brokers=(), topics=()) for number in range(5)]
+    first = [b"".join(codec.encode(7, answer)) for answer in answers[:2]]
+    assert [b"".join(codec.encode(7, answer)) for answer in answers[:2] * 3] == first * 3
+    assert len(asked) == 2
+    assert [b"".join(codec.encode(7, answer)) for answer in answers][:2] == first
+    assert len(codec._kept) <= 4
