@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -66,10 +67,10 @@ def test_what_py4j_logs_of_its_jvm_s_end_is_not_said(error: BaseException | None
 def test_what_ends_the_connection_of_accumulators_is_not_said(error: Exception, said: int) -> None:
     told: list[object] = []
     server = SimpleNamespace(handle_error=lambda request, address: told.append(request))
-    context = SimpleNamespace(_accumulatorServer=server)
-    silence_accumulators(context)  # type: ignore[arg-type]
+    context: Any = SimpleNamespace(_accumulatorServer=server)
+    silence_accumulators(context)
     try:
         raise error
-    except Exception:
+    except type(error):
         server.handle_error("request", "address")
     assert len(told) == said
