@@ -112,7 +112,10 @@ def test_a_few_answers_are_translated_once_however_clients_take_turns(monkeypatc
     encode = codec.api.encode
     monkeypatch.setattr(codec, "api", codec.api._replace(encode=lambda *one: asked.append(1) or encode(*one)))
     monkeypatch.setattr(codec, "_kept", {})
-    answers = [MetadataResponse(cluster_id=str(number), controller_id=1, brokers=(), topics=()) for number in range(5)]
+    answers = [
+        MetadataResponse(cluster_id=str(number), controller_id=1, brokers=(), topics=())
+        for number in range(5)
+    ]
     first = [b"".join(codec.encode(7, answer)) for answer in answers[:2]]
     assert [b"".join(codec.encode(7, answer)) for answer in answers[:2] * 3] == first * 3
     assert len(asked) == 2
