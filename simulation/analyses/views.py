@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import string
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
@@ -34,11 +35,12 @@ _CACHED: Final = frozenset(
 class Views:
     """Queries over one trace. Each is a file of SQL beside this one; `{NAME}` in it stands for another view.
 
-    `cached` keeps those that several tables use; `release` lets go of them.
+    `cached` keeps those that several tables use; `release` lets go of them. Several threads may ask.
     """
 
     def __init__(self, trace: DataFrame, summaries: DataFrame | None = None, *, cached: bool = False) -> None:
         self._cached = cached
+        self._making = threading.RLock()
         self._frames: dict[str, DataFrame] = {"trace": trace}
         self._with_summaries = summaries is not None
         if summaries is not None:
@@ -46,10 +48,11 @@ class Views:
 
     def view(self, name: str) -> DataFrame:
         """A view by its name."""
-        if name not in self._frames:
-            frame = self.query(name)
-            self._frames[name] = frame.cache() if self._cached and name in _CACHED else frame
-        return self._frames[name]
+        with self._making:
+            if name not in self._frames:
+                frame = self.query(name)
+                self._frames[name] = frame.cache() if self._cached and name in _CACHED else frame
+            return self._frames[name]
 
     def query(self, name: str) -> DataFrame:
         """What the query of this name answers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -18,7 +18,7 @@ from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.scale import session_settings, settings_for
-from fencepost.simulation.pipeline.session import LOCAL, is_local, run_job, spark_session, told
+from fencepost.simulation.pipeline.session import LOCAL, is_local, run_job, run_jobs, spark_session, told
 from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Tables: TypeAlias = dict[str, list[dict[str, Any]]]
 """Rows by table; a row maps a column to a number, a text or None."""
+
+AT_ONCE: Final = 2
+"""Analyses that run side by side: while one is planned, the tasks of the other have the cores."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -89,9 +92,8 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
     views = Views(trace, summaries, cached=True)
     with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
         try:
-            for each in wanted:
-                tables[each.name] = run_job(spark, each.name, functools.partial(_collect, each, views))
-                advance(1)
+            jobs = {each.name: functools.partial(_collect, each, views) for each in wanted}
+            tables |= run_jobs(spark, jobs, advance=advance, at_once=AT_ONCE)
             if _several_cells(tables["runs"]):
                 measured = run_job(spark, "measures", lambda: samples(VALUES.over(views)))
                 tables[COMPARISONS.name] = comparison_rows(measured)

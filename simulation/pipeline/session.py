@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -59,8 +60,10 @@ _LOCALLY = {
     "spark.sql.shuffle.partitions": "4",
     "spark.python.unix.domain.socket.enabled": "true",
     # Short jobs: time to the first result counts, and the second compiler and a concurrent collector
-    # only take cores from the simulation.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+    # only take cores from the simulation. Without the second compiler Java keeps so little room for
+    # compiled code and classes that it collects all garbage again and again to make some.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+    " -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m",
 }
 
 
@@ -303,36 +306,68 @@ def run_job(
     The action runs in a thread of its own, so that this one stays free for Ctrl-C: an interrupt cancels the
     action's jobs, waits for them to end, and is raised again.
     """
+    return run_jobs(spark, {name: action}, watch, every_seconds=every_seconds)[name]
+
+
+def run_jobs(
+    spark: SparkSession,
+    jobs: Mapping[str, Callable[[], T]],
+    watch: Callable[[int, int], None] | None = None,
+    *,
+    advance: Callable[[int], None] = lambda more: None,
+    at_once: int = 1,
+    every_seconds: float = 0.25,
+) -> dict[str, T]:
+    """Run actions by their names, so many `at_once`, and answer what they return; else as `run_job` does.
+
+    `advance` is told how many more are through. The first that fails ends them all.
+    """
     from pyspark import InheritableThread
 
-    group = f"{name}-{uuid.uuid4().hex}"
+    group = uuid.uuid4().hex
     context = spark.sparkContext
-    result: list[T] = []
-    failure: list[BaseException] = []
+    waiting = deque(jobs.items())
+    results: dict[str, T] = {}
+    failures: list[BaseException] = []
 
     def work() -> None:
-        try:
-            context.setJobGroup(group, name, interruptOnCancel=True)
-            result.append(action())
-        except BaseException as error:
-            failure.append(error)
+        while not failures:
+            try:
+                name, action = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                context.setJobGroup(group, name, interruptOnCancel=True)
+                results[name] = action()
+            except BaseException as error:
+                failures.append(error)
 
-    thread = InheritableThread(target=work, name=f"spark-{name}", daemon=True)
-    thread.start()
+    def cancel() -> None:
+        waiting.clear()
+        context.cancelJobGroup(group)
+        for thread in threads:
+            thread.join(STOP_SECONDS)
+
+    threads = [InheritableThread(target=work, name="spark-jobs", daemon=True) for _ in range(at_once)]
+    for thread in threads:
+        thread.start()
+    through = 0
     try:
-        while thread.is_alive():
-            thread.join(every_seconds)
+        while not failures and (running := [thread for thread in threads if thread.is_alive()]):
+            running[0].join(every_seconds)
             if watch is not None:
                 with _interrupts_held() as release:
                     watch(*_tasks(context, group))
                 release()
+            before, through = through, len(results)
+            advance(through - before)
     except BaseException:
-        context.cancelJobGroup(group)
-        thread.join(STOP_SECONDS)
+        cancel()
         raise
-    if failure:
-        raise failure[0]
-    return result[0]
+    if failures:
+        cancel()
+        raise failures[0]
+    return results
 
 
 def _tasks(context: SparkContext, group: str) -> tuple[int, int]:

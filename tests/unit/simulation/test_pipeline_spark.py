@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.campaign import campaign
-from fencepost.simulation.pipeline.session import run_job, spark_session
+from fencepost.simulation.pipeline.session import run_job, run_jobs, spark_session
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 
@@ -113,6 +114,39 @@ def test_progress_is_told_while_a_job_runs(spark: SparkSession) -> None:
     run_job(spark, "sum", lambda: spark.range(0, 100, 1, 8).count(), lambda *at: told.append(at), 0.02)
     assert told
     assert all(0 <= done <= total for done, total in told)
+
+
+def test_jobs_run_side_by_side_and_are_counted(spark: SparkSession) -> None:
+    met = threading.Barrier(2, timeout=60)
+
+    def action(of: int) -> int:
+        met.wait()
+        return spark.range(of).count()
+
+    more: list[int] = []
+    jobs = {f"of {of}": functools.partial(action, of) for of in range(4)}
+    assert run_jobs(spark, jobs, advance=more.append, at_once=2) == {f"of {of}": of for of in range(4)}
+    assert sum(more) == 4
+
+
+def test_a_job_that_fails_ends_the_others(spark: SparkSession) -> None:
+    def endless(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            time.sleep(600)
+            yield batch
+
+    def fail() -> Any:
+        raise FencepostError("it cannot be")
+
+    jobs: dict[str, Callable[[], Any]] = {
+        "endless": lambda: spark.range(0, 1, 1, 1).mapInArrow(endless, "id long").collect(),
+        "fails": fail,
+        "never": lambda: pytest.fail("nobody waits for this"),
+    }
+    began = time.monotonic()
+    with pytest.raises(FencepostError, match="it cannot be"):
+        run_jobs(spark, jobs, at_once=2)
+    assert time.monotonic() - began < 300, "the task would sleep for 600 s"
 
 
 def test_a_master_that_is_none_is_refused() -> None:
