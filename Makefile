@@ -1,7 +1,7 @@
 # The project's commands. Each needs only make and Python 3.11 or later: the first one that runs makes .venv.
 #
 #   make demo    the main job: a group under faults, checked, traced, analysed; leaves demo/report.html
-#   make test    all tests
+#   make test    the tests; with ALL=1 the long ones as well
 #   make check   style, types, import rules
 #   make docs    renew what the code knows best in the docs: machines, keys, options, output of examples
 #   make bench   the measurements that the docs quote
@@ -41,7 +41,7 @@ OTHER_HALF := tests/unit/coordinator tests/conformance tests/property tests/arch
 
 test: venv
 	$(if $(ARGS),,@$(COLLECT) $(HALF) >/dev/null 2>&1 & $(COLLECT) $(OTHER_HALF) >/dev/null 2>&1 & wait)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(if $(ALL),,-m "not long") $(ARGS)
 
 check: venv
 	$(BIN)/ruff check .

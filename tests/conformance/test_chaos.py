@@ -151,7 +151,7 @@ class Both(Rows):
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.filterwarnings("default")  # of Spark's libraries, about each other
-@pytest.mark.parametrize("client", ["fencepost", "confluent"])
+@pytest.mark.parametrize("client", [pytest.param("fencepost", marks=pytest.mark.long), "confluent"])
 async def test_a_group_survives_on_a_cluster_of_others(endpoint, client, tmp_path: Path):
     with whole_trace(tmp_path / "run.parquet", "steps-1-real") as trace:
         rows = Both(trace)
@@ -184,6 +184,7 @@ async def test_a_group_survives_on_a_cluster_of_others(endpoint, client, tmp_pat
     assert {row["state"] for row in tables["residency"]} >= {"JOINING", "STABLE"}
 
 
+@pytest.mark.long
 async def test_a_record_that_is_skipped_is_missed(endpoint):
     result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND, flaw="skip")
     assert result.records_lost > 0
@@ -195,6 +196,7 @@ async def test_records_that_are_processed_twice_are_counted(endpoint):
     assert result.records_duplicated >= result.records_sent > 300
 
 
+@pytest.mark.long
 async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installation):
     rows = Rows()
     scenario = loads(SCENARIO + TOPICS + NETWORK + BROKER)

@@ -38,6 +38,7 @@ async def test_no_answer_differs() -> None:
     assert untested == {"check.group_full", "streams.group.full", "streams.assignment.delayed"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kafka_installation")
 async def test_no_answer_differs_with_stock_settings() -> None:
     report = await judged("stock", 800)

@@ -154,6 +154,7 @@ def test_in_a_classic_group_it_comes_back_as_a_static_member(served, judge):
     first.close()
 
 
+@pytest.mark.long
 def test_it_rolls_from_the_classic_protocol_to_the_new_one_and_back(served, judge):
     judge("produce", "orders", "500").wait(lambda line: line == "PRODUCED 500")
     old = [judge("consume-classic", "g", "orders")]

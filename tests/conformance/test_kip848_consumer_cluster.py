@@ -182,6 +182,7 @@ async def test_the_coordinator_s_node_is_killed(stage: Stage) -> None:
     await disturbed(stage, kill)
 
 
+@pytest.mark.long
 async def test_a_node_stands_still(stage: Stage) -> None:
     """Long enough for everything that it leads to go elsewhere, the group included."""
     node = await stage.coordinator()

@@ -450,6 +450,7 @@ async def count(watch: Watch) -> int:
     return found
 
 
+@pytest.mark.long
 async def test_it_follows_the_journal_from_broker_to_broker(kafka_installation: Installation) -> None:
     async with Cluster(nodes=3, properties={"group.consumer.session.timeout.ms": "20000"}) as cluster:
         watch = Watch(cluster)

@@ -158,6 +158,7 @@ def numbers(first: int, last: int) -> list[str]:
     return [str(number) for number in range(first, last)]
 
 
+@pytest.mark.long
 async def test_two_java_instances_share_process_and_end_together(group):
     # Java's threads do not leave when their client closes: one that joins again waits for sessions to end.
     one = group.java("session.timeout.ms=8000")

@@ -72,6 +72,7 @@ def daemon(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes],
             process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)
 def test_a_campaign_on_a_cluster_whose_executors_have_nothing_of_ours(tmp_path: Path) -> None:

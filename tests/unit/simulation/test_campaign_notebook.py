@@ -54,6 +54,7 @@ def test_a_file_is_a_campaign_too(scenario: str, tmp_path: Path) -> None:
     assert repr(Campaign.from_file(file)) == "<Campaign: 2 cells, 2 seeds each; not run yet>"
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")

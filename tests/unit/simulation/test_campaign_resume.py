@@ -29,6 +29,7 @@ def runs_of(out: Path) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")

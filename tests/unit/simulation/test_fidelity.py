@@ -126,6 +126,7 @@ class ToldAsReal:
         self._onward.write([Row(*row)._replace(world="real") for row in rows])
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("spark")

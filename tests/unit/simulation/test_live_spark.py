@@ -157,6 +157,7 @@ def killed_on_the_way(kafka: EmbeddedKafka, config: Path, out: Path) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_each_row_is_there_once_though_following_was_killed(
     guarded: EmbeddedKafka, config: Path, tmp_path: Path
 ) -> None:
