@@ -32,6 +32,13 @@ async def take(consumer, count, seconds=60):
         return [int((await consumer.getone()).value) for _ in range(count)]
 
 
+async def assigned(consumer, seconds=60):
+    """The group's coordinator may not have heard yet of a topic that was created just now."""
+    async with asyncio.timeout(seconds):
+        while not consumer.assignment():
+            await asyncio.sleep(0.02)
+
+
 async def nothing_more(consumer, ms=300):
     return await consumer.getmany(timeout_ms=ms) == {}
 
@@ -41,6 +48,7 @@ async def test_it_reads_commits_and_another_goes_on(world):
     await world.produce(topic, range(1000))
     values = []
     async with world.consumer(topic, enable_auto_commit=False) as consumer:
+        await assigned(consumer)
         assert consumer.assignment() == {TopicPartition(topic, number) for number in range(4)}
         async for record in consumer:
             assert isinstance(record, aiokafka.ConsumerRecord)
@@ -91,6 +99,7 @@ async def test_commits_of_given_offsets(world):
     topic = world.topic(2)
     one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with world.consumer(topic) as consumer:
+        await assigned(consumer)
         await consumer.commit({one: 7, other: (9, "noted")})
         assert await consumer.committed(one) == 7
         assert await consumer.committed(other) == 9
@@ -131,6 +140,7 @@ async def test_pausing_keeps_partition_and_place(world):
     await world.produce(topic, range(40))
     one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with world.consumer(topic) as consumer:
+        await assigned(consumer)
         consumer.pause(one)
         assert consumer.paused() == {one}
         records = await consumer.getmany(timeout_ms=60_000)
@@ -217,6 +227,7 @@ async def test_without_a_committed_offset(world):
     topic = world.topic(1)
     await world.produce(topic, range(5))
     async with world.consumer(topic, auto_offset_reset="latest") as consumer:
+        await assigned(consumer)
         assert await consumer.position((topic, 0)) == 5
         await world.produce(topic, [5])
         assert await take(consumer, 1) == [5]
@@ -235,6 +246,7 @@ async def test_a_position_outside_of_the_log_is_reset(world):
     topic = world.topic(1)
     await world.produce(topic, range(5))
     async with world.consumer(topic) as consumer:
+        await assigned(consumer)
         consumer.seek((topic, 0), 1_000)
         assert await take(consumer, 5) == [0, 1, 2, 3, 4]
 
