@@ -121,7 +121,7 @@ def cluster(kafka_installation: Installation) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def three_nodes(kafka_installation: Installation) -> Iterator[Cluster]:
-    """Three nodes of real Kafka in the fast profile, with sessions of two seconds; all of them are up again after a test."""
+    """Three nodes of real Kafka in the fast profile, with sessions of two seconds. A test leaves all up."""
     cluster = Cluster(nodes=3)
     asyncio.run(cluster.start())
     try:

@@ -35,7 +35,7 @@ async def take(consumer, count, seconds=60):
 async def assigned(consumer, seconds=60):
     """The group's coordinator may not have heard yet of a topic that was created just now."""
     async with asyncio.timeout(seconds):
-        while not consumer.assignment():
+        while not consumer.assignment():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
