@@ -7,10 +7,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -49,37 +48,9 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-STARTED_ONCE: Final = ("spark", "three_nodes", "cluster", "real")
-"""What takes long to start; and all else that waits for other processes."""
-
-
-def _starts(item: pytest.Item) -> str | None:
-    names = {*getattr(item, "fixturenames", ()), *(mark.args[0] for mark in item.iter_markers("starts"))}
-    names.update(mark.name for mark in item.iter_markers("real"))
-    return next((each for each in STARTED_ONCE if each in names), None)
-
-
-def _in_order(items: list[pytest.Item], processes: int) -> Iterator[pytest.Item]:
-    """Each process begins with an equal share of the list, and steals from the ends of others' shares later.
-
-    So each share begins with the tests that need what was started for the first of them.
-    """
-    by_start: dict[str | None, list[pytest.Item]] = {}
-    for item in items:
-        by_start.setdefault(_starts(item), []).append(item)
-    others = deque(by_start.get(None, ()))
-    left = len(items)
-    for process in range(processes):
-        share = left // (processes - process)
-        left -= share
-        first = [item for each in STARTED_ONCE[process::processes] for item in by_start.get(each, ())]
-        yield from first
-        yield from (others.popleft() for _ in range(min(share - len(first), len(others))))
-    yield from others
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = _in_order(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    # Processes that run tests steal from the ends of each other's lists: so only one starts Spark.
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
     for item in items:
         if item.get_closest_marker("real") is None:
             continue

@@ -119,9 +119,9 @@ def cluster(kafka_installation: Installation) -> Iterator[Cluster]:
         node.stop()
 
 
-@pytest.fixture(scope="session")
-def three_nodes(kafka_installation: Installation) -> Iterator[Cluster]:
-    """Three nodes of real Kafka in the fast profile, with sessions of two seconds. A test leaves all up."""
+@pytest.fixture(scope="module")
+def three(kafka_installation: Installation) -> Iterator[Cluster]:
+    """Three nodes of real Kafka in the fast profile, with sessions of two seconds."""
     cluster = Cluster(nodes=3)
     asyncio.run(cluster.start())
     try:
@@ -186,7 +186,7 @@ class World:
         return await asyncio.to_thread(ask)
 
 
-@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.starts("cluster"))])
+@pytest.fixture(params=["fencepost", "kafka"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """The same tests against our broker and against Kafka's."""
     if request.param == "kafka":

@@ -140,9 +140,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-async def stage(three_nodes: Cluster) -> AsyncIterator[Stage]:
-    stage = Stage(three_nodes, f"orders-{uuid.uuid4().hex[:8]}")
-    admin = AIOKafkaAdminClient(bootstrap_servers=three_nodes.bootstrap_servers)
+async def stage(three: Cluster) -> AsyncIterator[Stage]:
+    stage = Stage(three, f"orders-{uuid.uuid4().hex[:8]}")
+    admin = AIOKafkaAdminClient(bootstrap_servers=three.bootstrap_servers)
     await admin.start()
     await admin.create_topics([NewTopic(stage.name, PARTITIONS, 3)])
     await admin.close()

@@ -268,15 +268,15 @@ def addresses(cluster: Cluster) -> dict[int, Address]:
 
 
 @pytest.fixture
-async def kafka(three_nodes: Cluster) -> AsyncIterator[Site]:
-    async with site_before(addresses(three_nodes)) as site:
+async def kafka(three: Cluster) -> AsyncIterator[Site]:
+    async with site_before(addresses(three)) as site:
         yield site
 
 
-@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.starts("three_nodes"))])
+@pytest.fixture(params=["fencepost", "kafka"])
 def real_cluster(request: pytest.FixtureRequest) -> Cluster | None:
     """Kafka's brokers; None stands for ours, which runs in the test's own loop."""
-    return request.getfixturevalue("three_nodes") if request.param == "kafka" else None
+    return request.getfixturevalue("three") if request.param == "kafka" else None
 
 
 @pytest.fixture
