@@ -80,7 +80,8 @@ class Rows(list[Row]):
         self.extend(Row(*row) for row in rows)
 
 
-@pytest.mark.parametrize("protocol", ["streams", pytest.param("classic", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["streams", "classic"])
 async def test_every_answer_ends_as_it_should_on_kafka(cluster: Any, protocol: str) -> None:
     rows = Rows()
     result = await run_real(

@@ -129,6 +129,7 @@ def test_a_consumer_group_is_described_reset_and_deleted(tool, served):
     assert tool(main, "--list").split() == []
 
 
+@pytest.mark.long
 def test_settings_of_a_group_and_a_topic_are_altered(tool):
     main = "kafka.admin.ConfigCommand"
     for kind, name, setting in (

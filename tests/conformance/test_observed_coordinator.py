@@ -405,6 +405,7 @@ async def test_a_group_that_was_there_before_is_loaded(node: Cluster) -> None:
         assert late.findings == []
 
 
+@pytest.mark.long
 async def test_a_compacted_journal_leads_to_the_same_group(kafka_installation: Installation) -> None:
     """A broker that compacts at once: most of what happened is gone when the journal is read anew."""
     properties = {

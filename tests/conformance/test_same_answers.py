@@ -311,7 +311,8 @@ class Peer:
         return found.error_code.name, [
             (
                 one.producer_id == self.producer,
-                (one.producer_epoch, one.last_sequence, one.coordinator_epoch),
+                # Kafka's coordinator begins an epoch whenever its broker was too slow for a while.
+                (one.producer_epoch, one.last_sequence, one.coordinator_epoch >= 0),
                 (one.last_timestamp > 0, one.current_txn_start_offset),
             )
             for one in found.active_producers

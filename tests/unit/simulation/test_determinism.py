@@ -32,7 +32,9 @@ for name in sys.argv[2:]:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))]
+)
 def test_no_hash_seed_changes_a_run(part: int) -> None:
     """Against this process, in which many runs came before; its own hash seed is 0 at most by chance."""
     names = NAMES[part::PARTS]

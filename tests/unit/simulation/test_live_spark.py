@@ -216,6 +216,7 @@ async def log_records(servers: str, records: Sequence[LogRecord]) -> None:
             await producer.send(GROUP_LOG, value, key=key, partition=1, timestamp_ms=moment)
 
 
+@pytest.mark.long
 def test_the_group_log_becomes_a_trace(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     kafka.create_topic(GROUP_LOG, 2)
     groups: dict[str, list[LogRecord]] = {}

@@ -256,6 +256,7 @@ def test_an_earlier_plan_is_left_as_it_is(capsys, tmp_path: Path):
     assert (tmp_path / "deploy.toml").read_text() == "earlier"
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("default")
