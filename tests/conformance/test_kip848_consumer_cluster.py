@@ -17,7 +17,7 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.clusters.cluster import Cluster
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(300)]
 
 TopicPartition = aiokafka.TopicPartition
 SECONDS = 100
@@ -182,7 +182,6 @@ async def test_the_coordinator_s_node_is_killed(stage: Stage) -> None:
     await disturbed(stage, kill)
 
 
-@pytest.mark.long
 async def test_a_node_stands_still(stage: Stage) -> None:
     """Long enough for everything that it leads to go elsewhere, the group included."""
     node = await stage.coordinator()

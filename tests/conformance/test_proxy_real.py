@@ -273,7 +273,7 @@ async def kafka(three: Cluster) -> AsyncIterator[Site]:
         yield site
 
 
-@pytest.fixture(params=["fencepost", "kafka"])
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.long)])
 def real_cluster(request: pytest.FixtureRequest) -> Cluster | None:
     """Kafka's brokers; None stands for ours, which runs in the test's own loop."""
     return request.getfixturevalue("three") if request.param == "kafka" else None
@@ -546,6 +546,7 @@ async def test_spoiled_messages(site, make, direction, api_keys):
         assert all(count == 1 for count in bystander.values.values())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_broker_that_is_killed_and_comes_back(kafka, three):
     topic = await kafka.topic(6)
