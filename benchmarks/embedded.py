@@ -95,8 +95,9 @@ def mock() -> Iterator[str]:
     yield f"{broker.host}:{broker.port}"
 
 
-def first_assignments(servers: dict[str, str], rounds: int) -> dict[str, dict[str, float | None]]:
-    found: dict[str, dict[str, float | None]] = {}
+def first_assignments(servers: dict[str, str], rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    """By client and server. The mean tells of joins in which librdkafka waits 50 ms for itself."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
     for client, measure in CLIENTS.items():
         times: dict[str, list[float]] = {name: [] for name in servers}
         able = dict(servers)
@@ -108,7 +109,9 @@ def first_assignments(servers: dict[str, str], rounds: int) -> dict[str, dict[st
                     print(f"{client} on {name}: {type(error).__name__}: {error}", file=sys.stderr)
                     del able[name]
         found[client] = {
-            name: statistics.median(each[1:]) if len(each) > 1 else None for name, each in times.items()
+            name: {"median": statistics.median(each[1:]), "mean": statistics.mean(each[1:])}
+            for name, each in times.items()
+            if len(each) > 1
         }
     return found
 
@@ -158,8 +161,9 @@ def main() -> None:
         print(f"{title:24}{value:10.1f}")
     print(f"\n{'first assignment, ms':24}" + "".join(f"{name:>12}" for name in servers))
     for client, by_server in assignments.items():
-        shown = ("" if each is None else f"{each:.1f}" for each in by_server.values())
-        print(f"{client:24}" + "".join(f"{each:>12}" for each in shown))
+        for kind in ("median", "mean"):
+            shown = (f"{by_server[name][kind]:.1f}" if name in by_server else "" for name in servers)
+            print(f"{f'{client}, {kind}':24}" + "".join(f"{each:>12}" for each in shown))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,13 @@ _REMEMBERED_BYTES = 1024
 _READ_AHEAD_BYTES = 1 << 20
 """How much of later requests is taken from the socket while one is being answered."""
 
+_QUERY_FOLLOWS_S = 0.002
+"""How long librdkafka's question for brokers waits for its next one, which comes from another of its threads.
+
+Once it knows the brokers it gives up the connection on which it was to ask for its coordinator. An answer
+can be faster here than its threads are: then it waits 50 ms before it connects again and asks.
+"""
+
 _ANSWERS_AT_ONCE = 64
 _LARGE_BYTES = 16_384
 """Answers are written together up to that many or a large one; writing shows whether the client reads."""
@@ -49,7 +56,9 @@ class Connection(asyncio.Protocol):
         "_frames",
         "_handlers",
         "_heartbeat",
+        "_held",
         "_host",
+        "_is_librdkafka",
         "_late",
         "_local_host",
         "_login",
@@ -58,6 +67,7 @@ class Connection(asyncio.Protocol):
         "_on_made",
         "_out",
         "_peer",
+        "_query_follows",
         "_services",
         "_shortcut",
         "_stopped",
@@ -85,6 +95,8 @@ class Connection(asyncio.Protocol):
             max_frame_bytes if self._login is None else min(max_frame_bytes, MAX_LOGIN_FRAME_BYTES)
         )
         self._late: asyncio.TimerHandle | None = None
+        self._held: asyncio.TimerHandle | None = None
+        self._is_librdkafka = self._query_follows = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiting: asyncio.Future[Any] | None = None
         self._write_blocked = False
@@ -112,6 +124,8 @@ class Connection(asyncio.Protocol):
         self._stopped = True
         if self._late is not None:
             self._late.cancel()
+        if self._held is not None:
+            self._held.cancel()
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -164,6 +178,7 @@ class Connection(asyncio.Protocol):
                 frame = self._frames.next_frame()
                 if frame is None:
                     break
+                self._query_follows = False
                 self._take(frame)
                 if len(self._out) >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= _LARGE_BYTES):
                     self._flush()
@@ -171,7 +186,11 @@ class Connection(asyncio.Protocol):
             self._stop(str(error))
         except Exception:
             self._failed()
-        self._flush()
+        if self._query_follows:
+            self._query_follows = False
+            self._held = self._services.loop.call_later(_QUERY_FOLLOWS_S, self._flush)
+        else:
+            self._flush()
         if self._stopped:
             self._end()
 
@@ -235,6 +254,10 @@ class Connection(asyncio.Protocol):
             self._out += codec.encode(header.correlation_id, reply)
             if self._login is not None:
                 self._went_on(self._login)
+            if header.api_key == ApiKey.API_VERSIONS:
+                self._is_librdkafka = _is_librdkafka(request.client_software_name)
+            elif header.api_key == ApiKey.METADATA:
+                self._query_follows = self._is_librdkafka and request.topics == ()
 
     def _take_token(self, login: Login, token: bytes) -> None:
         """A bare token has a bare answer, and none if it is refused."""
@@ -284,6 +307,11 @@ class Connection(asyncio.Protocol):
         else:  # what is shown of an exception may hold what the client sent
             log.error("request_failed", peer=self._peer)
         self._stop("a request failed")
+
+
+def _is_librdkafka(client_software_name: str) -> bool:
+    """By itself, or under one of Confluent's clients."""
+    return "rdkafka" in client_software_name or client_software_name.startswith("confluent-kafka")
 
 
 class _Heartbeat:

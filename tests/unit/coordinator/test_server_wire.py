@@ -561,3 +561,27 @@ async def test_a_producer_may_not_ask_for_a_longer_transaction_than_the_broker_a
                 *(22, 4), transactional_id="t", transaction_timeout=milliseconds(timeout_ms)
             )
             assert reply.error_code.name == code
+
+
+@pytest.mark.parametrize(
+    ("software", "is_held"),
+    [("librdkafka", True), ("confluent-kafka-python", True), ("apache-kafka-java", False)],
+)
+async def test_librdkafka_does_not_hear_of_brokers_before_it_asks_for_its_coordinator(software, is_held):
+    async with Broker({}) as broker:
+        wire = await Wire.to(broker)
+        await wire.ask(18, 3, client_software_name=software, client_software_version="1")
+        clock = asyncio.get_running_loop().time
+        alone, followed = [], []
+        for _ in range(20):
+            began = clock()
+            await wire.ask(3, 12, topics=())
+            alone.append(clock() - began)
+            began = clock()
+            wire.send(3, 12, topics=())
+            wire.send(10, 4, coordinator_keys=("g",))
+            assert (await wire.receive()).brokers
+            assert (await wire.receive()).coordinators[0].port == broker.port
+            followed.append(clock() - began)
+        assert (min(alone) >= 0.002) == is_held
+        assert min(followed) < 0.002
