@@ -67,7 +67,6 @@ class Connection(asyncio.Protocol):
         "_on_made",
         "_out",
         "_peer",
-        "_query_follows",
         "_services",
         "_shortcut",
         "_stopped",
@@ -96,7 +95,7 @@ class Connection(asyncio.Protocol):
         )
         self._late: asyncio.TimerHandle | None = None
         self._held: asyncio.TimerHandle | None = None
-        self._is_librdkafka = self._query_follows = False
+        self._is_librdkafka = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiting: asyncio.Future[Any] | None = None
         self._write_blocked = False
@@ -178,7 +177,9 @@ class Connection(asyncio.Protocol):
                 frame = self._frames.next_frame()
                 if frame is None:
                     break
-                self._query_follows = False
+                if self._held is not None:
+                    self._held.cancel()
+                    self._held = None
                 self._take(frame)
                 if len(self._out) >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= _LARGE_BYTES):
                     self._flush()
@@ -186,13 +187,15 @@ class Connection(asyncio.Protocol):
             self._stop(str(error))
         except Exception:
             self._failed()
-        if self._query_follows:
-            self._query_follows = False
-            self._held = self._services.loop.call_later(_QUERY_FOLLOWS_S, self._flush)
-        else:
+        if self._held is None:
             self._flush()
         if self._stopped:
             self._end()
+
+    def _let_go(self) -> None:
+        """No request follows: what was held for it goes out alone."""
+        self._held = None
+        self._flush()
 
     def _flush(self) -> None:
         """Small pieces go together; large ones are not copied for that. Nothing goes out at a shut gate."""
@@ -256,8 +259,8 @@ class Connection(asyncio.Protocol):
                 self._went_on(self._login)
             if header.api_key == ApiKey.API_VERSIONS:
                 self._is_librdkafka = _is_librdkafka(request.client_software_name)
-            elif header.api_key == ApiKey.METADATA:
-                self._query_follows = self._is_librdkafka and request.topics == ()
+            elif header.api_key == ApiKey.METADATA and self._is_librdkafka and request.topics == ():
+                self._held = self._services.loop.call_later(_QUERY_FOLLOWS_S, self._let_go)
 
     def _take_token(self, login: Login, token: bytes) -> None:
         """A bare token has a bare answer, and none if it is refused."""
