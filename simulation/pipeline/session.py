@@ -344,7 +344,8 @@ def run_jobs(
 
     def cancel() -> None:
         waiting.clear()
-        context.cancelJobGroup(group)
+        # What a thread has not submitted yet must not run either; PySpark has no name for this.
+        context._jsc.sc().cancelJobGroupAndFutureJobs(group)
         for thread in threads:
             thread.join(STOP_SECONDS)
 

@@ -89,21 +89,32 @@ def test_runs_that_fail_are_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert "took longer than 0.001 s" in page
 
 
-def test_an_interrupt_cancels_the_jobs(spark: SparkSession) -> None:
-    def endless(batches: Iterator[Any]) -> Iterator[Any]:
+def endless(spark: SparkSession, tasks: int) -> Any:
+    """A job whose tasks sleep for ten minutes."""
+
+    def sleep(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             time.sleep(600)
             yield batch
 
-    def action() -> Any:
-        return spark.range(0, 4, 1, 2).mapInArrow(endless, "id long").collect()
+    return spark.range(0, tasks, 1, tasks).mapInArrow(sleep, "id long").collect()
 
+
+def assert_no_job_is_left(spark: SparkSession) -> None:
+    deadline = time.monotonic() + 60
+    while active := spark.sparkContext.statusTracker().getActiveJobsIds():
+        assert time.monotonic() < deadline, f"jobs {active} run on"
+        time.sleep(0.05)
+
+
+def test_an_interrupt_cancels_the_jobs(spark: SparkSession) -> None:
     interrupt = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
     interrupt.start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_job(spark, "endless", action)
+        run_job(spark, "endless", lambda: endless(spark, 2))
     interrupt.join()
+    assert_no_job_is_left(spark)
     # Both cores were busy: this one ends only if their tasks were killed.
     assert run_job(spark, "after", lambda: spark.range(5).count()) == 5
     assert time.monotonic() - began < 300, "the tasks would sleep for 600 s"
@@ -130,25 +141,51 @@ def test_jobs_run_side_by_side_and_are_counted(spark: SparkSession) -> None:
 
 
 def test_a_job_that_fails_ends_the_others(spark: SparkSession) -> None:
-    def endless(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            time.sleep(600)
-            yield batch
+    submitted = threading.Event()
+    begun: list[str] = []
 
     def fail() -> Any:
+        submitted.wait(60)
         raise FencepostError("it cannot be")
 
-    begun: list[str] = []
+    def wait_for_a_job(done: int, total: int) -> None:
+        if total:
+            submitted.set()
+
     jobs: dict[str, Callable[[], Any]] = {
-        "endless": lambda: spark.range(0, 1, 1, 1).mapInArrow(endless, "id long").collect(),
+        "endless": lambda: endless(spark, 1),
         "fails": fail,
         "never": lambda: begun.append("never"),
     }
-    began = time.monotonic()
     with pytest.raises(FencepostError, match="it cannot be"):
-        run_jobs(spark, jobs, at_once=2)
+        run_jobs(spark, jobs, wait_for_a_job, at_once=2)
     assert begun == []
-    assert time.monotonic() - began < 300, "the task would sleep for 600 s"
+    assert submitted.is_set()
+    assert_no_job_is_left(spark)
+
+
+def test_a_job_that_is_submitted_after_another_failed_does_not_run(spark: SparkSession) -> None:
+    failed = threading.Event()
+    refused: list[str] = []
+
+    def fail() -> Any:
+        failed.set()
+        raise FencepostError("it cannot be")
+
+    def late() -> Any:
+        failed.wait(60)
+        time.sleep(1)
+        try:
+            endless(spark, 1)
+        except Exception as error:
+            refused.append(str(error))
+            raise
+
+    with pytest.raises(FencepostError, match="it cannot be"):
+        run_jobs(spark, {"late": late, "fails": fail}, at_once=2)
+    assert len(refused) == 1
+    assert "cancelled" in refused[0]
+    assert_no_job_is_left(spark)
 
 
 def test_a_master_that_is_none_is_refused() -> None:
