@@ -312,7 +312,7 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> str:
         elif parameter.default is not False:
             shown += f" {_metavar(hint)}"
     default = parameter.default
-    absent = default in (None, False, inspect.Parameter.empty)
+    absent = default in ("", None, inspect.Parameter.empty) or default is False  # 0 is a value
     return f"| `{shown}` | {'' if absent else f'`{default}`'} | {text} |"
 
 

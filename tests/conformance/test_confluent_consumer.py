@@ -209,3 +209,14 @@ def test_automatic_commits_on_close(served):
             served.look(lambda broker: broker.coordinator.offsets.get("g", OurPartition("single", 0))).offset
             == 2
         )
+
+
+def test_the_coordinator_is_asked_for_behind_the_question_for_brokers(served, monkeypatch):
+    """The answer to that question waits for the next one: were there none, each join would take a minute."""
+    monkeypatch.setattr("fencepost.coordinator.server.connection._QUERY_FOLLOWS_S", 60)
+    began = time.monotonic()
+    for number in range(5):
+        with consumers(served) as make:
+            consumer = make(f"g{number}")
+            wait_until(balanced([consumer], 12), consumer, seconds=50)
+    assert time.monotonic() - began < 60
