@@ -1,0 +1,60 @@
+"""Where and with what the endpoint starts, and what it says to what it can't start with."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.serve import serve
+from tests.unit.coordinator.wire.raw_client import (
+    Wire,
+)
+
+pytestmark = pytest.mark.real
+
+
+async def test_a_broker_that_listens_everywhere_tells_the_address_that_was_used():
+    async with Broker(host="0.0.0.0") as broker:
+        wire = await Wire.to(broker)
+        (node,) = (await wire.ask(3, 12, topics=())).brokers
+        assert (node.host, node.port) == ("127.0.0.1", broker.port)
+        (found,) = (await wire.ask(10, 4, coordinator_keys=("g",))).coordinators
+        assert (found.host, found.port, found.error_code) == ("127.0.0.1", broker.port, 0)
+
+
+async def test_an_occupied_port_is_told_with_what_to_do(broker):
+    with pytest.raises(
+        EnvironmentLacks, match=f"port {broker.port} on 127.0.0.1 is taken: .* another port"
+    ) as caught:
+        await serve("127.0.0.1", broker.port, {}, GroupCoordinatorConfig(), print)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+async def test_a_foreign_address_is_told(host):
+    with pytest.raises(EnvironmentLacks, match=f"{host} is no address of this machine"):
+        await Broker(host=host).start()
+
+
+@pytest.mark.parametrize("topics", [{"no/slash": 1}, {"none": 0}, {"": 1}, {"huge": 10**9}])
+def test_topics_that_kafka_would_refuse_are_refused(topics):
+    with pytest.raises(FencepostError):
+        Broker(topics)
+
+
+async def test_serve_says_when_it_is_ready_and_ends_when_cancelled():
+    ready = asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(
+        serve("127.0.0.1", 0, {"orders": 1}, GroupCoordinatorConfig(), ready.set_result)
+    )
+    broker = await asyncio.wait_for(ready, 5)
+    wire = await Wire.to(broker)
+    assert (await wire.ask(18, 0)).error_code == 0
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await wire.ended()
