@@ -37,6 +37,10 @@ PROFILE: Final = GroupCoordinatorConfig(
 )
 """Members ask often and wait for nobody, so that groups move at once. Sessions last as long as Kafka's do."""
 
+_API_NAMES: Final = {key.name: key.name.title().replace("_", "") for key in ApiKey}
+"""As Kafka's documentation and its logs write them."""
+_ERROR_NAMES: Final = {name: name for name in ErrorCode.__members__}
+
 Config: TypeAlias = GroupCoordinatorConfig | Mapping[str, object] | None
 Api: TypeAlias = ApiKey | str | int
 Error: TypeAlias = ErrorCode | str | int
@@ -180,7 +184,7 @@ def api_of(api: Api) -> ApiKey:
     """
     if isinstance(api, str):
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api).replace("-", "_").upper()
-        return ApiKey[_known("API", api, name, ApiKey.__members__)]
+        return ApiKey[_known("API", api, name, _API_NAMES)]
     try:
         return ApiKey(api)
     except ValueError:
@@ -193,7 +197,7 @@ def error_of(error: Error) -> ErrorCode:
     :raises FencepostError: if there is none of that name or number, or it stands for success.
     """
     if isinstance(error, str):
-        found = ErrorCode[_known("error", error, error.upper(), ErrorCode.__members__)]
+        found = ErrorCode[_known("error", error, error.upper(), _ERROR_NAMES)]
     else:
         try:
             found = ErrorCode(error)
@@ -204,12 +208,12 @@ def error_of(error: Error) -> ErrorCode:
     return found
 
 
-def _known(what: str, given: str, name: str, names: Iterable[str]) -> str:
-    known = list(names)
-    if name in known:
+def _known(what: str, given: str, name: str, written: Mapping[str, str]) -> str:
+    """The name, if it is one of those. `written` has how Kafka writes each."""
+    if name in written:
         return name
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"the nearest is {near[0]}" if near else f"known are {', '.join(known)}"
+    near = difflib.get_close_matches(name, written, n=1, cutoff=0.4)
+    hint = f"the nearest is {written[near[0]]}" if near else f"known are {', '.join(written.values())}"
     raise FencepostError(f"{what} {given!r} is unknown; {hint}")
 
 

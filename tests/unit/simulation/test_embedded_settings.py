@@ -121,7 +121,11 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
         (lambda k: k.group("g").wait_stable(timeout=-1), "timeout=-1: expected seconds, 0 or more"),
         (
             lambda k: k.lose_next_response("Heartbeats"),
-            "API 'Heartbeats' is unknown; the nearest is HEARTBEAT",
+            "API 'Heartbeats' is unknown; the nearest is Heartbeat",
+        ),
+        (
+            lambda k: k.fail_next("Nope", "NOT_COORDINATOR"),
+            "API 'Nope' is unknown; the nearest is SyncGroup",
         ),
         (lambda k: k.lose_next_response(999), "API 999 is not spoken here"),
         (lambda k: k.lose_next_response("Fetch", times=0), "times=0: expected a whole number, 1 or more"),
@@ -185,6 +189,14 @@ def test_settings_by_name_go_over_the_quick_profile() -> None:
 )
 def test_apis_have_names_and_numbers(name: str | int) -> None:
     assert api_of(name) is ApiKey.CONSUMER_GROUP_HEARTBEAT
+
+
+def test_apis_are_told_as_kafka_writes_them_and_taken_so() -> None:
+    with pytest.raises(FencepostError, match="API '###' is unknown; known are Produce, Fetch, ") as wrong:
+        api_of("###")
+    told = str(wrong.value).partition("known are ")[2].split(", ")
+    assert {"SyncGroup", "ConsumerGroupHeartbeat", "InitProducerId", "AddOffsetsToTxn"} <= set(told)
+    assert [api_of(name) for name in told] == list(ApiKey)
 
 
 @pytest.mark.parametrize("name", ["not_coordinator", "NOT_COORDINATOR", 16, ErrorCode.NOT_COORDINATOR])
