@@ -199,13 +199,17 @@ class StreamsEngine:
         )
         if action.level is not Level.CLIENT:
             return
-        if self.listener is not None:
-            try:
-                self.listener(StreamClientState(action.target), StreamClientState(action.source))
-            except Exception as error:
-                log(logging.ERROR, "the state listener failed", exc_info=error)
+        self._tell_listener(action)
         if action.target in STREAM_CLIENT.terminal:
             self._ended.set()
+
+    def _tell_listener(self, step: Moved) -> None:
+        """The client's step is taken: call the application's listener, before anything follows from it."""
+        if self.listener is not None:
+            try:
+                self.listener(StreamClientState(step.target), StreamClientState(step.source))
+            except Exception as error:
+                log(logging.ERROR, "the state listener failed", exc_info=error)
 
     def _refused(self, action: Refused) -> None:
         if self.observer is not None:

@@ -1,4 +1,4 @@
-"""Bugs that Kafka Streams had, or would have had without the KIPs."""
+"""Bugs that Kafka Streams had, or would have had without the KIPs; and two slips in telling of steps."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fencepost.member.streams.heartbeats import StreamsHeartbeats
 from fencepost.member.streams.thread import StreamThread
 from fencepost.member.streams.thread_states import StreamThreadState
 from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.slips import NOBODY
 
 _Method = Callable[..., Any]
 
@@ -180,14 +181,29 @@ def _forgets_the_connection(_: _Method) -> _Method:
     return connection
 
 
-def _tells_while_it_moves(_: _Method) -> _Method:
-    """Actions are carried out as they come, also those that come while others are carried out."""
+def _last_comes_first(_: _Method) -> _Method:
+    """Actions are carried out from the last to the first, steps that are to be told among them."""
 
     def carry_out(self: StreamsEngine, actions: tuple[Any, ...]) -> None:
         for action in reversed(actions):
             self._PERFORM[type(action)](self, action)
 
     return carry_out
+
+
+def _calls_later(original: _Method) -> _Method:
+    """The listener's call for a rebalance comes when the thread has its next turn, and can be overtaken."""
+
+    async def call(self: StreamsEngine, step: Moved) -> None:
+        original(self, step)
+
+    def tell_listener(self: StreamsEngine, step: Moved) -> None:
+        if step.event == StreamClientEvent.REBALANCING:
+            self.runtime.spawn(call(self, step), "listener")
+        else:
+            original(self, step)
+
+    return tell_listener
 
 
 def _services_go_on(_: _Method) -> _Method:
@@ -312,7 +328,7 @@ STREAMS_MUTANTS: Final = (
         "ending-threads-count",
         "KAFKA-14717",
         "A thread that is being removed keeps its client in REBALANCING.",
-        ("streams-derived", "streams-settles"),
+        ("streams-derived",),
         FAILURES,
         (Patch(StreamsClient, "_derived", _waits_for_what_ends),),
     ),
@@ -325,12 +341,20 @@ STREAMS_MUTANTS: Final = (
         (Patch(StreamThread, "connection", _forgets_the_connection),),
     ),
     Mutant(
-        "listeners-out-of-order",
-        "KAFKA-16955",
-        "Listeners are told of steps in another order than they were taken in.",
-        ("streams-listener", "streams-transitions"),
+        "steps-last-to-first",
+        NOBODY,
+        "What follows from an input is carried out from the last to the first: steps are told backwards.",
+        ("streams-transitions",),
         FAILURES,
-        (Patch(StreamsEngine, "carry_out", _tells_while_it_moves),),
+        (Patch(StreamsEngine, "carry_out", _last_comes_first),),
+    ),
+    Mutant(
+        "listeners-out-of-order",
+        NOBODY,
+        "The listener's call for a rebalance comes late, and that for the client's next step overtakes it.",
+        ("streams-listener",),
+        FAILURES,
+        (Patch(StreamsEngine, "_tell_listener", _calls_later),),
     ),
     Mutant(
         "no-threads-is-an-error",
@@ -345,7 +369,7 @@ STREAMS_MUTANTS: Final = (
         "delay-taken-for-shutdown",
         "KIP-1071, Status",
         "A member takes the status of a delayed assignment for that of a shutdown.",
-        ("streams-shutdown-cause",),
+        ("streams-shutdown-cause", "streams-settles"),
         FAILURES,
         (Patch(StreamsHeartbeats, "shutdown_requested", _misread_status),),
     ),

@@ -68,9 +68,12 @@ class ClientChecker:
         self._states: dict[str, str] = {}
         self._hidden: dict[str, str] = {}
         """From which state a thread went to DISCONNECTED last."""
-        self._steps: list[tuple[str, str]] = []
-        """The client's, as they happened."""
-        self._heard = 0
+        self._ended = False
+        """Whether the client has been in ERROR or NOT_RUNNING."""
+        self._unheard: list[tuple[str, str]] = []
+        """The client's steps of which the listener has still to hear, as they happened."""
+        self._heard = str(STREAM_CLIENT.initial)
+        """Where the client is by what its listener has heard."""
         self.live = threads
         """How many live threads there should be."""
         self.may_fail = False
@@ -111,11 +114,11 @@ class ClientChecker:
             self._thread_died(step.name)
 
     def _client_moved(self, step: Moved) -> None:
-        ended = [target for _, target in self._steps if target in _TERMINAL]
-        if ended:
+        if self._ended:
             self._finding("streams-terminal", f"{step.source} to {step.target}")
-        self._steps.append((step.source, step.target))
+        self._unheard.append((step.source, step.target))
         if step.target in _TERMINAL:
+            self._ended = True
             if step.source != _TERMINAL[StreamClientState(step.target)]:
                 self._finding("streams-terminal", f"{step.target} from {step.source}")
             self._closed(step.target)
@@ -150,11 +153,16 @@ class ClientChecker:
             )
 
     def on_listener(self, new: str, old: str) -> None:
-        """The listener was called."""
-        expected = self._steps[self._heard] if self._heard < len(self._steps) else ("", "")
-        if (old, new) != expected:
-            self._finding("streams-listener", f"heard {old} to {new}, expected {' to '.join(expected)}")
-        self._heard += 1
+        """The listener was called: with the next step, which begins where by its calls the last one led."""
+        due = self._unheard[0] if self._unheard else None
+        if (old, new) != due:
+            expected = " to ".join(due) if due else "nothing"
+            self._finding("streams-listener", f"heard {old} to {new}, expected {expected}")
+        elif old != self._heard:
+            self._finding("streams-listener", f"heard {old} to {new}, and had last heard of {self._heard}")
+        if (old, new) in self._unheard:
+            self._unheard.remove((old, new))
+        self._heard = str(new)
 
     def on_failure(self, thread: str, injected: Injected | None) -> None:
         """The handler is asked; what comes of its answer is looked at when everything has followed."""
@@ -188,6 +196,9 @@ class ClientChecker:
         engine = self._host.engine
         if engine is None:
             return
+        for old, new in self._unheard:
+            self._finding("streams-listener", f"has not heard {old} to {new}")
+        self._unheard.clear()
         client = engine.client
         if self._must_fail and client.is_running:
             self._finding("streams-error-due", f"its handler shut it down, and it is {client.state}")

@@ -192,6 +192,7 @@ class StreamsWorld:
 
     def on_end(self, host: ClientHost, state: StreamClientState) -> None:
         """A client is over, in NOT_RUNNING or ERROR."""
+        self._checkers[host.name].look()  # for the last time: the process goes before what is due
         self.application.on_end(host, state)
         self._ended_us = self.loop.now_us
         self.restart_later(host)

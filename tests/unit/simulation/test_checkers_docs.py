@@ -26,6 +26,14 @@ def test_every_invariant_has_its_row():
         assert woken_by
 
 
+def test_who_wakes_an_invariant_is_caught_by_it():
+    """Its own row says so: it is not enough that another checker reports the same bug."""
+    found = rows()
+    for name in INVARIANTS:
+        woken_by = re.findall(r"`([\w-]+)`", found[name][4])
+        assert any(f"`{name}`" in found[mutant][4] for mutant in woken_by), name
+
+
 def test_every_mutant_has_its_row():
     found = rows()
     assert [name for name in found if name in MUTANTS] == list(MUTANTS)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import structlog
 
+from fencepost.member.application.engine import StreamsEngine
 from fencepost.member.application.worker import Worker
+from fencepost.member.streams.actions import Moved
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any
@@ -77,6 +79,21 @@ def test_a_thread_that_hangs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     result, _ = played("streams-failures", 0, duration="4m")
     assert not result.converged
     assert {violation.invariant for violation in result.violations} >= {"streams-settles"}
+
+
+@pytest.mark.parametrize("state", ["DISCONNECTED", "ERROR"])
+def test_a_step_that_the_listener_does_not_hear_is_seen(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """The last one, too: when it was taken nothing follows in that process."""
+    tell = StreamsEngine._tell_listener
+
+    def tells_of_others(self: StreamsEngine, step: Moved) -> None:
+        if step.target != state:
+            tell(self, step)
+
+    monkeypatch.setattr(StreamsEngine, "_tell_listener", tells_of_others)
+    result, _ = played("streams-failures", 0)
+    assert {violation.invariant for violation in result.violations} == {"streams-listener"}
+    assert f"to {state}" in result.violations[0].message
 
 
 def test_what_is_simulated_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
