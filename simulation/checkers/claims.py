@@ -14,8 +14,15 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId, TopicPartition
 from fencepost.coordinator.protocol.outcome import Answer, Outcome
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+)
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, without
 from fencepost.simulation.world.observers import StepEvent
+
+_PLACES = (r.ConsumerGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentKey)
+_PLACED = (r.ConsumerGroupCurrentMemberAssignmentValue, StreamsGroupCurrentMemberAssignmentValue)
 
 
 class Claims:
@@ -92,10 +99,8 @@ class OneClaimant(Checker):
         group = self._classic_group()
         for record in outcome.records:
             key, value = record.key, record.value
-            if type(key) is r.ConsumerGroupCurrentMemberAssignmentKey:
-                epoch = (
-                    value.member_epoch if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue else None
-                )
+            if isinstance(key, _PLACES):
+                epoch = value.member_epoch if isinstance(value, _PLACED) else None
                 if epoch is None and group is not None and key.member_id in group.members:
                     continue  # it stays, and the group has become a classic one
                 self._groups.setdefault(key.group_id, Claims()).stored(key.member_id, epoch)

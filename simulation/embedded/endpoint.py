@@ -123,6 +123,8 @@ class Endpoint:
             ]
             for group_id, classic in coordinator.classic.groups.items():
                 members += [(group_id, each) for each in classic.members]
+            for group_id, streams in coordinator.streams.groups.items():
+                members += [(group_id, each) for each in streams.members]
             for group_id, member_id in members:
                 if self.interference.is_connected(member_id):
                     runner.process(MemberHeard(group_id=group_id, member_id=member_id))

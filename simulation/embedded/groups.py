@@ -14,7 +14,13 @@ from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_p
 from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.interference import Rule
-from fencepost.simulation.embedded.members import GroupMember, classic_members, consumer_members
+from fencepost.simulation.embedded.members import (
+    GroupMember,
+    classic_members,
+    consumer_members,
+    knows_its_topics,
+    streams_members,
+)
 from fencepost.simulation.embedded.settings import duration, whole
 from fencepost.simulation.embedded.thread import LoopThread, awaiting, on_loop, until_done
 from fencepost.simulation.trace.schema import Kind
@@ -28,9 +34,11 @@ Who: TypeAlias = GroupMember | str
 DEAD = "Dead"
 """The state of a group that does not exist."""
 _FENCED = {
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: ErrorCode.FENCED_MEMBER_EPOCH,
-    ApiKey.HEARTBEAT: ErrorCode.ILLEGAL_GENERATION,
+    "consumer": (ApiKey.CONSUMER_GROUP_HEARTBEAT, ErrorCode.FENCED_MEMBER_EPOCH),
+    "classic": (ApiKey.HEARTBEAT, ErrorCode.ILLEGAL_GENERATION),
+    "streams": (ApiKey.STREAMS_GROUP_HEARTBEAT, ErrorCode.FENCED_MEMBER_EPOCH),
 }
+"""What a fenced member's next heartbeat is, and how it is refused, by protocol."""
 
 
 class GroupControls:
@@ -74,9 +82,11 @@ class GroupControls:
         self._endpoint.watch.note(
             "fence", Kind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
         )
-        for api, error in _FENCED.items():
-            if (api is ApiKey.HEARTBEAT) == (found.protocol == "classic"):
-                self._endpoint.interference.add(Rule(api=api, who=found.member_id, error=error))
+        api, error = _FENCED[found.protocol]
+        self._endpoint.interference.add(Rule(api=api, who=found.member_id, error=error))
+        if found.protocol == "streams":  # nobody can remove one by request
+            self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
+            return
         removal = LeaveGroupRequest(group_id=self.group_id, member_id=found.member_id)
         self._process(LeaveGroupBatchRequest(group_id=self.group_id, members=(removal,)))
 
@@ -125,9 +135,9 @@ class GroupControls:
         coordinator = self._coordinator()
         if coordinator is None:
             return DEAD
-        group = coordinator.groups.get(self.group_id) or coordinator.classic.groups.get(self.group_id)
-        if group is not None:
-            return str(group.state)
+        for groups in (coordinator.groups, coordinator.classic.groups, coordinator.streams.groups):
+            if (group := groups.get(self.group_id)) is not None:
+                return str(group.state)
         return str(GroupState.EMPTY) if self.group_id in coordinator.offsets else DEAD
 
     def _members(self) -> list[GroupMember]:
@@ -137,11 +147,11 @@ class GroupControls:
             return []
         if (classic := coordinator.classic.groups.get(self.group_id)) is not None:
             return classic_members(classic)
-        group = coordinator.groups.get(self.group_id)
-        if group is None:
-            return []
         owned = self._endpoint.watch.owned(shard, self.group_id)
-        return consumer_members(group, owned, coordinator.image)
+        if (streams := coordinator.streams.groups.get(self.group_id)) is not None:
+            return streams_members(streams, owned, coordinator.image)
+        group = coordinator.groups.get(self.group_id)
+        return [] if group is None else consumer_members(group, owned, coordinator.image)
 
     def _find(self, member: Who) -> GroupMember:
         members = self._members()
@@ -179,6 +189,9 @@ class GroupControls:
 
     def _is_covered(self, members: list[GroupMember]) -> bool:
         """Whether all is given that is subscribed to: a cooperative rebalance takes two generations."""
+        coordinator = self._coordinator()
+        if coordinator is None or not knows_its_topics(coordinator, self.group_id):
+            return False
         known = self._endpoint.brokers.cluster.image.by_name
         topics = {
             name for each in members if each.protocol == "classic" for name in each.topics if name in known
@@ -204,7 +217,7 @@ class GroupControls:
         for each in members:
             missing += (f"{each.client_id} {each.member_id} {what}" for what in _unconfirmed(each, heard))
         if not self._is_covered(members):
-            missing.append("nobody was given some partitions of its topics")
+            missing.append("nobody was given some partitions of its topics, or not all topics are found yet")
         why = "; ".join(missing) or "it was not before, and is now"
         return f"group {self.group_id!r} is not stable after {limit:g} s: {why}"
 
@@ -243,9 +256,9 @@ class Group(GroupControls):
         """Wait until the group is stable, with that many members if it is said how many; its members then.
 
         Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded; in a classic group all have asked for
-        their assignment, and all partitions are given to somebody. Without a number it has at least one
-        member; with 0 it has none.
+        were given, and were heard since their coordinator was loaded; classic ones have asked for their
+        assignment. All topics that it subscribes to were found as they are now, and all their partitions are
+        given to somebody. Without a number it has at least one member; with 0 it has none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """
@@ -265,9 +278,9 @@ class AsyncGroup(GroupControls):
         """Wait until the group is stable, with that many members if it is said how many; its members then.
 
         Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded; in a classic group all have asked for
-        their assignment, and all partitions are given to somebody. Without a number it has at least one
-        member; with 0 it has none.
+        were given, and were heard since their coordinator was loaded; classic ones have asked for their
+        assignment. All topics that it subscribes to were found as they are now, and all their partitions are
+        given to somebody. Without a number it has at least one member; with 0 it has none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """

@@ -18,11 +18,16 @@ from fencepost.coordinator.protocol.ids import (
     TopicPartition,
     topic_partitions,
 )
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.streams import TaskIds
+from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
+from fencepost.coordinator.streams.topology import required_topics
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
     from fencepost.coordinator.consumer.group import ConsumerGroup
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.coordinator.streams.group import StreamsGroup
 
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +39,17 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     client_host: str
     epoch: int
     protocol: str
-    """`consumer` (KIP-848) or `classic`."""
+    """`consumer` (KIP-848), `classic` or `streams` (KIP-1071)."""
     topics: tuple[str, ...]
-    """The names that it subscribes to."""
+    """The names that it subscribes to, that its regular expression matches, or that its topology reads."""
     assignment: tuple[TopicPartition, ...]
-    """What the coordinator has given it."""
+    """What the coordinator has given it; of a Streams application what its active tasks read."""
     owned: tuple[TopicPartition, ...]
     """What it said last that it owns; a classic member never says, and is believed to own what it got."""
+    active_tasks: tuple[str, ...] = ()
+    """Tasks of a Streams application by Kafka's names, such as `0_3`: subtopology and partition."""
+    standby_tasks: tuple[str, ...] = ()
+    warmup_tasks: tuple[str, ...] = ()
 
 
 def named(partitions: Partitions, image: TopicsImage) -> tuple[TopicPartition, ...]:
@@ -54,7 +63,53 @@ def named(partitions: Partitions, image: TopicsImage) -> tuple[TopicPartition, .
 def consumer_members(
     group: ConsumerGroup, owned: Mapping[MemberId, Partitions], image: TopicsImage
 ) -> list[GroupMember]:
-    """The members of a consumer group, by member id."""
+    """The members of a consumer group, by member id; some may speak the classic protocol."""
+    found = []
+    for member_id, member in sorted(group.members.items()):
+        is_classic = member.classic is not None
+        given = named(member.assigned, image)
+        found.append(
+            GroupMember(
+                member_id=member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                epoch=member.member_epoch,
+                protocol="classic" if is_classic else "consumer",
+                topics=_subscribed(group, member),
+                assignment=given,
+                owned=given if is_classic else named(owned.get(member_id, {}), image),
+            )
+        )
+    return found
+
+
+def _subscribed(group: ConsumerGroup, member: ConsumerGroupMember) -> tuple[str, ...]:
+    resolution = group.resolved.get(member.regex or "")
+    names = member.subscribed_topic_names
+    return names if resolution is None else tuple(sorted({*names, *resolution.topics}))
+
+
+def knows_its_topics(coordinator: GroupCoordinator, group_id: str) -> bool:
+    """Whether a group was assigned what its topics are now, and all that its expressions match was found.
+
+    Coordinators look at topics that changed in the next heartbeat; until then groups are as they were. True
+    for classic groups, whose clients look.
+    """
+    image = coordinator.image
+    if (group := coordinator.groups.get(group_id)) is not None:
+        found = all(each.regex in group.resolved for each in group.members.values() if each.regex)
+        return found and group.metadata_hash == metadata_hash(group.counts.topics(), image)
+    streams = coordinator.streams.groups.get(group_id)
+    if streams is None or streams.topology is None:
+        return True
+    return streams.metadata_hash == metadata_hash(sorted(required_topics(streams.topology)), image)
+
+
+def streams_members(
+    group: StreamsGroup, owned: Mapping[MemberId, Partitions], image: TopicsImage
+) -> list[GroupMember]:
+    """The members of a streams group, by member id."""
     return [
         GroupMember(
             member_id=member_id,
@@ -62,13 +117,30 @@ def consumer_members(
             client_id=member.client_id,
             client_host=member.client_host,
             epoch=member.member_epoch,
-            protocol="consumer",
-            topics=member.subscribed_topic_names,
-            assignment=named(member.assigned, image),
+            protocol="streams",
+            topics=tuple(sorted(group.source_subtopologies)),
+            assignment=named(partitions_read(group, member.assigned.active, image), image),
             owned=named(owned.get(member_id, {}), image),
+            active_tasks=_task_names(member.assigned.active),
+            standby_tasks=_task_names(member.assigned.standby),
+            warmup_tasks=_task_names(member.assigned.warmup),
         )
         for member_id, member in sorted(group.members.items())
     ]
+
+
+def partitions_read(group: StreamsGroup, tasks: TaskIds, image: TopicsImage) -> Partitions:
+    """The partitions that tasks read, of the topics that there are."""
+    found = {}
+    for name, subtopology_id in group.source_subtopologies.items():
+        topic = image.by_name.get(name)
+        if topic is not None and (numbers := tasks.get(subtopology_id)):
+            found[topic.topic_id] = tuple(number for number in numbers if number < topic.partitions)
+    return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
+
+
+def _task_names(tasks: TaskIds) -> tuple[str, ...]:
+    return tuple(f"{subtopology}_{number}" for subtopology in sorted(tasks) for number in tasks[subtopology])
 
 
 def classic_members(group: ClassicGroup) -> list[GroupMember]:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, MemberId, Partitions
-from fencepost.simulation.embedded.members import named
+from fencepost.coordinator.protocol.streams import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+from fencepost.coordinator.streams.states import MemberState as StreamsMemberState
+from fencepost.simulation.embedded.members import named, partitions_read
 from fencepost.simulation.embedded.view import GroupView, MemberSeen
 
+Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
+HeartbeatAnswer: TypeAlias = ConsumerGroupHeartbeatResponse | StreamsGroupHeartbeatResponse
+
+_STABLE: Final = (MemberState.STABLE, StreamsMemberState.STABLE)
 _FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
@@ -29,7 +38,7 @@ class ToldMembers:
         self.owned: dict[MemberId, Partitions] = {}
         """What each said last that it owns."""
 
-    def before(self, request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse) -> None:
+    def before(self, request: Heartbeat, reply: HeartbeatAnswer) -> None:
         """A heartbeat was answered; nobody has been told of the step yet."""
         member_id = reply.member_id or request.member_id
         if reply.error_code is not ErrorCode.NONE or request.member_epoch < JOIN_EPOCH:
@@ -42,12 +51,7 @@ class ToldMembers:
         if request.member_epoch == JOIN_EPOCH:
             self._enter(member_id, "JOINING")
 
-    def after(
-        self,
-        request: ConsumerGroupHeartbeatRequest,
-        reply: ConsumerGroupHeartbeatResponse,
-        group: ConsumerGroup | None,
-    ) -> None:
+    def after(self, request: Heartbeat, reply: HeartbeatAnswer, coordinator: GroupCoordinator | None) -> None:
         """The same, once everybody has been told of the step."""
         member_id = reply.member_id or request.member_id
         if member_id not in self._view.seen:
@@ -56,11 +60,12 @@ class ToldMembers:
             if reply.error_code in _FENCED:
                 self._enter(member_id, "FENCED")
             return
-        if request.topic_partitions is not None:
-            self._owns(member_id, request.topic_partitions)
-        member = None if group is None else group.members.get(member_id)
-        if member is not None:
-            settled = member.state is MemberState.STABLE and self.confirmed(member_id, member.assigned)
+        said, placed = _standing(request, member_id, coordinator)
+        if said is not None:
+            self._owns(member_id, said)
+        if placed is not None:
+            state, assigned = placed
+            settled = state in _STABLE and self.confirmed(member_id, assigned)
             self._enter(member_id, "STABLE" if settled else "RECONCILING")
 
     def removed(self, member_id: MemberId) -> None:
@@ -97,6 +102,25 @@ class ToldMembers:
         if state != before:
             self._states[member_id] = state
             self._tell("on_member_state", member_id, "heartbeat", before, state)
+
+
+def _standing(
+    request: Heartbeat, member_id: MemberId, coordinator: GroupCoordinator | None
+) -> tuple[Partitions | None, tuple[str, Partitions] | None]:
+    """What the member says that it owns, if it says so; its state and what it has by the coordinator."""
+    if isinstance(request, ConsumerGroupHeartbeatRequest):
+        group = None if coordinator is None else coordinator.groups.get(request.group_id)
+        member = None if group is None else group.members.get(member_id)
+        return request.topic_partitions, None if member is None else (member.state, member.assigned)
+    streams = None if coordinator is None else coordinator.streams.groups.get(request.group_id)
+    if coordinator is None or streams is None:
+        return None, None
+    image = coordinator.image
+    tasks, thread = request.active_tasks, streams.members.get(member_id)
+    return (
+        None if tasks is None else partitions_read(streams, tasks, image),
+        None if thread is None else (thread.state, partitions_read(streams, thread.assigned.active, image)),
+    )
 
 
 def _same(one: Partitions, other: Partitions) -> bool:

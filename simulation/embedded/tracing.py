@@ -75,6 +75,9 @@ class TopicTracing:
         group = coordinator.groups.get(group_id)
         if group is not None:
             return group.is_subscribed_to(self._topic)
+        streams = coordinator.streams.groups.get(group_id)
+        if streams is not None:
+            return self._topic in streams.source_subtopologies
         classic = coordinator.classic.groups.get(group_id)
         if classic is None or not classic.uses_consumer_protocol:
             return False

@@ -12,14 +12,12 @@ import msgspec
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
+from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import Shard
@@ -28,8 +26,10 @@ from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import uncovered
 from fencepost.simulation.embedded.classic import ClassicChronicle
+from fencepost.simulation.embedded.members import knows_its_topics
 from fencepost.simulation.embedded.names import MemberNames
-from fencepost.simulation.embedded.told import ToldMembers
+from fencepost.simulation.embedded.streams import StreamsChronicle
+from fencepost.simulation.embedded.told import Heartbeat, HeartbeatAnswer, ToldMembers
 from fencepost.simulation.embedded.view import WORLD, GroupView, ShardView, host_of
 from fencepost.simulation.embedded.waiting import Waiting
 from fencepost.simulation.trace.chronicle import Chronicle
@@ -40,6 +40,8 @@ from fencepost.simulation.world.observers import Violation, hook_lists
 
 KEPT_ROWS: Final = 200_000
 """Older rows of the trace are dropped."""
+_MEMBERS: Final = (r.ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
+"""Whose tombstones remove a member."""
 
 
 class WatchedRuntime(CoordinatorRuntime):
@@ -83,7 +85,8 @@ class _GroupWatch:
         self.view = GroupView(shard, group_id)
         self._watch = watch
         recorder = _GroupRecorder(group_id, watch.keep)
-        observers = (Chronicle(recorder), ClassicChronicle(recorder), OneClaimant())
+        chronicles = (Chronicle(recorder), ClassicChronicle(recorder), StreamsChronicle(recorder))
+        observers = (*chronicles, OneClaimant())
         for observer in observers:
             observer.attach(self.view, partial(watch.report, group_id))
         self.hooks = hook_lists(observers)
@@ -110,25 +113,22 @@ class _GroupWatch:
             else:
                 self.heard.add(member_id)
         for record in outcome.records:
-            if record.value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
+            if record.value is None and isinstance(record.key, _MEMBERS):
                 self.heard.discard(record.key.member_id)
                 self._watch.on_member_gone(record.key.member_id)
 
     def step(self, host: str, event: Event, outcome: Outcome, steady: bool) -> None:
         """A step of the coordinator that is about this group."""
         reply = outcome.reply
-        heartbeat = isinstance(event, ConsumerGroupHeartbeatRequest)
-        if heartbeat and isinstance(reply, ConsumerGroupHeartbeatResponse):
-            self.told.before(event, reply)  # type: ignore[arg-type]  # a heartbeat
+        if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
+            self.told.before(event, reply)
         self.tell("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
         if isinstance(event, OffsetCommitRequest):
             self.tell("on_commit", event.member_id, event, reply)
-        if heartbeat and isinstance(reply, ConsumerGroupHeartbeatResponse):
-            active = self.view.active
-            group = None if active is None else active.groups.get(self.view.group_id)
-            self.told.after(event, reply, group)  # type: ignore[arg-type]
+        if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
+            self.told.after(event, reply, self.view.active)
         for record in outcome.records:
-            if record.value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
+            if record.value is None and isinstance(record.key, _MEMBERS):
                 self.told.removed(record.key.member_id)
 
 
@@ -273,7 +273,7 @@ class Watch:
             return
         default = watch.view.config.group_consumer_assignors[0]
         for group_id, group in coordinator.groups.items():
-            if group.members and group.state == "Stable":
+            if group.members and group.state == "Stable" and knows_its_topics(coordinator, group_id):
                 for invariant, message in uncovered(group, coordinator.image, default):
                     self.report(group_id, invariant, message)
 

@@ -1,0 +1,162 @@
+"""The trace of streams groups (KIP-1071): what their coordinator wrote and answered, as rows.
+
+Partitions are those that active tasks read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, TopicPartition
+from fencepost.coordinator.protocol.outcome import MemberFenced, Outcome
+from fencepost.coordinator.protocol.streams import (
+    NO_TASK_IDS,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    TaskIds,
+)
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMetadataValue,
+)
+from fencepost.coordinator.streams.states import MemberState
+from fencepost.simulation.embedded.members import named, partitions_read
+from fencepost.simulation.trace.chronicle import cause_of
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.world.observers import Observer, Report, StepEvent, WorldView
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.streams.group import StreamsGroup
+
+
+class StreamsChronicle(Observer):
+    """Writes the rows of one streams group."""
+
+    world: WorldView
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._add = recorder.add
+        self._state = ""
+        self._epoch = -1
+
+    def attach(self, world: WorldView, report: Report) -> None:
+        """Remember the world."""
+        self.world = world
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """Tells what was written, what was answered, and what the group is now."""
+        active = self.world.active
+        group = None if active is None else active.streams.groups.get(self.world.group_id)
+        if group is not None:
+            self._epoch = group.group_epoch
+            self._written(host, group, event, outcome, now_us)
+        if isinstance(event, StreamsGroupHeartbeatRequest) and isinstance(
+            outcome.reply, StreamsGroupHeartbeatResponse
+        ):
+            self._heartbeat(group, event, outcome.reply, now_us)
+        if group is not None and group.state != self._state:
+            before, self._state = self._state, str(group.state)
+            self._add(
+                now_us,
+                host,
+                Kind.GROUP_STATE.value,
+                state_from=before,
+                state_to=self._state,
+                group_epoch=self._epoch,
+            )
+
+    def _written(
+        self, host: str, group: StreamsGroup, event: StepEvent, outcome: Outcome, now_us: int
+    ) -> None:
+        for record in outcome.records:
+            key, value = record.key, record.value
+            if isinstance(value, StreamsGroupMetadataValue):
+                self._add(
+                    now_us,
+                    host,
+                    Kind.GROUP_EPOCH.value,
+                    state_to=str(group.state),
+                    group_epoch=value.epoch,
+                    detail=_asks(event)
+                    if isinstance(event, StreamsGroupHeartbeatRequest)
+                    else cause_of(event),
+                )
+            elif isinstance(value, StreamsGroupTargetAssignmentMetadataValue):
+                self._add(now_us, host, Kind.TARGET.value, group_epoch=value.assignment_epoch)
+            elif isinstance(key, StreamsGroupCurrentMemberAssignmentKey):
+                placed = value if isinstance(value, StreamsGroupCurrentMemberAssignmentValue) else None
+                self._assignment(group, key.member_id, placed, now_us)
+            elif value is None and isinstance(key, StreamsGroupMemberMetadataKey):
+                self._removed(key.member_id, outcome, now_us)
+
+    def _assignment(
+        self,
+        group: StreamsGroup,
+        member_id: MemberId,
+        value: StreamsGroupCurrentMemberAssignmentValue | None,
+        now_us: int,
+    ) -> None:
+        held: tuple[TopicPartition, ...] = ()
+        if value is not None:
+            held = self._read(group, value.assigned.active) + self._read(
+                group, value.pending_revocation.active
+            )
+        self._add(
+            now_us,
+            member_id,
+            Kind.ASSIGNMENT.value,
+            state_to="" if value is None else str(MemberState.of_code(value.state)),
+            member_epoch=-1 if value is None else value.member_epoch,
+            group_epoch=self._epoch,
+            partitions=held,
+            detail=member_id,
+        )
+
+    def _removed(self, member_id: MemberId, outcome: Outcome, now_us: int) -> None:
+        reasons = {each.member_id: each.reason for each in outcome.effects if isinstance(each, MemberFenced)}
+        self._add(
+            now_us,
+            member_id,
+            Kind.MEMBER_REMOVED.value,
+            group_epoch=self._epoch,
+            detail=reasons.get(member_id, "left"),
+        )
+
+    def _heartbeat(
+        self,
+        group: StreamsGroup | None,
+        event: StreamsGroupHeartbeatRequest,
+        reply: StreamsGroupHeartbeatResponse,
+        now_us: int,
+    ) -> None:
+        error = "" if reply.error_code is ErrorCode.NONE else reply.error_code.name
+        given = NO_TASK_IDS if reply.tasks is None else reply.tasks.active
+        self._add(
+            now_us,
+            event.member_id,
+            Kind.HEARTBEAT.value,
+            member_epoch=event.member_epoch if error else reply.member_epoch,
+            group_epoch=self._epoch,
+            partitions=() if group is None else self._read(group, given),
+            error=error,
+            detail=_asks(event),
+        )
+
+    def _read(self, group: StreamsGroup, tasks: TaskIds) -> tuple[TopicPartition, ...]:
+        image = self.world.topics
+        return named(partitions_read(group, tasks, image), image)
+
+
+def _asks(request: StreamsGroupHeartbeatRequest) -> str:
+    if request.member_epoch == JOIN_EPOCH:
+        return "join"
+    if request.member_epoch < JOIN_EPOCH:
+        return "leave"
+    if request.active_tasks is None:
+        return "keepalive"
+    return "ack" if request.rebalance_timeout_ms == -1 else "full"
