@@ -6,7 +6,7 @@ judged by what the group was before a request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.checkers.commits import missing
 from fencepost.simulation.world.observers import StepEvent
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ class KnownClassic:
 def check_answer(request: _Fenced, got: ErrorCode, known: KnownClassic) -> Iterator[Finding]:
     """Findings of classic-answers and commit-fenced."""
     commits = isinstance(request, OffsetCommitRequest)
-    if got is _E.UNKNOWN_TOPIC_OR_PARTITION:
-        return  # it is looked at first
     generation = request.member_epoch if isinstance(request, OffsetCommitRequest) else request.generation
     if commits and generation < 0 and known.state is _S.EMPTY:
         expected = _E.NONE
@@ -114,13 +113,53 @@ def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Fin
                     )
 
 
+class WrittenGenerations:
+    """The generations on record.
+
+    A group whose members go over to the other protocol keeps its generation, as its epoch, and has it again
+    when they come back. One without members takes nothing along: what replaces it begins anew, at 0.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}
+
+    def check(self, records: Iterable[r.Record], known: Mapping[str, KnownClassic]) -> Iterator[Finding]:
+        """Findings of classic-generations in one batch. `known` are the classic groups before it."""
+        had_members: set[str] = set()
+        """Consumer groups that the batch ends, and that were not empty."""
+        for record in records:
+            key, value = record.key, record.value
+            if isinstance(value, r.GroupMetadataValue):
+                yield from self._write(key.group_id, value.generation)
+            elif isinstance(key, r.GroupMetadataKey):
+                classic = known.get(key.group_id)
+                if classic is None or classic.state is _S.EMPTY:
+                    self._newest.pop(key.group_id, None)
+            elif isinstance(key, r.ConsumerGroupMemberMetadataKey) and value is None:
+                had_members.add(key.group_id)
+            elif (
+                isinstance(key, r.ConsumerGroupMetadataKey)
+                and value is None
+                and key.group_id not in had_members
+            ):
+                self._newest.pop(key.group_id, None)
+
+    def _write(self, group_id: str, generation: int) -> Iterator[Finding]:
+        newest = self._newest.get(group_id, 0)
+        self._newest[group_id] = generation
+        if generation < newest:
+            yield (
+                "classic-generations",
+                f"the generation of {group_id} on record fell from {newest} to {generation}",
+            )
+
+
 class ClassicGroups(Checker):
     """Watches the coordinators' classic groups. Consumer groups that they become are judged elsewhere."""
 
     def __init__(self) -> None:
         self._known: dict[str, KnownClassic] = {}
-        self._written: dict[str, int] = {}
-        """Generations on record."""
+        self._written = WrittenGenerations()
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A group goes back to its last complete generation when another coordinator has loaded it."""
@@ -143,10 +182,11 @@ class ClassicGroups(Checker):
             self.report_all(check_answer(event, reply.error_code, known))  # type: ignore[union-attr]
         elif known is not None and isinstance(event, OffsetCommitRequest):
             if isinstance(reply, OffsetCommitResponse) and not event.is_transactional:
-                for code in dict.fromkeys(reply.errors.values()):
+                gone = missing(event, reply, live.image)
+                for code in {code: None for each, code in reply.errors.items() if each not in gone}:
                     self.report_all(check_answer(event, code, known))
             return
-        self.report_all(self._records(live, event, outcome))
+        self.report_all(self._records(event, outcome))
         for group_id, group in live.classic.groups.items():
             self.report_all(self._moved(group, self._known.get(group_id)))
             self.report_all(_sizes(group, live))
@@ -154,24 +194,11 @@ class ClassicGroups(Checker):
         for group_id in [each for each in self._known if each not in live.classic.groups]:
             del self._known[group_id]
 
-    def _records(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
-        for record in outcome.records:
-            if not isinstance(record.key, r.GroupMetadataKey):
-                continue
-            group_id, value = record.key.group_id, record.value
-            if not isinstance(value, r.GroupMetadataValue):
-                if group_id not in live.groups:
-                    self._written.pop(group_id, None)
-                continue
-            before = self._written.get(group_id, 0)
-            self._written[group_id] = value.generation
-            if value.generation < before:
-                yield (
-                    "classic-generations",
-                    f"the generation of {group_id} on record fell from {before} to {value.generation}",
-                )
-            if isinstance(event, SyncGroupRequest):
-                yield from check_assignment(group_id, value)
+    def _records(self, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
+        yield from self._written.check(outcome.records, self._known)
+        for record in outcome.records if isinstance(event, SyncGroupRequest) else ():
+            if isinstance(record.value, r.GroupMetadataValue):
+                yield from check_assignment(record.key.group_id, record.value)
 
     def _moved(self, group: ClassicGroup, known: KnownClassic | None) -> Iterator[Finding]:
         before = group.generation if known is None else known.generation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.protocol import records as r
@@ -35,12 +35,28 @@ _BY_MEMBER: Final = frozenset(
 )
 
 
+_NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
 def expected_commit_error(
-    request: OffsetCommitRequest, known: Known | None, image: TopicsImage
+    request: OffsetCommitRequest,
+    known: Known | None,
+    image: TopicsImage,
+    *,
+    has_offsets: bool = False,
+    alone: Container[TopicPartition] = (),
 ) -> ErrorCode | None:
-    """The error that member and epoch bring on all partitions of a commit; None where other rules decide."""
+    """The error that member and epoch bring on all partitions of a commit; None where other rules decide.
+
+    Without a consumer group, offsets make a group: one that has no members. Partitions that were refused
+    `alone` have no say.
+    """
     if known is None:
-        return NONE if request.member_epoch < 0 else ErrorCode.GROUP_ID_NOT_FOUND
+        if request.member_epoch < 0:
+            return NONE
+        if has_offsets:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.ILLEGAL_GENERATION if request.api_version < 9 else ErrorCode.GROUP_ID_NOT_FOUND
     if request.member_epoch < 0 and not known.members:
         return NONE
     member = known.members.get(request.member_id)
@@ -53,7 +69,9 @@ def expected_commit_error(
     if request.member_epoch > member.member_epoch:
         return _stale(member)
     for partition in request.offsets:
-        if not _held_since(member, request.topic_ids, partition, request.member_epoch, image):
+        if partition not in alone and not _held_since(
+            member, request.topic_ids, partition, request.member_epoch, image
+        ):
             return _stale(member)
     return NONE
 
@@ -78,11 +96,31 @@ def _held_since(
     return since is not None and since <= epoch
 
 
+def missing(
+    request: OffsetCommitRequest, reply: OffsetCommitResponse, image: TopicsImage
+) -> frozenset[TopicPartition]:
+    """The partitions that are refused because they are not there: that is looked at before all else."""
+    return frozenset(
+        partition
+        for partition, got in reply.errors.items()
+        if got in _NOT_THERE and not _exists(request, partition, image)
+    )
+
+
+def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: TopicsImage) -> bool:
+    topic = image.by_name.get(partition.topic)
+    if topic is None or not 0 <= partition.partition < topic.partitions:
+        return False
+    return request.topic_ids.get(partition.topic, topic.topic_id) == topic.topic_id
+
+
 class Commits:
     """Checks one group's offsets against what was committed last."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, r.OffsetCommitValue] = {}
+        self._pending: set[r.PendingOffsetCommitKey] = set()
+        """Offsets in open transactions: a group that has only these is there, too."""
 
     def check(
         self, event: StepEvent, outcome: Outcome, known: Known | None, image: TopicsImage
@@ -90,7 +128,7 @@ class Commits:
         """Findings of one event, then takes its records in."""
         reply = outcome.reply
         if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
-            yield from _check_commit(event, reply, known, image)
+            yield from self._check_commit(event, reply, known, image)
         elif isinstance(event, OffsetFetchRequest) and isinstance(reply, OffsetFetchResponse):
             yield from self._check_fetch(event, reply, known, image)
         yield from self.take_all(outcome.records, known, image)
@@ -102,6 +140,8 @@ class Commits:
         for record in records:
             if type(record.key) is r.OffsetCommitKey:
                 yield from self._take(record, known, image)
+            elif type(record.key) is r.PendingOffsetCommitKey:
+                (self._pending.discard if record.value is None else self._pending.add)(record.key)
 
     def _take(self, record: r.Record, known: Known | None, image: TopicsImage) -> Iterator[Finding]:
         key = record.key
@@ -127,6 +167,36 @@ class Commits:
             return NO_OFFSET.offset
         other = topic is not None and value.topic_id is not None and topic.topic_id != value.topic_id
         return NO_OFFSET.offset if other else value.offset
+
+    def _check_commit(
+        self,
+        request: OffsetCommitRequest,
+        reply: OffsetCommitResponse,
+        known: Known | None,
+        image: TopicsImage,
+    ) -> Iterator[Finding]:
+        gone = missing(request, reply, image)
+        too_large = {p for p, got in reply.errors.items() if got is ErrorCode.OFFSET_METADATA_TOO_LARGE}
+        has_offsets = bool(self.committed or self._pending)
+        expected = expected_commit_error(
+            request, known, image, has_offsets=has_offsets, alone=gone | too_large
+        )
+        if expected is None or request.is_transactional:  # a transaction has rules of its own
+            return
+        for partition, got in reply.errors.items():
+            if partition in gone:
+                continue
+            wrong = got != expected if expected != NONE else got in _BY_MEMBER
+            if wrong:
+                member = None if known is None else known.members.get(request.member_id)
+                stored = "unknown" if member is None else f"at epoch {member.member_epoch}"
+                yield (
+                    "commit-fenced",
+                    f"{request.member_id} of {request.group_id}, {stored}, committed {partition.topic}-"
+                    f"{partition.partition} at epoch {request.member_epoch}: {got.name} instead of"
+                    f" {expected.name}",
+                )
+                return
 
     def _check_fetch(
         self, request: OffsetFetchRequest, reply: OffsetFetchResponse, known: Known | None, image: TopicsImage
@@ -164,23 +234,3 @@ def _expected_fetch_error(request: OffsetFetchRequest, known: Known | None) -> E
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     return NONE if request.member_epoch == member.member_epoch else _stale(member)
-
-
-def _check_commit(
-    request: OffsetCommitRequest, reply: OffsetCommitResponse, known: Known | None, image: TopicsImage
-) -> Iterator[Finding]:
-    expected = expected_commit_error(request, known, image)
-    if expected is None or request.is_transactional:  # a transaction has rules of its own
-        return
-    for partition, got in reply.errors.items():
-        wrong = got != expected if expected != NONE else got in _BY_MEMBER
-        if wrong:
-            member = None if known is None else known.members.get(request.member_id)
-            stored = "unknown" if member is None else f"at epoch {member.member_epoch}"
-            yield (
-                "commit-fenced",
-                f"{request.member_id} of {request.group_id}, {stored}, committed {partition.topic}-"
-                f"{partition.partition} at epoch {request.member_epoch}: {got.name} instead of"
-                f" {expected.name}",
-            )
-            return

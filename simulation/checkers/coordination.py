@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -14,6 +15,12 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    PendingOffsetCommitKey,
+)
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.commits import Commits
 from fencepost.simulation.checkers.epochs import check_epochs
@@ -32,8 +39,35 @@ if TYPE_CHECKING:
     from fencepost.simulation.world.observers import Report, WorldView
 
 
-_NO_FAILURE = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
-"""A member of a classic group that is given its id is told so by an error, and the group is made."""
+_MAKES_A_GROUP = (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+"""What a classic member may be told by its JoinGroup though the group was made: it stays, without members."""
+
+
+def makes_a_group(event: StepEvent, outcome: Outcome, shadow: Shadow) -> bool:
+    """Whether a JoinGroup, though refused, wrote that there is an empty classic group, and only that.
+
+    There was none before, by the `shadow`; an empty group of another kind has given way to it.
+    """
+    reply = outcome.reply
+    if not isinstance(event, JoinGroupRequest) or not isinstance(reply, JoinGroupResponse):
+        return False
+    if event.member_id or reply.error_code not in _MAKES_A_GROUP or event.group_id in shadow.stored:
+        return False
+    other = shadow.groups.get(event.group_id) or shadow.streams.get(event.group_id)
+    if other is not None and other.members:
+        return False
+    *ends, made = outcome.records
+    if made.key != GroupMetadataKey(event.group_id) or not isinstance(made.value, GroupMetadataValue):
+        return False
+    if made.value.generation or made.value.members:
+        return False
+    return all(
+        other is not None
+        and record.value is None
+        and record.key.group_id == event.group_id
+        and not isinstance(record.key, OffsetCommitKey | PendingOffsetCommitKey)
+        for record in ends
+    )
 
 
 class GroupChecks:
@@ -81,10 +115,8 @@ class Coordination(Checker):
         if not outcome.records:
             self.report_all(self._reply(live, event, outcome))
             return
-        if (
-            outcome.reply is not None
-            and getattr(outcome.reply, "error_code", ErrorCode.NONE) not in _NO_FAILURE
-        ):
+        failed = getattr(outcome.reply, "error_code", ErrorCode.NONE) != ErrorCode.NONE
+        if failed and not makes_a_group(event, outcome, self._shadow):
             self.report(
                 "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
             )

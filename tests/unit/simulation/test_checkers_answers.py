@@ -212,6 +212,10 @@ def test_commits_are_fenced_by_member_and_epoch(request_, expected):
 def test_commits_without_members():
     assert expected_commit_error(commit("", -1), None, IMAGE) == NONE
     assert expected_commit_error(commit("D", 1), None, IMAGE) == ErrorCode.GROUP_ID_NOT_FOUND
+    assert expected_commit_error(commit("D", 1, api_version=8), None, IMAGE) == ErrorCode.ILLEGAL_GENERATION
+    unknown = expected_commit_error(commit("D", 1), None, IMAGE, has_offsets=True)
+    assert unknown == ErrorCode.UNKNOWN_MEMBER_ID
+    assert expected_commit_error(commit("", -1), None, IMAGE, has_offsets=True) == NONE
     assert expected_commit_error(commit("", -1), Known(), IMAGE) == NONE
 
 

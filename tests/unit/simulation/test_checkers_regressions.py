@@ -38,3 +38,12 @@ def test_a_topic_that_is_created_again_at_once_is_another(seed):
     quick = text.replace('at = "36%"', 'at = "28.1%"')
     assert quick != text
     assert run(loads(quick), seed).violations == []
+
+
+def test_a_group_that_was_emptied_between_two_protocols_begins_anew():
+    """A generation that fell was reported where a classic group takes the place of an emptied one."""
+    text = (LIBRARY / "rolling-migration.toml").read_text(encoding="utf-8")
+    crowded = text.replace('kind = "member-crash"\nevery = "2m"', 'kind = "member-crash"\nevery = "1ms"')
+    quick = crowded.replace('duration = "15m"', 'duration = "3m"')
+    assert len({text, crowded, quick}) == 3
+    assert run(loads(quick), 1).violations == []
