@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.protocol.cluster import MetadataRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.server.services import (
@@ -24,7 +23,7 @@ from fencepost.coordinator.server.services import (
     Services,
     Unanswered,
 )
-from fencepost.simulation.embedded.refusals import refused, spoiled
+from fencepost.simulation.embedded.refusals import can_fail, refused
 
 
 class Rule(msgspec.Struct, kw_only=True):
@@ -40,6 +39,8 @@ class Rule(msgspec.Struct, kw_only=True):
 
     def is_about(self, request: Any, asked: Asked) -> bool:
         """Whether it is this request that the rule waits for."""
+        if self.error is not None and not can_fail(request):
+            return False
         return self.who is None or self.who in _names(request, asked)
 
 
@@ -123,13 +124,11 @@ class Interference:
                 if rule.times == 0:
                     self._rules.remove(rule)
         error = next((rule.error for rule in rules if rule.error is not None), None)
-        if error is None or isinstance(request, MetadataRequest):
+        if error is None:
             reply = handler(services, request, asked)
             self._heard(request, reply, asked)
-            if error is not None:
-                reply = spoiled(reply, error)
         else:
-            reply = refused(request, error)
+            reply = refused(handler, services, request, asked, error)
         lost = reply is None or any(rule.lost for rule in rules)
         delay_s = sum(rule.delay_s for rule in rules)
         if reply is NO_REPLY or (delay_s == 0 and not isinstance(reply, asyncio.Future)):

@@ -23,6 +23,7 @@ from fencepost.simulation.embedded.settings import (
     config_of,
     duration,
     error_of,
+    name_of,
     ports_of,
     tls_of,
     topics_of,
@@ -82,9 +83,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         :raises FencepostError: if that can't be the id of a group.
         """
-        if not isinstance(group_id, str) or not group_id.strip():
-            raise FencepostError(f"group {group_id!r}: expected a group id")
-        return self._group_type(self.endpoint, self.thread, group_id)
+        return self._group_type(self.endpoint, self.thread, name_of("group", group_id, "a group id"))
 
     # -- topics and records -----------------------------------------------------------------------------
 
@@ -94,6 +93,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         :raises FencepostError: if it exists, or Kafka would refuse it.
         """
+        name_of("topic", name, "a name")
         (checked,) = topics_of({name: partitions}).items()
         self.endpoint.create_topic(*checked)
 
@@ -111,7 +111,8 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         They go to the partition of the key, as Kafka's own partitioner has it, to `partition` if that is
         given, or to all partitions in turn. Text is encoded as UTF-8, that of headers too.
 
-        :raises FencepostError: for an unknown topic or partition, or a value that is too large.
+        :raises FencepostError: for an unknown topic or partition, a value that is too large, or text that
+            UTF-8 can't express.
         """
         return await self.endpoint.logs.produce(topic, values, key=key, partition=partition, headers=headers)
 
@@ -132,7 +133,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         `member` is a `GroupMember`, or a member id, an instance id or a client id: only requests that bear
         it are meant. Without it everybody's are.
 
-        :raises FencepostError: for an unknown API, or a count below 1.
+        :raises FencepostError: for an unknown API, a count below 1, or a member that can't be called so.
         """
         self._add(Rule(api=api_of(api), who=_name(member), times=whole("times", times, 1, None), lost=True))
 
@@ -140,10 +141,14 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     def fail_next(self, api: Api, error: Error, member: Who | None = None, *, times: int = 1) -> None:
         """Answer the next request of that API with an error, and do nothing else about it.
 
-        Where the API's answers have an error for each of their parts, all parts have it. If they have none
-        at all the connection is closed. `member` is as for `lose_next_response`.
+        Where the API's answers have an error for each of their parts, all parts have it, and not the whole:
+        each partition of a Fetch, also where it goes on with those of its session. What is about a fetch
+        session, or about a group as such, is told of the whole. Metadata fails for each of its topics, and
+        a request that asks for brokers alone is passed over. If an answer has no place for an error (Produce
+        with acks=0) the connection is closed. `member` is as for `lose_next_response`.
 
-        :raises FencepostError: for an unknown API or error, or a count below 1.
+        :raises FencepostError: for an unknown API or error, a count below 1, or a member that can't be
+            called so.
         """
         rule = Rule(
             api=api_of(api), who=_name(member), times=whole("times", times, 1, None), error=error_of(error)
@@ -158,7 +163,8 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         too, as it does with a slow broker. `member` is as for `lose_next_response`; 0 without it ends all
         delays of the API, those of single members too.
 
-        :raises FencepostError: for an unknown API, a length of time that is none, or a count below 1.
+        :raises FencepostError: for an unknown API, a length of time that is none, a count below 1, or a
+            member that can't be called so.
         """
         key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
         count = None if times is None else whole("times", times, 1, None)
@@ -174,7 +180,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         :raises FencepostError: if no connection of such a member is open.
         """
-        name = _name(member) or ""
+        name = _called(member)
         found = self.endpoint.interference.disconnect(name)
         if not found:
             raise FencepostError(f"no connection of a member {name!r} is open")
@@ -191,8 +197,11 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         `load_seconds`. Groups share coordinators: one that falls on the same shard moves along. A single
         broker loads its groups anew.
 
-        :raises FencepostError: if there is no such broker, or for a length of time that is none.
+        :raises FencepostError: if that can't be the id of a group, there is no such broker, or for a length
+            of time that is none.
         """
+        if group_id is not None:
+            name_of("group", group_id, "a group id")
         self.endpoint.move_coordinator(group_id, to, duration("load_seconds", load_seconds))
 
     @on_loop
@@ -244,7 +253,13 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
 
 def _name(member: Who | None) -> str | None:
-    return member.member_id if isinstance(member, GroupMember) else member
+    return None if member is None else _called(member)
+
+
+def _called(member: Who) -> str:
+    if isinstance(member, GroupMember):
+        return member.member_id
+    return name_of("member", member, "one of members(), or a member id, instance id or client id")
 
 
 class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKafka"]):

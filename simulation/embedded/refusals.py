@@ -3,100 +3,254 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from fencepost.coordinator.codec.groups import DeleteGroupsCall, DeleteGroupsReply
-from fencepost.coordinator.codec.offsets import (
-    FetchedGroup,
-    OffsetCommitCall,
-    OffsetCommitReply,
-    OffsetFetchCall,
-    OffsetFetchReply,
-    PartitionError,
-)
-from fencepost.coordinator.protocol import administration, cluster, consumer, logs
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.codec import groups, offsets, transactions
+from fencepost.coordinator.protocol import administration, classic, cluster, consumer, inspection, logs
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.transactions import AddPartitionsToTxnResponse
 from fencepost.coordinator.runtime import refusal
+from fencepost.coordinator.server.fetch import FetchApi
+from fencepost.coordinator.server.fetch_sessions import Fetched, FetchSessions, by_topic, wanted_by
+from fencepost.coordinator.server.services import Asked, Handler, Services
 
 A = TypeVar("A")
 
+_OF_SESSIONS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+_SESSIONS_FROM: Final = 7
+"""The first version of Fetch that has an error for all of it."""
+_OF_PARTITIONS: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    }
+)
+"""What brokers say about a partition of a group's offsets; all else they say about the group."""
+_OF_MEMBERS: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+_GROUP_ERRORS_FROM: Final = 2
+"""The first version of OffsetFetch that has an error for a group."""
+_MEMBERS_FROM: Final = 3
+"""The first version of LeaveGroup that has an error for each member."""
 
-def refused(request: Any, code: ErrorCode) -> Any:
+
+class _Failure(NamedTuple):
+    code: ErrorCode
+    version: int
+
+
+def can_fail(request: Any) -> bool:
+    """Whether an answer to it has a place for an error: Metadata about brokers alone has none."""
+    return not (isinstance(request, cluster.MetadataRequest) and request.topics == ())
+
+
+def refused(handler: Handler, services: Services, request: Any, asked: Asked, code: ErrorCode) -> Any:
     """The answer that gives this error to a request, and has done nothing; None if none can tell it."""
-    if isinstance(request, logs.ProduceRequest) and request.acks == 0:
-        return None
-    for answer in (refusal, _by_parts, _as_a_whole):
-        if (reply := answer(request, code)) is not None:
-            return reply
-    return None
+    version = asked.context.api_version
+    if isinstance(handler, FetchApi):
+        return _fetch(handler.sessions, request, _Failure(code, version))
+    if isinstance(request, cluster.MetadataRequest):
+        told = handler(services, msgspec.structs.replace(request, allow_auto_topic_creation=False), asked)
+        reply = _spoiled(told, code)
+    elif isinstance(request, cluster.DescribeTopicPartitionsRequest):
+        reply = _spoiled(handler(services, request, asked), code)
+    elif (make := _BY_PARTS.get(type(request))) is not None:
+        reply = make(request, _Failure(code, version))
+    else:
+        reply = refusal(request, code) or _as_a_whole(request, code)
+    if reply is None or not any(getattr(reply, name) for name in type(reply).__struct_fields__):
+        return None  # the request has no parts
+    return reply
 
 
-def spoiled(reply: cluster.MetadataResponse, code: ErrorCode) -> cluster.MetadataResponse:
-    """Metadata whose brokers are right, and whose topics all have the error."""
+def _spoiled(reply: Any, code: ErrorCode) -> Any:
+    """A description of topics in which all topics have the error, and the rest is right."""
     topics = (cluster.TopicMetadata(name=t.name, topic_id=t.topic_id, error_code=code) for t in reply.topics)
-    return msgspec.structs.replace(reply, topics=tuple(topics))
+    return msgspec.structs.replace(reply, topics=tuple(topics)) if reply.topics else None
 
 
-def _by_parts(request: Any, code: ErrorCode) -> Any:
-    match request:
-        case logs.ProduceRequest():
-            return logs.ProduceResponse(topics=_each(request.topics, logs.AppendedPartition, code))
-        case logs.ListOffsetsRequest():
-            return logs.ListOffsetsResponse(topics=_each(request.topics, logs.ListedOffset, code))
-        case logs.OffsetForLeaderEpochRequest():
-            return logs.OffsetForLeaderEpochResponse(topics=_each(request.topics, logs.EpochEndOffset, code))
-        case OffsetCommitCall():
-            return OffsetCommitReply(topics=_each(request.topics, _partition_error, code))
-        case OffsetFetchCall():
-            groups = (FetchedGroup(group_id=each.group_id, error_code=code) for each in request.groups)
-            return OffsetFetchReply(groups=tuple(groups))
-        case DeleteGroupsCall():
-            deleted = (
-                consumer.DeleteGroupsResponse(group_id=each.group_id, error_code=code)
-                for each in request.groups
-            )
-            return DeleteGroupsReply(groups=tuple(deleted))
-        case cluster.FindCoordinatorRequest():
-            found = (cluster.FoundCoordinator(key=key, error_code=code) for key in request.keys)
-            return cluster.FindCoordinatorResponse(coordinators=tuple(found))
-        case administration.CreateTopicsRequest():
-            created = (
-                administration.CreatedTopic(name=each.name, error_code=code) for each in request.topics
-            )
-            return administration.CreateTopicsResponse(topics=tuple(created))
-        case administration.CreatePartitionsRequest():
-            grown = (
-                administration.CreatedPartitions(name=each.name, error_code=code) for each in request.topics
-            )
-            return administration.CreatePartitionsResponse(topics=tuple(grown))
-        case administration.DeleteTopicsRequest():
-            gone = (
-                administration.DeletedTopic(name=each.name, topic_id=each.topic_id, error_code=code)
-                for each in request.topics
-            )
-            return administration.DeleteTopicsResponse(topics=tuple(gone))
-    return None
+def _fetch(
+    sessions: FetchSessions, request: logs.FetchRequest, failure: _Failure
+) -> logs.FetchResponse | None:
+    """An error about a session comes for all, others for each partition, those of the session too.
+
+    The session goes on, as it does at a broker that can read none of its partitions.
+    """
+    code, version = failure
+    at_the_top = logs.FetchResponse(error_code=code) if version >= _SESSIONS_FROM else None
+    if at_the_top is not None and code in _OF_SESSIONS:
+        return at_the_top
+    try:
+        session = sessions.session_of(request)
+    except ProtocolError:
+        session = None  # what the client is told ends it there too
+    wanted = list(wanted_by(request)) if session is None else session.wanted
+    failed = [
+        Fetched(one, logs.FetchedPartition(partition=one.partition.partition, error_code=code))
+        for one in wanted
+    ]
+    if not failed:
+        return at_the_top
+    if session is None:
+        return logs.FetchResponse(topics=by_topic(failed))
+    return logs.FetchResponse(session_id=session.session_id, topics=by_topic(session.news(failed)))
 
 
-def _each(
-    topics: tuple[OfTopic[Any], ...], make: Callable[..., A], code: ErrorCode
-) -> tuple[OfTopic[A], ...]:
+def _each(topics: Iterable[OfTopic[Any]], make: Callable[..., A], code: ErrorCode) -> tuple[OfTopic[A], ...]:
     return tuple(
         OfTopic(
             name=topic.name,
             topic_id=topic.topic_id,
-            partitions=tuple(make(partition=each.partition, error_code=code) for each in topic.partitions),
+            partitions=tuple(
+                make(partition=one if isinstance(one, int) else one.partition, error_code=code)
+                for one in topic.partitions
+            ),
         )
         for topic in topics
     )
 
 
-def _partition_error(partition: int, error_code: ErrorCode) -> PartitionError:
-    return PartitionError(partition, error_code)
+def _produce(request: logs.ProduceRequest, failure: _Failure) -> logs.ProduceResponse | None:
+    if request.acks == 0:
+        return None
+    return logs.ProduceResponse(topics=_each(request.topics, logs.AppendedPartition, failure.code))
+
+
+def _offset_fetch(request: offsets.OffsetFetchCall, failure: _Failure) -> offsets.OffsetFetchReply:
+    code, version = failure
+    by_partition = version < _GROUP_ERRORS_FROM or code in _OF_PARTITIONS
+    return offsets.OffsetFetchReply(
+        groups=tuple(
+            offsets.FetchedGroup(
+                group_id=group.group_id, topics=_each(group.topics, offsets.FetchedOffset, code)
+            )
+            if by_partition and group.topics
+            else offsets.FetchedGroup(group_id=group.group_id, error_code=code)
+            for group in request.groups
+        )
+    )
+
+
+def _offset_delete(request: offsets.OffsetDeleteCall, failure: _Failure) -> offsets.OffsetDeleteReply:
+    if failure.code in _OF_PARTITIONS and request.topics:
+        return offsets.OffsetDeleteReply(topics=_each(request.topics, offsets.PartitionError, failure.code))
+    return offsets.OffsetDeleteReply(error_code=failure.code)
+
+
+def _leave(request: groups.LeaveGroupCall, failure: _Failure) -> groups.LeaveGroupReply:
+    code, version = failure
+    if code not in _OF_MEMBERS or version < _MEMBERS_FROM:
+        return groups.LeaveGroupReply(error_code=code)
+    return groups.LeaveGroupReply(
+        members=tuple(
+            consumer.LeaveGroupResponse(
+                member_id=each.member_id, instance_id=each.instance_id, error_code=code
+            )
+            for each in request.members
+        )
+    )
+
+
+_BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
+    # A broker that loads its groups answers no error to a heartbeat of a classic member; whoever asks for
+    # that error wants to see it.
+    classic.HeartbeatRequest: lambda _, failed: classic.HeartbeatResponse(error_code=failed.code),
+    logs.ProduceRequest: _produce,
+    logs.ListOffsetsRequest: lambda request, failed: logs.ListOffsetsResponse(
+        topics=_each(request.topics, logs.ListedOffset, failed.code)
+    ),
+    logs.OffsetForLeaderEpochRequest: lambda request, failed: logs.OffsetForLeaderEpochResponse(
+        topics=_each(request.topics, logs.EpochEndOffset, failed.code)
+    ),
+    logs.DeleteRecordsRequest: lambda request, failed: logs.DeleteRecordsResponse(
+        topics=_each(request.topics, logs.DeletedRecords, failed.code)
+    ),
+    offsets.OffsetCommitCall: lambda request, failed: offsets.OffsetCommitReply(
+        topics=_each(request.topics, offsets.PartitionError, failed.code)
+    ),
+    offsets.OffsetFetchCall: _offset_fetch,
+    offsets.OffsetDeleteCall: _offset_delete,
+    groups.LeaveGroupCall: _leave,
+    groups.DeleteGroupsCall: lambda request, failed: groups.DeleteGroupsReply(
+        groups=tuple(
+            consumer.DeleteGroupsResponse(group_id=each.group_id, error_code=failed.code)
+            for each in request.groups
+        )
+    ),
+    cluster.FindCoordinatorRequest: lambda request, failed: cluster.FindCoordinatorResponse(
+        coordinators=tuple(cluster.FoundCoordinator(key=key, error_code=failed.code) for key in request.keys)
+    ),
+    cluster.DescribeClusterRequest: lambda _, failed: cluster.DescribeClusterResponse(
+        cluster_id="", controller_id=-1, error_code=failed.code
+    ),
+    transactions.AddPartitionsCall: lambda request, failed: transactions.AddPartitionsReply(
+        transactions=tuple(
+            (
+                each.transactional_id,
+                AddPartitionsToTxnResponse(errors=dict.fromkeys(each.partitions, failed.code)),
+            )
+            for each in request.transactions
+        )
+    ),
+    transactions.TxnOffsetCommitCall: lambda request, failed: transactions.TxnOffsetCommitReply(
+        topics=_each(request.topics, offsets.PartitionError, failed.code)
+    ),
+    inspection.DescribeProducersRequest: lambda request, failed: inspection.DescribeProducersResponse(
+        topics=_each(request.topics, inspection.PartitionProducers, failed.code)
+    ),
+    inspection.DescribeTransactionsRequest: lambda request, failed: inspection.DescribeTransactionsResponse(
+        transactions=tuple(
+            inspection.DescribedTransaction(transactional_id=each, error_code=failed.code)
+            for each in request.transactional_ids
+        )
+    ),
+    administration.CreateTopicsRequest: lambda request, failed: administration.CreateTopicsResponse(
+        topics=tuple(
+            administration.CreatedTopic(name=each.name, error_code=failed.code) for each in request.topics
+        )
+    ),
+    administration.CreatePartitionsRequest: lambda request, failed: administration.CreatePartitionsResponse(
+        topics=tuple(
+            administration.CreatedPartitions(name=each.name, error_code=failed.code)
+            for each in request.topics
+        )
+    ),
+    administration.DeleteTopicsRequest: lambda request, failed: administration.DeleteTopicsResponse(
+        topics=tuple(
+            administration.DeletedTopic(name=each.name, topic_id=each.topic_id, error_code=failed.code)
+            for each in request.topics
+        )
+    ),
+    administration.DescribeConfigsRequest: lambda request, failed: administration.DescribeConfigsResponse(
+        resources=tuple(
+            administration.DescribedConfigs(
+                resource_type=each.resource_type, name=each.name, error_code=failed.code
+            )
+            for each in request.resources
+        )
+    ),
+    administration.AlterConfigsRequest: lambda request, failed: administration.AlterConfigsResponse(
+        resources=tuple(
+            administration.AlteredConfigs(
+                resource_type=each.resource_type, name=each.name, error_code=failed.code
+            )
+            for each in request.resources
+        )
+    ),
+}
+"""Answers with an error for each part of the request, and those of which the core would tell another one."""
 
 
 def _as_a_whole(request: Any, code: ErrorCode) -> Any:

@@ -177,6 +177,28 @@ def duration(what: str, value: float) -> float:
     return float(value)
 
 
+def utf_8(what: str, text: str) -> bytes:
+    """Text as Kafka has it.
+
+    :raises FencepostError: if half of a pair of surrogates is in it, which nothing stands for.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise FencepostError(f"{what}={text!r}: expected text that UTF-8 can express") from None
+
+
+def name_of(what: str, name: object, expected: str) -> str:
+    """What somebody or something is called.
+
+    :raises FencepostError: if it is no text, or blank; the message says what was expected.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise FencepostError(f"{what} {name!r}: expected {expected}")
+    utf_8(what, name)
+    return name
+
+
 def api_of(api: Api) -> ApiKey:
     """An API by its number or its name, such as `ConsumerGroupHeartbeat` or `CONSUMER_GROUP_HEARTBEAT`.
 
@@ -184,7 +206,7 @@ def api_of(api: Api) -> ApiKey:
     """
     if isinstance(api, str):
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api).replace("-", "_").upper()
-        return ApiKey[_known("API", api, name, _API_NAMES)]
+        return ApiKey[_known("API", api, name, _API_NAMES, f"known are {', '.join(_API_NAMES.values())}")]
     try:
         return ApiKey(api)
     except ValueError:
@@ -197,24 +219,26 @@ def error_of(error: Error) -> ErrorCode:
     :raises FencepostError: if there is none of that name or number, or it stands for success.
     """
     if isinstance(error, str):
-        found = ErrorCode[_known("error", error, error.upper(), _ERROR_NAMES)]
+        expected = "expected a name that Kafka has, such as NOT_COORDINATOR"
+        found = ErrorCode[_known("error", error, error.upper(), _ERROR_NAMES, expected)]
     else:
         try:
             found = ErrorCode(error)
         except ValueError:
-            raise FencepostError(f"error {error!r} is none of those that brokers answer here") from None
+            raise FencepostError(f"error {error!r} is none of Kafka's: -1 to {max(ErrorCode)}") from None
     if found is ErrorCode.NONE:
         raise FencepostError("error NONE is success: nothing would fail")
     return found
 
 
-def _known(what: str, given: str, name: str, written: Mapping[str, str]) -> str:
+def _known(what: str, given: str, name: str, written: Mapping[str, str], otherwise: str) -> str:
     """The name, if it is one of those. `written` has how Kafka writes each."""
     if name in written:
         return name
     near = difflib.get_close_matches(name, written, n=1, cutoff=0.4)
-    hint = f"the nearest is {written[near[0]]}" if near else f"known are {', '.join(written.values())}"
-    raise FencepostError(f"{what} {given!r} is unknown; {hint}")
+    raise FencepostError(
+        f"{what} {given!r} is unknown; {f'the nearest is {written[near[0]]}' if near else otherwise}"
+    )
 
 
 def trace_topic_of(text: str | None) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode as Known
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -130,7 +131,11 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
         (lambda k: k.lose_next_response(999), "API 999 is not spoken here"),
         (lambda k: k.lose_next_response("Fetch", times=0), "times=0: expected a whole number, 1 or more"),
         (lambda k: k.fail_next("Fetch", "NO_SUCH_ERROR"), "error 'NO_SUCH_ERROR' is unknown; "),
-        (lambda k: k.fail_next("Fetch", 9_999), "error 9999 is none of those"),
+        (
+            lambda k: k.fail_next("Fetch", "###"),
+            "error '###' is unknown; expected a name that Kafka has, such",
+        ),
+        (lambda k: k.fail_next("Fetch", 9_999), "error 9999 is none of Kafka's: -1 to 133"),
         (lambda k: k.fail_next("Fetch", "NONE"), "error NONE is success"),
         (lambda k: k.delay("Fetch", -1), "seconds=-1: expected seconds, 0 or more"),
         (lambda k: k.delay("Fetch", float("nan")), "seconds=nan"),
@@ -138,6 +143,23 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
         (lambda k: k.move_coordinator("g", to=2), "there is no broker 2; the brokers are numbered 1"),
         (lambda k: k.move_coordinator(load_seconds=-1), "load_seconds=-1"),
         (lambda k: k.clock.advance(-1), "advance=-1: expected seconds, 0 or more"),
+        (lambda k: k.move_coordinator(5), "group 5: expected a group id"),
+        (lambda k: k.move_coordinator(""), "group '': expected a group id"),
+        (lambda k: k.move_coordinator("\ud800"), "group='\\ud800': expected text that UTF-8 can express"),
+        (lambda k: k.create_topic(["new"]), "topic ['new']: expected a name"),
+        (lambda k: k.records(["orders"]), "there is no topic ['orders']; there are orders"),
+        (lambda k: k.produce("orders", "\ud800"), "value='\\ud800': expected text that UTF-8 can express"),
+        (lambda k: k.produce("orders", "x", key="a\udfff"), "key='a\\udfff': expected text that UTF-8"),
+        (
+            lambda k: k.produce("orders", "x", headers={"\ud800": "h"}),
+            "headers='\\ud800': expected text that",
+        ),
+        (lambda k: k.produce("orders", "x", headers={"h": "\ud800"}), "headers: h='\\ud800': expected text"),
+        (lambda k: k.lose_next_response("Fetch", 5), "member 5: expected one of members(), or a member id"),
+        (lambda k: k.fail_next("Fetch", 6, ["a"]), "member ['a']: expected one of members(), or a member id"),
+        (lambda k: k.delay("Fetch", 1, " "), "member ' ': expected one of members(), or a member id"),
+        (lambda k: k.disconnect(""), "member '': expected one of members(), or a member id"),
+        (lambda k: k.disconnect(None), "member None: expected one of members()"),
         (lambda k: k.start(), "this Kafka is running already"),
     ],
 )
@@ -202,6 +224,12 @@ def test_apis_are_told_as_kafka_writes_them_and_taken_so() -> None:
 @pytest.mark.parametrize("name", ["not_coordinator", "NOT_COORDINATOR", 16, ErrorCode.NOT_COORDINATOR])
 def test_errors_have_names_and_numbers(name: str | int) -> None:
     assert error_of(name) is ErrorCode.NOT_COORDINATOR
+
+
+def test_all_errors_are_those_of_kafka() -> None:
+    """kio has the names of Kafka 4.3 from Kafka itself."""
+    assert {code.name: int(code) for code in ErrorCode} == {code.name.upper(): int(code) for code in Known}
+    assert [error_of(code.name) for code in Known if code.value] == [code for code in ErrorCode if code]
 
 
 def test_threads_take_short_turns_while_a_kafka_runs() -> None:
