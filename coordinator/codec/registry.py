@@ -122,7 +122,7 @@ _APIS: tuple[Api, ...] = (
     Api(
         ApiKey.INIT_PRODUCER_ID,
         0,
-        6,
+        5,
         2,
         transactions.decode_init_producer_id,
         transactions.encode_init_producer_id,
@@ -237,8 +237,12 @@ _APIS: tuple[Api, ...] = (
 
 REGISTRY: dict[int, Api] = {int(api.key): api for api in _APIS}
 
+_TOLD_FROM = {ApiKey.PRODUCE: 0}
+"""Versions that are told though they are refused, as Kafka does it: older librdkafka takes a broker without
+them for one that knows no gzip, snappy or lz4, and sends what it should compress as it is (KAFKA-18659)."""
+
 SPOKEN: tuple[ApiVersion, ...] = tuple(
-    ApiVersion(int(api.key), api.min_version, api.max_version) for api in _APIS
+    ApiVersion(int(api.key), _TOLD_FROM.get(api.key, api.min_version), api.max_version) for api in _APIS
 )
 """What ApiVersions answers."""
 

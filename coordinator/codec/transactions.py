@@ -61,7 +61,7 @@ class TxnOffsetCommitReply(msgspec.Struct, frozen=True, kw_only=True):
 def decode_init_producer_id(
     values: dict[str, Any], context: RequestContext
 ) -> transactions.InitProducerIdRequest:
-    """InitProducerId, versions 0 to 6."""
+    """InitProducerId, versions 0 to 5."""
     return transactions.InitProducerIdRequest(
         transactional_id=values["transactional_id"],
         timeout_ms=values["transaction_timeout"],

@@ -30,12 +30,19 @@ async def test_versions_are_told_in_each_version(wire, version):
     fields = {} if version < 3 else {"client_software_name": "test", "client_software_version": "1"}
     reply = await wire.ask(18, version, **fields)
     told = {api.api_key: (api.min_version, api.max_version) for api in reply.api_keys}
-    assert told == {int(api.key): (api.min_version, api.max_version) for api in REGISTRY.values()}
+    spoken = {int(api.key): (api.min_version, api.max_version) for api in REGISTRY.values()}
+    assert told == {**spoken, 0: (0, 13)}
     if version >= 3:
         assert [(one.name, one.max_version_level) for one in reply.finalized_features] == [
             ("group.version", 1),
             ("transaction.version", 2),
         ]
+
+
+@pytest.mark.parametrize("version", [0, 2])
+async def test_versions_of_produce_that_only_old_clients_look_for_close_the_connection(wire, version):
+    wire.raw(struct.pack(">hhihhii", 0, version, 5, -1, -1, 1000, 0))
+    assert await wire.ended()
 
 
 async def test_versions_asked_for_in_an_unknown_version_are_told_in_version_0(wire):

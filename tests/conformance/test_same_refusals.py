@@ -1,0 +1,129 @@
+"""The same administrative requests to our broker and to Kafka's: what is refused, how, and what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import struct
+import typing
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema
+
+from fencepost.coordinator.codec.registry import REGISTRY
+from tests.conformance.test_same_answers import Peer
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+
+def made(kind: Any, value: Any) -> Any:
+    """A value as kio wants it: what is left out of a struct is empty, durations are milliseconds."""
+    arguments = typing.get_args(kind)
+    if value is None:
+        return None
+    if dataclasses.is_dataclass(kind):
+        return kind(**of_struct(kind, value))
+    if typing.get_origin(kind) is tuple:
+        return tuple(made(arguments[0], one) for one in value)
+    if arguments:
+        return made(next(one for one in arguments if one is not type(None)), value)
+    return datetime.timedelta(milliseconds=value) if "timedelta" in str(kind) else value
+
+
+def of_struct(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a struct, with all that have no default."""
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(kind)}
+    assert values.keys() <= fields.keys(), kind
+    return {
+        name: made(hints[name], values[name]) if name in values else empty(hints[name])
+        for name, needed in fields.items()
+        if needed or name in values
+    }
+
+
+def empty(kind: Any) -> Any:
+    if typing.get_origin(kind) is tuple:
+        return ()
+    if type(None) in typing.get_args(kind):
+        return None
+    name = getattr(kind, "__name__", str(kind))
+    if "timedelta" in str(kind):
+        return datetime.timedelta()
+    return "" if kind is str or "Name" in name or "Id" in name else 0
+
+
+def shown(entity: Any, *hidden: str) -> Any:
+    """Codes and names of an answer; what differs between any two brokers is left out."""
+    hide = {"throttle_time", "brokers", "cluster_id", "controller_id", "leader_id", "isr_nodes", *hidden}
+    if dataclasses.is_dataclass(entity):
+        fields = [field.name for field in dataclasses.fields(entity)]
+        return {name: shown(getattr(entity, name), *hidden) for name in fields if name not in hide}
+    if isinstance(entity, tuple):
+        return [shown(one, *hidden) for one in entity]
+    return entity.name if hasattr(entity, "name") else entity
+
+
+class Administrator(Peer):
+    """Asks with plain dictionaries. `name` differs in each run: names of topics end on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.servers = ""
+
+    async def connect(self, servers: str) -> None:
+        self.servers = servers
+        await super().connect(servers)
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+    async def connect_again(self) -> None:
+        await self.close()
+        await self.connect(self.servers)
+
+    async def asked(self, key: int, version: int, *hidden: str, **fields: Any) -> Any:
+        schema = load_request_schema(key, version)
+        try:
+            return shown(await self.ask(key, version, **of_struct(schema, fields)), *hidden)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self.connect_again()
+            return "closed"
+
+    async def closes(self, key: int, version: int, body: bytes) -> bool:
+        """Whether a request is answered by the end of its connection."""
+        frame = struct.pack(">hhih", key, version, 1, -1) + body
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+        try:
+            ended = await self.reader.read(1) == b""
+        except ConnectionError:
+            ended = True
+        await self.connect_again()
+        return ended
+
+
+async def versions(peer: Administrator) -> AsyncIterator[Any]:
+    reply = await peer.asked(18, 0)
+    told = {one["api_key"]: (one["min_version"], one["max_version"]) for one in reply["api_keys"]}
+    yield {key: told[key] for key in REGISTRY}
+    for key, version in ((0, 0), (0, 1), (0, 2), (0, 14), (22, 6)):
+        yield key, version, await peer.closes(key, version, struct.pack(">hii", -1, 1000, 0))
+
+
+@pytest.mark.parametrize("script", [versions], ids=lambda script: script.__name__)
+async def test_kafka_answers_the_same(script, ours, cluster):
+    told = []
+    for servers in (ours.servers, cluster.bootstrap_servers):
+        peer = Administrator()
+        await peer.connect(servers)
+        await peer.begin()
+        told.append([answer async for answer in script(peer)])
+        await peer.close()
+    for one, other in zip(*told, strict=True):
+        assert one == other
