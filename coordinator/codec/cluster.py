@@ -84,7 +84,7 @@ def _brokers(nodes: tuple[cluster.Node, ...], make: Any, id_name: str) -> tuple[
 
 
 def encode_metadata(reply: cluster.MetadataResponse, shape: Shape) -> Any:
-    """One replica a partition: the leader."""
+    """Metadata, versions 0 to 13. All replicas are in sync."""
     return shape.MetadataResponse(
         throttle_time=ZERO,
         brokers=_brokers(reply.brokers, shape.MetadataResponseBroker, "node_id"),
@@ -107,8 +107,8 @@ def _topic_metadata(topic: cluster.TopicMetadata, shape: Shape) -> Any:
                 partition_index=partition.partition,
                 leader_id=partition.leader_id,
                 leader_epoch=partition.leader_epoch,
-                replica_nodes=(partition.leader_id,),
-                isr_nodes=(partition.leader_id,),
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.replicas,
             )
             for partition in topic.partitions
         ),
@@ -191,8 +191,8 @@ def encode_describe_topic_partitions(reply: cluster.DescribeTopicPartitionsRespo
                         partition_index=one.partition,
                         leader_id=one.leader_id,
                         leader_epoch=one.leader_epoch,
-                        replica_nodes=(one.leader_id,),
-                        isr_nodes=(one.leader_id,),
+                        replica_nodes=one.replicas,
+                        isr_nodes=one.replicas,
                         eligible_leader_replicas=(),
                         last_known_elr=(),
                     )

@@ -63,6 +63,8 @@ class PartitionMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     partition: int
     leader_id: int
+    replicas: tuple[int, ...] = ()
+    """The brokers that have it, the leader first; all of them are in sync."""
     leader_epoch: int = 0
     error_code: ErrorCode = ErrorCode.NONE
 

@@ -32,10 +32,11 @@ class TopicKey(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
 
 
 class TopicValue(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
-    """A topic's name and number of partitions."""
+    """A topic's name, number of partitions, and replicas of each."""
 
     name: str
     partitions: int
+    replicas: int = 1
 
 
 class ConfigKey(msgspec.Struct, frozen=True, tag=102, array_like=True, gc=False):

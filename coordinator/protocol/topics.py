@@ -28,6 +28,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: TopicId
     name: str
     partitions: int
+    replicas: int = 1
+    """How many brokers each partition is told to be on."""
     racks: tuple[tuple[str, ...], ...] = ()
     """The racks of each partition's replicas, where they are known."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TypeVar
 
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.administration import (
@@ -22,9 +23,10 @@ from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import check_topic_configs
 
 DEFAULT = -1
+_Name = TypeVar("_Name", str, int)
 
 
-def _repeated(names: Iterable[str]) -> frozenset[str]:
+def _repeated(names: Iterable[_Name]) -> frozenset[_Name]:
     return frozenset(name for name, times in Counter(names).items() if times > 1)
 
 
@@ -44,22 +46,21 @@ def _create(services: Services, topic: NewTopic, validate_only: bool, twice: boo
     try:
         if twice:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} comes twice")
-        partitions = _partitions_of(services, topic)
+        partitions, replicas = _places_of(services, topic)
         check_topic_name(topic.name)
-        check_partitions(partitions)
         if topic.name in services.cluster.image.by_name:
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
         configs = {name: value for name, value in topic.configs.items() if value is not None}
         check_topic_configs(configs)
         topic_id = None
         if not validate_only:
-            (created,) = services.cluster.create_topics({topic.name: partitions}, configs)
+            (created,) = services.cluster.create_topics({topic.name: partitions}, configs, replicas=replicas)
             topic_id = created.topic_id
         return CreatedTopic(
             name=topic.name,
             topic_id=topic_id,
             partitions=partitions,
-            replication_factor=1,
+            replication_factor=replicas,
             configs=topic_entries(configs),
         )
     except ProtocolError as error:
@@ -80,35 +81,82 @@ def create_internal_topic(services: Services, topic: TopicInfo) -> str | None:
     return None if created.error_code is ErrorCode.NONE else created.error_message
 
 
-def _partitions_of(services: Services, topic: NewTopic) -> int:
-    """How many partitions a request wants, one replica each."""
+def _places_of(services: Services, topic: NewTopic) -> tuple[int, int]:
+    """How many partitions a request wants, and how many replicas of each.
+
+    :raises ProtocolError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT or
+        INVALID_REQUEST.
+    """
     if topic.assignments:
-        if topic.partitions != DEFAULT or topic.replication_factor != DEFAULT:
-            raise ProtocolError(
-                ErrorCode.INVALID_REQUEST,
-                "with assignments, the number of partitions and the replication factor must be -1",
-            )
-        if sorted(topic.assignments) != list(range(len(topic.assignments))):
-            raise ProtocolError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without gaps"
-            )
-        for replicas in topic.assignments.values():
-            _check_replicas(services, replicas)
-        return len(topic.assignments)
-    if topic.replication_factor not in {DEFAULT, 1}:
+        return _places_by_hand(services, topic)
+    replicas = 1 if topic.replication_factor == DEFAULT else topic.replication_factor
+    if replicas < 1:
         raise ProtocolError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {topic.replication_factor}, a partition has one replica here",
+            "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    return services.default_partitions if topic.partitions == DEFAULT else topic.partitions
+    partitions = services.default_partitions if topic.partitions == DEFAULT else topic.partitions
+    if partitions < 1:
+        raise ProtocolError(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        )
+    check_partitions(partitions)
+    brokers = len(services.cluster.nodes)
+    if replicas > brokers:
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replicas} time(s): The target replication factor of "
+            f"{replicas} cannot be reached because only {brokers} broker(s) are registered or some brokers "
+            "have all their log directories cordoned.",
+        )
+    return partitions, replicas
 
 
-def _check_replicas(services: Services, replicas: tuple[int, ...]) -> None:
-    known = [node.node_id for node in services.cluster.nodes]
-    if len(replicas) != 1 or replicas[0] not in known:
+def _places_by_hand(services: Services, topic: NewTopic) -> tuple[int, int]:
+    for name, number in (
+        ("replication factor", topic.replication_factor),
+        ("numPartitions", topic.partitions),
+    ):
+        if number != DEFAULT:
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST,
+                f"A manual partition assignment was specified, but {name} was not set to -1.",
+            )
+    expected = None
+    for replicas in topic.assignments.values():
+        _check_replicas(services, replicas, expected)
+        expected = len(replicas)
+    if sorted(topic.assignments) != list(range(len(topic.assignments))):
         raise ProtocolError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"replicas {list(replicas)}, expected one broker of {known}",
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    assert expected is not None
+    check_partitions(len(topic.assignments))
+    return len(topic.assignments), expected
+
+
+def _check_replicas(services: Services, replicas: tuple[int, ...], expected: int | None) -> None:
+    """Refuse brokers that there are not, and another number of them than `expected`.
+
+    :raises ProtocolError: INVALID_REPLICA_ASSIGNMENT.
+    """
+    known = {node.node_id for node in services.cluster.nodes}
+    problem = None
+    if not replicas:
+        problem = "an empty replica list."
+    elif unknown := sorted(set(replicas) - known):
+        problem = f"broker {unknown[0]}, but no such broker is registered."
+    elif twice := _repeated(replicas):
+        problem = f"the broker {min(twice)} more than once."
+    elif expected not in {None, len(replicas)}:
+        problem = (
+            f"a partition with {len(replicas)} replica(s), but this is not consistent with previous "
+            f"partitions, which have {expected} replica(s)."
+        )
+    if problem is not None:
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {problem}"
         )
 
 
@@ -158,13 +206,15 @@ def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: boo
         topic = services.cluster.find(grown.name, None)
         services.cluster.check_growth(topic, grown.count)
         if grown.assignments is not None:
-            for replicas in grown.assignments:
-                _check_replicas(services, replicas)
-            if len(grown.assignments) != grown.count - topic.partitions:
+            more = grown.count - topic.partitions
+            if len(grown.assignments) != more:
                 raise ProtocolError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{len(grown.assignments)} assignments for {grown.count - topic.partitions} partitions",
+                    f"Attempted to add {more} additional partition(s), but only {len(grown.assignments)} "
+                    "assignment(s) were specified.",
                 )
+            for replicas in grown.assignments:
+                _check_replicas(services, replicas, topic.replicas)
         if not validate_only:
             services.cluster.grow_topic(topic, grown.count)
         return CreatedPartitions(name=grown.name)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import (
@@ -101,8 +103,10 @@ class Cluster:
             match record:
                 case ClusterRecord(ClusterKey(), ClusterValue(cluster_id, version)):
                     self.cluster_id = cluster_id
-                case ClusterRecord(TopicKey(topic_id), TopicValue(name, partitions)):
-                    topics[topic_id] = Topic(topic_id=topic_id, name=name, partitions=partitions)
+                case ClusterRecord(TopicKey(topic_id), TopicValue(name, partitions, replicas)):
+                    topics[topic_id] = Topic(
+                        topic_id=topic_id, name=name, partitions=partitions, replicas=replicas
+                    )
                 case ClusterRecord(TopicKey(topic_id), None):
                     topics.pop(topic_id, None)
                 case ClusterRecord(ConfigKey() as key, ConfigValue(entries)):
@@ -132,6 +136,16 @@ class Cluster:
     def leader_id(self, topic: Topic, partition: int) -> int:
         """The broker that serves a partition."""
         return self.nodes[partition % len(self.nodes)].node_id
+
+    def replica_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
+        """The brokers on which a partition is told to be, its leader first.
+
+        There may be fewer brokers than when the topic was created.
+        """
+        return tuple(
+            self.nodes[(partition + nth) % len(self.nodes)].node_id
+            for nth in range(min(topic.replicas, len(self.nodes)))
+        )
 
     def coordinator(self, key: str) -> Node:
         """The broker that coordinates a group."""
@@ -163,9 +177,11 @@ class Cluster:
         return self._next_producer_id - 1
 
     def create_topics(
-        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None
+        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None, *, replicas: int = 1
     ) -> tuple[Topic, ...]:
         """Create topics with these numbers of partitions and these settings; all of them, or none.
+
+        How many `replicas` each partition has is told to clients; there is one log.
 
         :raises ProtocolError: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS or TOPIC_ALREADY_EXISTS.
         """
@@ -175,7 +191,8 @@ class Cluster:
             if name in self.image.by_name:
                 raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         created = tuple(
-            Topic(topic_id=_new_id(), name=name, partitions=partitions) for name, partitions in topics.items()
+            Topic(topic_id=_new_id(), name=name, partitions=partitions, replicas=replicas)
+            for name, partitions in topics.items()
         )
         for topic in created if configs else ():
             self.set_configs(ConfigKey(ResourceType.TOPIC, topic.name), configs or {})
@@ -264,9 +281,7 @@ class Cluster:
         :raises ProtocolError: INVALID_PARTITIONS, unless there are more than before.
         """
         self.check_growth(topic, partitions)
-        self._change(
-            self.image.with_topic(Topic(topic_id=topic.topic_id, name=topic.name, partitions=partitions))
-        )
+        self._change(self.image.with_topic(msgspec.structs.replace(topic, partitions=partitions)))
 
     def _change(self, image: TopicsImage) -> None:
         before, self.image = self.image, image
@@ -276,7 +291,7 @@ class Cluster:
             if topic_id not in image.by_id
         )
         new = (
-            ClusterRecord(TopicKey(topic.topic_id), TopicValue(topic.name, topic.partitions))
+            ClusterRecord(TopicKey(topic.topic_id), TopicValue(topic.name, topic.partitions, topic.replicas))
             for topic in image.by_id.values()
             if before.by_id.get(topic.topic_id) != topic
         )

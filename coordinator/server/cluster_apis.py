@@ -89,7 +89,11 @@ def _described(services: Services, topic: Topic) -> TopicMetadata:
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=tuple(
-            PartitionMetadata(partition=number, leader_id=services.cluster.leader_id(topic, number))
+            PartitionMetadata(
+                partition=number,
+                leader_id=services.cluster.leader_id(topic, number),
+                replicas=services.cluster.replica_ids(topic, number),
+            )
             for number in range(topic.partitions)
         ),
     )

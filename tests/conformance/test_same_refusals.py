@@ -31,7 +31,7 @@ def made(kind: Any, value: Any) -> Any:
         return tuple(made(arguments[0], one) for one in value)
     if arguments:
         return made(next(one for one in arguments if one is not type(None)), value)
-    return datetime.timedelta(milliseconds=value) if "timedelta" in str(kind) else value
+    return datetime.timedelta(milliseconds=value) if "imedelta" in str(kind) else value
 
 
 def of_struct(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def empty(kind: Any) -> Any:
     if type(None) in typing.get_args(kind):
         return None
     name = getattr(kind, "__name__", str(kind))
-    if "timedelta" in str(kind):
+    if "imedelta" in str(kind):
         return datetime.timedelta()
     return "" if kind is str or "Name" in name or "Id" in name else 0
 
@@ -116,14 +116,47 @@ async def versions(peer: Administrator) -> AsyncIterator[Any]:
         yield key, version, await peer.closes(key, version, struct.pack(">hii", -1, 1000, 0))
 
 
-@pytest.mark.parametrize("script", [versions], ids=lambda script: script.__name__)
+def by_hand(*replicas: tuple[int, ...]) -> dict[str, Any]:
+    places = [{"partition_index": number, "broker_ids": ids} for number, ids in enumerate(replicas)]
+    return {"num_partitions": -1, "replication_factor": -1, "assignments": places}
+
+
+def of_factor(replicas: int, partitions: int = 1) -> dict[str, Any]:
+    return {"num_partitions": partitions, "replication_factor": replicas}
+
+
+async def replicas(peer: Administrator) -> AsyncIterator[Any]:
+    for place in (
+        *(of_factor(2), of_factor(32_767), of_factor(0), of_factor(-2), of_factor(3, 0), of_factor(0, 0)),
+        *(by_hand((1, 99)), by_hand((1, 1)), by_hand(()), by_hand((-1,)), by_hand((1,), (1, 99))),
+        *(by_hand((1,)) | {"num_partitions": 1}, by_hand((1,)) | {"replication_factor": 1}),
+        by_hand((1,)) | of_factor(1),
+        by_hand() | {"assignments": [{"partition_index": 1, "broker_ids": (1,)}]},
+    ):
+        yield (
+            place,
+            await peer.asked(19, 7, "name", topics=[{"name": f"new-{peer.topic}", **place}], timeout=10_000),
+        )
+    for count, hands in (
+        *((2, [(99,)]), (4, [(1,)]), (2, [(1, 99)]), (2, [(1, 1)]), (2, [()]), (2, []), (2, [(-1,)])),
+        *((2, [(1,), (1,)]), (3, [(1,), ()]), (2, [(1,)])),
+    ):
+        places = [{"broker_ids": ids} for ids in hands]
+        topic = {"name": peer.topic, "count": count, "assignments": places}
+        reply = await peer.asked(37, 3, "name", topics=[topic], timeout=10_000, validate_only=True)
+        yield count, hands, reply
+
+
+@pytest.mark.parametrize("script", [versions, replicas], ids=lambda script: script.__name__)
 async def test_kafka_answers_the_same(script, ours, cluster):
     told = []
     for servers in (ours.servers, cluster.bootstrap_servers):
         peer = Administrator()
         await peer.connect(servers)
-        await peer.begin()
-        told.append([answer async for answer in script(peer)])
-        await peer.close()
+        try:
+            await peer.begin()
+            told.append([answer async for answer in script(peer)])
+        finally:
+            await peer.close()
     for one, other in zip(*told, strict=True):
         assert one == other

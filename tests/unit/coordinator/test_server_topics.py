@@ -1,0 +1,109 @@
+"""Topics that clients create, grow and delete: what is told of them, and what is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.administration import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    GrownTopic,
+    NewTopic,
+)
+from fencepost.coordinator.protocol.cluster import (
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    TopicReference,
+)
+from fencepost.coordinator.server import admin_apis, cluster_apis
+from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.storage import Storage
+
+pytestmark = pytest.mark.real
+
+ASKED: Any = SimpleNamespace(local_host="127.0.0.1")
+
+
+@pytest.fixture
+async def brokers():
+    async with Brokers(
+        {"orders": 1, "payments": 2}, config=GroupCoordinatorConfig(), ports=(0, 0, 0)
+    ) as found:
+        yield found
+
+
+def create(brokers: Brokers, *topics: NewTopic) -> list[tuple[str, str | None]]:
+    request = CreateTopicsRequest(topics=topics)
+    found = admin_apis.create_topics(brokers.services[0], request, ASKED).topics
+    return [(one.error_code.name, one.error_message) for one in found]
+
+
+def grow(brokers: Brokers, topic: str, *hands: tuple[int, ...]) -> tuple[str, str | None]:
+    count = brokers.cluster.image.by_name[topic].partitions + max(1, len(hands))
+    request = CreatePartitionsRequest(
+        topics=(GrownTopic(name=topic, count=count, assignments=hands or None),)
+    )
+    (found,) = admin_apis.create_partitions(brokers.services[0], request, ASKED).topics
+    return found.error_code.name, found.error_message
+
+
+def replicas(brokers: Brokers, topic: str) -> list[tuple[int, ...]]:
+    services = brokers.services[0]
+    metadata = cluster_apis.MetadataCache()(
+        services, MetadataRequest(topics=(TopicReference(name=topic),)), ASKED
+    )
+    described = cluster_apis.describe_topic_partitions(
+        services, DescribeTopicPartitionsRequest(topics=(topic,), partition_limit=100), ASKED
+    )
+    assert metadata.topics[0].partitions == described.topics[0].partitions
+    assert all(one.leader_id == one.replicas[0] for one in metadata.topics[0].partitions)
+    return [one.replicas for one in metadata.topics[0].partitions]
+
+
+async def test_a_topic_has_up_to_as_many_replicas_as_there_are_brokers(brokers):
+    for factor in (1, 2, 3):
+        topic = NewTopic(name=f"times-{factor}", partitions=4, replication_factor=factor)
+        assert create(brokers, topic) == [("NONE", None)]
+    assert replicas(brokers, "times-1") == [(1,), (2,), (3,), (1,)]
+    assert replicas(brokers, "times-2") == [(1, 2), (2, 3), (3, 1), (1, 2)]
+    assert replicas(brokers, "times-3") == [(1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 2, 3)]
+    assert create(brokers, NewTopic(name="times-4", partitions=1, replication_factor=4)) == [
+        (
+            "INVALID_REPLICATION_FACTOR",
+            "Unable to replicate the partition 4 time(s): The target replication factor of 4 cannot be "
+            "reached because only 3 broker(s) are registered or some brokers have all their log directories "
+            "cordoned.",
+        )
+    ]
+    assert create(brokers, NewTopic(name="default", partitions=1)) == [("NONE", None)]
+    assert replicas(brokers, "default") == [(1,)]
+
+
+async def test_new_partitions_have_as_many_replicas_as_the_others(brokers):
+    assert create(brokers, NewTopic(name="by-hand", assignments={0: (3, 1), 1: (1, 2)})) == [("NONE", None)]
+    assert replicas(brokers, "by-hand") == [(1, 2), (2, 3)]
+    assert grow(brokers, "by-hand") == grow(brokers, "by-hand", (2, 3)) == ("NONE", None)
+    assert [len(each) for each in replicas(brokers, "by-hand")] == [2, 2, 2, 2]
+    assert grow(brokers, "by-hand", (2,)) == (
+        "INVALID_REPLICA_ASSIGNMENT",
+        "The manual partition assignment includes a partition with 1 replica(s), but this is not consistent "
+        "with previous partitions, which have 2 replica(s).",
+    )
+    uneven = NewTopic(name="uneven", assignments={0: (3, 1), 1: (1, 2, 3)})
+    assert create(brokers, uneven)[0][0] == "INVALID_REPLICA_ASSIGNMENT"
+
+
+async def test_replicas_outlive_a_restart_as_far_as_there_are_brokers(tmp_path):
+    def started(count: int) -> Brokers:
+        return Brokers(ports=(0,) * count, storage=Storage(tmp_path / "journal", keeps_records=False))
+
+    async with started(3) as before:
+        assert create(before, NewTopic(name="kept", partitions=1, replication_factor=3)) == [("NONE", None)]
+    async with started(3) as again:
+        assert replicas(again, "kept") == [(1, 2, 3)]
+    async with started(2) as fewer:
+        assert replicas(fewer, "kept") == [(1, 2)]
