@@ -395,6 +395,11 @@ class AsyncEmbeddedKafka(KafkaControls[AsyncGroup]):
         self._bootstrap_servers = kafka.bootstrap_servers
 
     @property
+    def awaited(self) -> AsyncEmbeddedKafka:
+        """Itself: what awaits things may take it of whatever Kafka it is given."""
+        return self
+
+    @property
     def endpoint(self) -> Endpoint:
         """What runs on the thread's loop."""
         return self._kafka.endpoint

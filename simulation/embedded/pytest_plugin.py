@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 FOLDER = "kafka-trace"
 _MARKER = "kafka(brokers=1, topics=None, config=None, ...): what the fixture `kafka` of this test is like"
+_AWAITS = pytest.StashKey[bool]()
+"""Whether a test is async; plugins put sync functions in the place of some when they run them."""
+_MADE = pytest.StashKey[dict[str, "EmbeddedKafka | AsyncEmbeddedKafka"]]()
+"""What fixtures have made, by their names; it may be closed by now."""
 _SEEN = pytest.StashKey[dict[str, int]]()
 """By fixture, the number of the last row of the trace when the test began."""
 
@@ -41,6 +45,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The marker of this plugin."""
     config.addinivalue_line("markers", _MARKER)
+    config.stash[_MADE] = {}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Remember whether the test is async; of one by hypothesis, what it wraps."""
+    function = getattr(item, "function", None)
+    inner = getattr(getattr(function, "hypothesis", None), "inner_test", function)
+    item.stash[_AWAITS] = inspect.iscoroutinefunction(inner)
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +70,7 @@ def kafka(
     `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` says what it is like, over `kafka_settings`.
     """
     with _running({**kafka_settings, **_marked(request.node)}) as running:
-        yield running.awaited if inspect.iscoroutinefunction(request.function) else running
+        yield running.awaited if request.node.stash.get(_AWAITS, False) else running
 
 
 @pytest.fixture(scope="session")
@@ -108,17 +120,28 @@ def _running(settings: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
 # -- timelines ------------------------------------------------------------------------------------------
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """Remember each Kafka that a fixture gives. A test has it only when all of its fixtures are there."""
+    value = yield
+    module = sys.modules.get("fencepost.simulation.embedded.kafka")
+    if module is not None and isinstance(value, module.KafkaControls):
+        request.config.stash[_MADE][fixturedef.argname] = value
+    return value
+
+
 def _used(item: pytest.Item) -> Iterator[tuple[str, EmbeddedKafka | AsyncEmbeddedKafka]]:
     """The running Kafkas among a test's fixtures, whoever made them."""
-    module = sys.modules.get("fencepost.simulation.embedded.kafka")
-    if module is not None:
-        for name, value in getattr(item, "funcargs", {}).items():
-            if isinstance(value, module.KafkaControls) and value.is_running:
-                yield name, value
+    made = item.config.stash[_MADE]
+    for name in getattr(item, "fixturenames", ()):
+        if name in made and made[name].is_running:
+            yield name, made[name]
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Remember where the test begins in the trace of a Kafka that it shares with others."""
     if _folder(item.config) is not None:
         item.stash[_SEEN] = {name: kafka.last_event for name, kafka in _used(item)}

@@ -116,6 +116,60 @@ def test_anyio_s_plugin(run: Runs) -> None:
     assert outcomes(printed) == {"passed": 2}, printed
 
 
+BY_HYPOTHESIS = """
+    import pytest
+    from hypothesis import HealthCheck, given, settings, strategies
+
+    {marker}
+    @pytest.mark.parametrize("number", [1, 2])
+    @given(text=strategies.text())
+    @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    async def test_it(kafka, number, text):
+        assert await kafka.group("g").wait_stable(members=0) == []
+
+    @given(text=strategies.text())
+    @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    def test_plain(kafka, text):
+        assert kafka.group("g").wait_stable(members=0) == []
+"""
+
+
+@pytest.mark.parametrize("plugin", ["asyncio", "anyio"])
+def test_hypothesis_awaits_in_an_async_test(run: Runs, plugin: str) -> None:
+    conftest = """
+        import pytest
+
+        @pytest.fixture
+        def anyio_backend():
+            return "asyncio"
+    """
+    tests = BY_HYPOTHESIS.format(marker=f"@pytest.mark.{plugin}")
+    printed = run(tests, "-o", "asyncio_mode=strict", conftest=conftest)
+    assert outcomes(printed) == {"passed": 3}, printed
+
+
+def test_an_async_fixture_serves_plain_and_async_tests(run: Runs) -> None:
+    printed = run(
+        """
+        import pytest
+
+        @pytest.fixture
+        async def prepared(kafka):
+            await kafka.awaited.group("g").wait_stable(members=0)
+            return "prepared"
+
+        def test_plain(prepared, kafka):
+            assert kafka.group("g").wait_stable(members=0) == []
+
+        async def test_async(prepared, kafka):
+            assert await kafka.group("g").wait_stable(members=0) == []
+        """,
+        "-o",
+        "asyncio_mode=auto",
+    )
+    assert outcomes(printed) == {"passed": 2}, printed
+
+
 def test_settings_of_the_session_and_markers_over_them(run: Runs) -> None:
     conftest = """
         import pytest
@@ -223,6 +277,61 @@ def test_a_failed_test_leaves_a_timeline(run: Runs) -> None:
     assert "The test failed: TimeoutError: group &#x27;g&#x27; is not stable" in page
     assert "timeline of kafka" in printed
     assert str(run.folder / "kafka-trace" / pages[0]) in printed
+
+
+def test_a_fixture_that_fails_leaves_a_timeline_too(run: Runs) -> None:
+    printed = run(
+        """
+        import pytest
+        from fencepost.simulation.trace.schema import Kind
+
+        def seen(kafka, group):
+            kafka.endpoint.watch.note("fence", Kind.FAULT, group=group, state_to="begin")
+
+        @pytest.fixture
+        def consumer(kafka):
+            seen(kafka, "g")
+            raise RuntimeError("could not start")
+
+        @pytest.fixture
+        def shared(kafka_session):
+            seen(kafka_session, "of-this-test")
+            raise RuntimeError("could not start either")
+
+        def test_passes(kafka_session):
+            seen(kafka_session, "of-another-test")
+
+        def test_consumer(consumer):
+            pass
+
+        def test_both(kafka, consumer):
+            pass
+
+        def test_shared(shared):
+            pass
+
+        @pytest.fixture
+        def ready(kafka):
+            seen(kafka, "g")
+
+        def test_ready(ready):
+            assert False
+        """,
+        "--kafka-trace",
+    )
+    assert outcomes(printed) == {"passed": 1, "error": 3, "failed": 1}, printed
+    pages = {path.name: path.read_text() for path in (run.folder / "kafka-trace").iterdir()}
+    assert sorted(pages) == [
+        "test_it.py-test_both.html",
+        "test_it.py-test_consumer.html",
+        "test_it.py-test_ready.html",
+        "test_it.py-test_shared-kafka_session.html",
+    ], "one group each: what another test did to the same Kafka is left out"
+    assert "The test failed: RuntimeError: could not start" in pages["test_it.py-test_consumer.html"]
+    assert (
+        "test_shared-kafka_session, group of-this-test" in pages["test_it.py-test_shared-kafka_session.html"]
+    )
+    assert "test_ready, group g" in pages["test_it.py-test_ready.html"], "what fixtures did is in it"
 
 
 def test_another_folder_for_timelines_and_none_without_the_option(run: Runs) -> None:
