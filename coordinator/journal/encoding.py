@@ -58,6 +58,10 @@ class BrokenJournal(FencepostError):
     """A journal whose file was damaged, or never was one: the text names the file and the place."""
 
 
+HINT: Final = "; --journal-repair keeps what comes before, after a backup"
+"""What a user is told with damage that can be repaired."""
+
+
 class BrokenRecord(FencepostError):
     """Bytes that are no record: cut short, altered, or written by another version."""
 

@@ -11,37 +11,34 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from fencepost.coordinator.journal import files, wal
 from fencepost.coordinator.journal.encoding import BrokenJournal, BrokenRecord, JournalRecord
-from fencepost.coordinator.journal.sqlite import (
-    APPLICATION_ID,
-    FORMAT,
-    HEADER_BYTES,
-    MAGIC,
-    SqliteJournal,
-    checked_record,
-    connect,
-    is_checked_batch,
-    never_a_journal,
-)
-from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.journal.files import APPLICATION_ID, FORMAT, MAGIC
+from fencepost.coordinator.journal.sqlite import SqliteJournal, checked_record, is_checked_batch
+from fencepost.coordinator.protocol.errors import FencepostError
 
 Check = Callable[[Iterable[JournalRecord]], None]
 """Loads records in their order; raises FencepostError at the first that can't follow those before it."""
 
 _SAME_IN_ALL: Final = {
     0: MAGIC + bytes((0x10, 0, 2, 2, 0, 64, 32, 32)),
+    28: struct.pack(">I", 0),
     44: struct.pack(">I", 4),
-    56: struct.pack(">II", 1, FORMAT),
+    52: struct.pack(">IIII", 0, 1, FORMAT, 0),
     68: struct.pack(">I", APPLICATION_ID),
 }
-"""Parts of a database's header, by place, that are the same in each journal (SQLite file format, 1.3)."""
+"""Parts of a database's header, by place, that are the same in each journal (SQLite file format, 1.3).
+
+The one at 28 is not, but zero says there that the file has as many pages as it has.
+"""
+_PAGE_BYTES: Final = 4096
 
 
 class Repaired(NamedTuple):
     """What a repair did."""
 
     backup: Path
-    """The damaged file; its write-ahead log has the same name with `-wal`."""
+    """The damaged file as it was; its write-ahead log has the same name with `-wal`."""
     records: int
     """Records that were kept, and batches of records."""
     batches: int
@@ -53,67 +50,95 @@ class _Row(NamedTuple):
     record: JournalRecord
 
 
+class _Found(NamedTuple):
+    rows: list[_Row]
+    batches: list[tuple[str, int, bytes]]
+    age: tuple[bool, int]
+    """Whether it is all that was in the journal at one time, and at which."""
+
+
 def repair(path: Path, check: Check) -> Repaired:
     """Replace a journal by one with all outcomes before the first that is damaged or can't be applied.
 
-    Batches of a partition's log are kept up to the first damaged one.
+    Batches of a partition's log are kept up to the first damaged one. Whenever it fails or is ended, the
+    journal is either as it was or repaired; what was damaged stays beside it.
     :raises BrokenJournal: if the file was never a journal.
     :raises EnvironmentLacks: if files can't be written.
     """
-    copy, new = path.with_name(path.name + ".copy"), path.with_name(path.name + ".new")
+    new = path.with_name(path.name + ".new")
     try:
-        _remove(copy, new)
-        _copy(path, copy)
-        rows, batches = _salvage(copy)
-        rows = _consistent(rows, check)
-        with closing(SqliteJournal(new, on_pending=lambda: None)) as journal:
-            for outcome in _outcomes(rows):
-                journal.append(outcome)
-            for batch in batches:
-                journal.append_batch(*batch)
-        backup = _replace(path, new)
-    except OSError as error:
-        raise EnvironmentLacks(f"journal {path}: {(error.strerror or str(error)).lower()}") from error
+        with files.named(path):
+            found = _found(path)
+            rows = _consistent(found.rows, check)
+            _remove(new)
+            with closing(SqliteJournal(new, on_pending=lambda: None)) as journal:
+                for outcome in _outcomes(rows):
+                    journal.append(outcome)
+                for batch in found.batches:
+                    journal.append_batch(*batch)
+            backup = _replace(path, new)
     finally:
-        _remove(copy, new)
-    return Repaired(backup, len(rows), len(batches))
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
+        _remove(new)
+    return Repaired(backup, len(rows), len(found.batches))
 
 
 def _remove(*paths: Path) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
-        _beside(path).unlink(missing_ok=True)
+        wal.beside(path).unlink(missing_ok=True)
+
+
+def _found(path: Path) -> _Found:
+    """What can be read with the write-ahead log, or without it if the file is ahead of its whole part."""
+    copy = path.with_name(path.name + ".copy")
+    logs = [b""] if wal.is_empty(path) else [wal.beside(path).read_bytes(), b""]
+    try:
+        return max((_salvage(path, copy, log) for log in logs), key=lambda found: found.age)
+    finally:
+        _remove(copy)
+
+
+def _salvage(path: Path, copy: Path, log: bytes) -> _Found:
+    """What can be read, in order, until something can't."""
+    _remove(copy)
+    _copy(path, copy)
+    if (taken := wal.contents(log).taken) > 0:
+        wal.beside(copy).write_bytes(log[:taken])
+    try:
+        with closing(SqliteJournal(copy)) as journal:
+            age = True, journal.appended
+    except BrokenJournal:
+        age = False, 0
+    try:
+        with closing(files.connect(copy)) as database:
+            return _Found(list(_rows(database)), list(_batches(database)), age)
+    except sqlite3.Error as error:
+        files.check_damage(error)
+        return _Found([], [], age)
 
 
 def _copy(path: Path, copy: Path) -> None:
     """The journal as it should begin; a page that ends early is filled with zeros."""
-    data = bytearray(path.read_bytes())
-    if never_a_journal(bytes(data[:HEADER_BYTES])):
+    is_lost = not path.exists() and not wal.is_empty(path)
+    data = bytearray(b"" if is_lost else path.read_bytes())
+    if files.never_a_journal(bytes(data[: files.HEADER_BYTES])):
         raise BrokenJournal(f"journal {path}: this is no journal; nothing was changed")
-    if data[68:72] != _SAME_IN_ALL[68] and data[60:64] != _SAME_IN_ALL[56][4:]:
+    if not _was_a_journal(data[:_PAGE_BYTES]):
         raise BrokenJournal(f"journal {path}: this is a database of another program; nothing was changed")
+    if len(data) < _PAGE_BYTES:
+        SqliteJournal(copy).close()
+        return
     for place, part in _SAME_IN_ALL.items():
         data[place : place + len(part)] = part
-    data += bytes(-len(data) % 4096)
+    data += bytes(-len(data) % _PAGE_BYTES)
     copy.write_bytes(data)
-    if _beside(path).exists():
-        shutil.copyfile(_beside(path), _beside(copy))
 
 
-def _salvage(copy: Path) -> tuple[list[_Row], list[tuple[str, int, bytes]]]:
-    """What can be read, in order, until something can't."""
-    try:
-        database = connect(copy)
-    except BrokenJournal:
-        return [], []
-    try:
-        return list(_rows(database)), list(_batches(database))
-    finally:
-        database.close()
+def _was_a_journal(page: bytes | bytearray) -> bool:
+    """Whether a database with that first page was one: either of its marks may be what was damaged."""
+    if len(page) < files.HEADER_BYTES or page[68:72] == _SAME_IN_ALL[68]:
+        return True
+    return int.from_bytes(page[60:64], "big") == FORMAT and b"CREATE TABLE record" in page
 
 
 def _rows(database: sqlite3.Connection) -> Iterator[_Row]:
@@ -128,8 +153,10 @@ def _rows(database: sqlite3.Connection) -> Iterator[_Row]:
                 yield from held
                 held = []
             held.append(row)
-    except (sqlite3.Error, BrokenRecord, OverflowError):
+    except (BrokenRecord, OverflowError):
         pass
+    except sqlite3.Error as error:
+        files.check_damage(error)
     if held and held[-1].number == held[-1].outcome:
         yield from held
 
@@ -144,8 +171,10 @@ def _batches(database: sqlite3.Connection) -> Iterator[tuple[str, int, bytes]]:
                 broken.add((topic, place))
             elif (topic, place) not in broken:
                 yield topic, place, data
-    except (sqlite3.Error, OverflowError):
+    except OverflowError:
         return
+    except sqlite3.Error as error:
+        files.check_damage(error)
 
 
 def _consistent(rows: list[_Row], check: Check) -> list[_Row]:
@@ -176,17 +205,32 @@ def _outcomes(rows: Iterable[_Row]) -> Iterator[list[JournalRecord]]:
 
 
 def _replace(path: Path, new: Path) -> Path:
-    """Move the damaged files out of the way, and the new one in."""
+    """Put the new file in the place of the damaged ones, once their copies are on disk.
+
+    The old log goes last: beside the new file it is damage that is noticed, and that a repair finds whole.
+    """
     number = 1
-    while (backup := path.with_name(f"{path.name}.broken-{number}")).exists():
+    while (backup := path.with_name(f"{path.name}.broken-{number}")).exists() or wal.beside(backup).exists():
         number += 1
-    if _beside(path).exists():
-        _beside(path).rename(_beside(backup))
-    path.rename(backup)
-    new.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        for old, kept in ((path, backup), (wal.beside(path), wal.beside(backup))):
+            if old.exists():
+                shutil.copyfile(old, kept)
+                _sync(kept)
+        _sync(path.parent)
+    except BaseException:
+        _remove(backup)
+        raise
+    new.replace(path)
+    _sync(path.parent)
+    wal.beside(path).unlink(missing_ok=True)
+    _sync(path.parent)
     return backup
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from fencepost.coordinator.journal import wal
+from fencepost.coordinator.journal import files, wal
 from fencepost.coordinator.journal.encoding import (
+    HINT,
     BrokenJournal,
     BrokenRecord,
     JournalKey,
@@ -24,27 +25,11 @@ from fencepost.coordinator.journal.encoding import (
     decode_any,
     encode,
 )
-from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 
-APPLICATION_ID: Final = 0x66656E63
-"""Says that a database is a journal, and none of another program."""
-FORMAT: Final = 1
-MAGIC: Final = b"SQLite format 3\0"
-HEADER_BYTES: Final = 100
 _MODULUS: Final = 1 << 62
 _MIN_GARBAGE: Final = 1_024
 _CLEANED_AT_ONCE: Final = 256
-_WAL_BYTES: Final = 4 << 20
-
-# A row's outcome is the number of the outcome's last row, whether compaction left that one or not.
-SCHEMA: Final = (
-    "CREATE TABLE record (number INTEGER PRIMARY KEY, outcome INTEGER, checksum INTEGER, data BLOB)",
-    "CREATE TABLE batch (number INTEGER PRIMARY KEY, topic TEXT, place INTEGER, checksum INTEGER, data BLOB)",
-    "CREATE TABLE total (name TEXT PRIMARY KEY, rows INTEGER, digest INTEGER) WITHOUT ROWID",
-    "INSERT INTO total VALUES ('record', 0, 0), ('batch', 0, 0)",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT}",
-)
 
 
 class JournalFailed(EnvironmentLacks):
@@ -83,59 +68,81 @@ class SqliteJournal:
         self._rows: dict[str, int] = {}
         self._digests: dict[str, int] = {}
         self._next = {"record": 1, "batch": 1}
-        self._database = _open(path)
-        try:
-            self._load()
-        except BaseException:
-            self._database.close()
-            raise
+        self._loaded: list[tuple[str, int, int]] | None = None
+        """Names, rows and digests of the tables, as they were found to be right."""
+        self._database = self._open()
 
-    def _load(self) -> None:
-        try:
-            for name, rows, digest in self._database.execute("SELECT name, rows, digest FROM total"):
-                self._rows[name], self._digests[name] = rows, digest
-            found = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if found != "ok":
-                raise BrokenJournal(f"journal {self.path}: {found.splitlines()[-1]}{_HINT}")
-            rows, digest = 0, 0
-            for number, checksum, record in self._checked_records():
-                self._keep(number, checksum, record)
-                rows, digest = rows + 1, digest + checksum
-            self._compare("record", rows, digest)
-            rows, digest = 0, 0
-            for number, checksum in self._checked_batches():
-                self._next["batch"] = number + 1
-                rows, digest = rows + 1, digest + checksum
-            self._compare("batch", rows, digest)
-        except (sqlite3.Error, OverflowError) as error:
-            raise BrokenJournal(f"journal {self.path}: {error}{_HINT}") from error
+    def _open(self) -> sqlite3.Connection:
+        """The database, which is not written before all that is in it was checked."""
+        is_there = files.check_beginning(self.path)
+        with files.named(self.path):
+            if is_there and wal.beside(self.path).exists():
+                with files.looked_at(self.path) as database:
+                    wal.check(self.path)
+                    self._load(database)
+            database = files.connect(self.path)
+            try:
+                if files.is_unmade(database):
+                    files.make(database)
+                self._load(database)
+                files.claim(self.path, database)
+            except BaseException:
+                database.close()
+                raise
+        return database
+
+    def _load(self, database: sqlite3.Connection) -> None:
+        """Check all that is in it, and keep what is needed of that, unless it was just done."""
+        if files.is_unmade(database):
+            return
+        files.check_kind(self.path, database)
+        totals = database.execute("SELECT name, rows, digest FROM total").fetchall()
+        if totals == self._loaded:
+            return
+        self._newest, self._garbage, self._next = {}, [], {"record": 1, "batch": 1}
+        self._rows = {name: rows for name, rows, _ in totals}
+        self._digests = {name: digest for name, _, digest in totals}
+        found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise BrokenJournal(f"journal {self.path}: {found.splitlines()[-1]}{HINT}")
+        rows, digest = 0, 0
+        for number, checksum, record in self._checked_records(database):
+            self._keep(number, checksum, record)
+            rows, digest = rows + 1, digest + checksum
+        self._compare("record", rows, digest)
+        rows, digest = 0, 0
+        for number, checksum in self._checked_batches(database):
+            self._next["batch"] = number + 1
+            rows, digest = rows + 1, digest + checksum
+        self._compare("batch", rows, digest)
+        self._loaded = totals
 
     def _compare(self, name: str, rows: int, digest: int) -> None:
         if (rows, digest % _MODULUS) != (self._rows.get(name), self._digests.get(name)):
             raise BrokenJournal(
                 f"journal {self.path}: {rows} rows in table {name}, expected {self._rows.get(name)} "
-                f"with the digest {self._digests.get(name)}{_HINT}"
+                f"with the digest {self._digests.get(name)}{HINT}"
             )
 
-    def _checked_records(self) -> Iterator[tuple[int, int, JournalRecord]]:
+    def _checked_records(self, database: sqlite3.Connection) -> Iterator[tuple[int, int, JournalRecord]]:
         last = 0
-        for number, outcome, checksum, data in self._database.execute(
+        for number, outcome, checksum, data in database.execute(
             "SELECT number, outcome, checksum, data FROM record ORDER BY number"
         ):
             try:
                 yield number, checksum, checked_record(number, outcome, checksum, data)
             except BrokenRecord as error:
                 raise BrokenJournal(
-                    f"journal {self.path}: record {number}, the one after record {last}: {error}{_HINT}"
+                    f"journal {self.path}: record {number}, the one after record {last}: {error}{HINT}"
                 ) from error
             last = number
 
-    def _checked_batches(self) -> Iterator[tuple[int, int]]:
-        for number, topic, place, checksum, data in self._database.execute(
+    def _checked_batches(self, database: sqlite3.Connection) -> Iterator[tuple[int, int]]:
+        for number, topic, place, checksum, data in database.execute(
             "SELECT number, topic, place, checksum, data FROM batch ORDER BY number"
         ):
             if not is_checked_batch(number, topic, place, checksum, data):
-                raise BrokenJournal(f"journal {self.path}: record batch {number} fails its checksum{_HINT}")
+                raise BrokenJournal(f"journal {self.path}: record batch {number} fails its checksum{HINT}")
             yield number, checksum
 
     def _keep(self, number: int, checksum: int, record: JournalRecord) -> None:
@@ -272,12 +279,17 @@ class SqliteJournal:
 
     def __iter__(self) -> Iterator[JournalRecord]:
         """All records that are on disk, in order."""
-        for _, _, record in self._checked_records():
+        for _, _, record in self._checked_records(self._database):
             yield record
 
     def __len__(self) -> int:
         """How many records are on disk."""
         return self._rows["record"]
+
+    @property
+    def appended(self) -> int:
+        """How many records and batches were ever appended, also those that are gone."""
+        return sum(self._next.values()) - len(self._next)
 
     @property
     def keeps_batches(self) -> bool:
@@ -297,9 +309,6 @@ class SqliteJournal:
             self.flush()
         finally:
             self._database.close()
-
-
-_HINT: Final = "; --journal-repair keeps what comes before, after a backup"
 
 
 def checked_record(number: int, outcome: object, checksum: object, data: object) -> JournalRecord:
@@ -322,100 +331,3 @@ def is_checked_batch(number: int, topic: object, place: object, checksum: object
         and isinstance(data, bytes)
         and batch_checksum(number, topic, place, data) == checksum
     )
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """The database, made if there is none, locked, and checked to be a journal."""
-    _check_place(path)
-    try:
-        fresh = not path.exists() or path.stat().st_size == 0
-        if not fresh:
-            _check_beginning(path)
-        expected = wal.committed_frames(path)
-        database = connect(path)
-    except OSError as error:
-        raise EnvironmentLacks(f"journal {path}: {(error.strerror or str(error)).lower()}") from error
-    try:
-        _check_kind(path, database, fresh)
-        wal.check(path, database, expected)
-    except sqlite3.Error as error:
-        database.close()
-        raise _foreseen(path, error) from error
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _check_place(path: Path) -> None:
-    """SQLite would say of a wrong path that it can't open it, and no more."""
-    if path.is_dir():
-        raise FencepostError(f"journal {path}: is a directory, expected a file")
-    if not path.parent.is_dir():
-        there = "is no directory" if path.parent.exists() else "does not exist"
-        raise FencepostError(f"journal {path}: {path.parent} {there}")
-
-
-def _check_beginning(path: Path) -> None:
-    with path.open("rb") as file:
-        if never_a_journal(file.read(HEADER_BYTES)):
-            raise BrokenJournal(f"journal {path}: this is no journal")
-
-
-def never_a_journal(beginning: bytes) -> bool:
-    """Whether a file with that beginning was none, even before it was damaged."""
-    return not beginning.startswith(MAGIC) and beginning[68:72] != APPLICATION_ID.to_bytes(4, "big")
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection that no other process can have at the same time, once it was used.
-
-    :raises EnvironmentLacks: if the file can't be opened, or is in use.
-    :raises BrokenJournal: if it is no database.
-    """
-    try:
-        database = sqlite3.connect(path, isolation_level=None, timeout=0.2, check_same_thread=False)
-    except sqlite3.Error as error:
-        raise _foreseen(path, error) from error
-    try:
-        for pragma in ("locking_mode = EXCLUSIVE", "synchronous = FULL"):
-            database.execute(f"PRAGMA {pragma}")
-    except sqlite3.Error as error:
-        database.close()
-        raise _foreseen(path, error) from error
-    return database
-
-
-def _check_kind(path: Path, database: sqlite3.Connection, fresh: bool) -> None:
-    if fresh:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("BEGIN IMMEDIATE")
-        for statement in SCHEMA:
-            database.execute(statement)
-        database.execute("COMMIT")
-    else:
-        (kind,) = database.execute("PRAGMA application_id").fetchone()
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if kind != APPLICATION_ID:
-            raise BrokenJournal(f"journal {path}: this is an SQLite database of another program")
-        if version != FORMAT:
-            raise BrokenJournal(f"journal {path}: format {version} is unknown, {FORMAT} was expected")
-        (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
-            raise BrokenJournal(f"journal {path}: journal mode {mode}, expected wal{_HINT}")
-    database.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-    database.execute("BEGIN IMMEDIATE")
-    database.execute("COMMIT")
-
-
-def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
-    """What an error of SQLite means to a user."""
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = None if code is None else code & 0xFF
-    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return EnvironmentLacks(f"journal {path} is in use by another process: stop it, or take another file")
-    if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}:
-        return EnvironmentLacks(f"journal {path}: {error}; may it be written? Else take another file")
-    if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
-        return EnvironmentLacks(f"journal {path}: {error}; make room for it, or take another file")
-    return BrokenJournal(f"journal {path}: {error}{_HINT}")

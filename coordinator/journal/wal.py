@@ -1,81 +1,137 @@
-"""What SQLite's write-ahead log must hold, to be compared with what SQLite found in it.
+"""What SQLite takes of a write-ahead log, and what it would leave out without a word.
 
 SQLite takes the log up to the first frame that fails its checksum, and says nothing about the rest: it can't
 tell a transaction that was never finished from one that was damaged afterwards. Here it can be told: each
 transaction was on disk before the next began, so a crash leaves at most one behind the place where the log
-breaks off (SQLite file format, 4 The Write-Ahead Log).
+breaks off (SQLite file format, 4 The Write-Ahead Log). Only bytes are read: a refusal changes no file.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fencepost.coordinator.journal.encoding import BrokenJournal
+from fencepost.coordinator.journal.encoding import HINT, BrokenJournal
 
 _HEADER: Final = struct.Struct(">IIIIIIII")
-_FRAME: Final = struct.Struct(">IIII")
-_FRAME_BYTES: Final = 24
-_MAGIC: Final = {0x377F0682: "<8I", 0x377F0683: ">8I"}
+_FRAME: Final = struct.Struct(">IIIIII")
+_CHECKED: Final = 8
+"""How many bytes of a frame's header its checksum is over, besides the page."""
+_MAGIC: Final = {0x377F0682: "<", 0x377F0683: ">"}
+_WORD: Final = 0xFFFFFFFF
 
 
-class Frames(NamedTuple):
-    """What a log's file claims to hold, before SQLite read it."""
+class Contents(NamedTuple):
+    """What a log's bytes hold."""
 
-    commits: tuple[int, ...]
-    """Numbers of the frames that end a transaction, from 1."""
-    readable: bool
+    is_readable: bool
     """Whether its header can be trusted; without it SQLite takes nothing."""
+    taken: int = 0
+    """How many bytes SQLite takes: up to the end of the last transaction before the first bad frame."""
+    bad: int = 0
+    """The number of the first bad frame, from 1."""
+    lost: int = 0
+    """Transactions of the log's present run that end behind it."""
 
 
-def committed_frames(path: Path) -> Frames:
-    """The frames of a database's log that belong to its present run.
+class _Frame(NamedTuple):
+    page: int
+    ends: bool
+    """Whether it ends a transaction."""
+    is_of_run: bool
+    """Whether it was written since the log last began anew."""
+    stated: tuple[int, int]
+    at: int
 
-    :raises OSError: if it is there and can't be read.
+
+def beside(path: Path) -> Path:
+    """The log of a database."""
+    return path.with_name(path.name + "-wal")
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a database's log is not there, or holds not even one frame.
+
+    :raises OSError: if that can't be found out.
     """
-    file = path.with_name(path.name + "-wal")
-    if not file.exists():
-        return Frames((), readable=True)
-    data = file.read_bytes()
-    if len(data) < _HEADER.size + _FRAME_BYTES:
-        return Frames((), readable=True)
-    magic, _, page_size, _, salt_1, salt_2, *stated = _HEADER.unpack_from(data)
+    log = beside(path)
+    return not log.exists() or log.stat().st_size < _HEADER.size + _FRAME.size
+
+
+def contents(data: bytes) -> Contents:
+    """What the bytes of a log hold."""
+    if len(data) < _HEADER.size + _FRAME.size:
+        return Contents(is_readable=True)
+    magic, _, page_size, _, *_, first, second = _HEADER.unpack_from(data)
     order = _MAGIC.get(magic)
-    if order is None or stated != _checksum(data[: _HEADER.size], order) or not 512 <= page_size <= 65_536:
-        return Frames((), readable=False)
-    commits = []
-    step = _FRAME_BYTES + page_size
-    for number, at in enumerate(range(_HEADER.size, len(data) - step + 1, step), 1):
-        _, pages, *salts = _FRAME.unpack_from(data, at)
-        if pages and salts == [salt_1, salt_2]:
-            commits.append(number)
-    return Frames(tuple(commits), readable=True)
+    if order is None or not 512 <= page_size <= 65_536:
+        return Contents(is_readable=False)
+    checksum = _checksum((0, 0), data[: _HEADER.size - 8], order)
+    if checksum != (first, second):
+        return Contents(is_readable=False)
+    taken = _HEADER.size
+    pages: set[int] = set()
+    """Of the transaction that is being read: none comes twice, but the one that ends it."""
+    frames = _frames(data, page_size)
+    for number, frame in enumerate(frames, 1):
+        start = frame.at + _FRAME.size
+        checksum = _checksum(checksum, data[frame.at : frame.at + _CHECKED], order)
+        checksum = _checksum(checksum, data[start : start + page_size], order)
+        if not frame.is_of_run or not frame.page or checksum != frame.stated:
+            return Contents(True, taken, number, _lost([frame, *frames], pages))
+        pages.add(frame.page)
+        if frame.ends:
+            taken = start + page_size
+            pages.clear()
+    return Contents(True, taken)
 
 
-def _checksum(header: bytes, order: str) -> list[int]:
-    """The checksum of a header, over all of it but the checksum."""
-    first = second = 0
-    words = struct.unpack(order, header)
-    for one, other in ((words[0], words[1]), (words[2], words[3]), (words[4], words[5])):
-        first = (first + one + second) & 0xFFFFFFFF
-        second = (second + other + first) & 0xFFFFFFFF
-    return [first, second]
+def _frames(data: bytes, page_size: int) -> Iterator[_Frame]:
+    _, _, _, _, *run, _, _ = _HEADER.unpack_from(data)
+    step = _FRAME.size + page_size
+    for at in range(_HEADER.size, len(data) - step + 1, step):
+        page, pages, salt_1, salt_2, first, second = _FRAME.unpack_from(data, at)
+        yield _Frame(page, pages != 0, [salt_1, salt_2] == run, (first, second), at)
 
 
-def check(path: Path, database: sqlite3.Connection, expected: Frames) -> None:
-    """Compare with what SQLite took, and copy that into the database.
+def _lost(frames: list[_Frame], pages: set[int]) -> int:
+    """Transactions among frames; the end of one may itself be what was damaged, so a page comes again."""
+    lost = 0
+    for frame in frames:
+        if not frame.is_of_run:
+            continue
+        if frame.ends or frame.page in pages:
+            lost += 1
+            pages.clear()
+        if not frame.ends:
+            pages.add(frame.page)
+    return lost
 
-    :raises BrokenJournal: if SQLite left out transactions that were on disk.
-    :raises sqlite3.Error: if the database can't be written.
+
+def _checksum(before: tuple[int, int], data: bytes, order: str) -> tuple[int, int]:
+    """The checksum of what came before and these bytes."""
+    first, second = before
+    for one, other in struct.iter_unpack(order + "II", data):
+        first = (first + one + second) & _WORD
+        second = (second + other + first) & _WORD
+    return first, second
+
+
+def check(path: Path) -> None:
+    """See whether SQLite would leave out of a database's log what was on disk.
+
+    :raises BrokenJournal: if it would.
+    :raises OSError: if the log can't be read.
     """
-    _, taken, _ = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    lost = [number for number in expected.commits if number > taken]
-    if not expected.readable:
-        raise BrokenJournal(f"journal {path}-wal: its header is damaged; --journal-repair starts without it")
-    if len(lost) > 1:
+    found = contents(beside(path).read_bytes())
+    if not found.is_readable:
         raise BrokenJournal(
-            f"journal {path}-wal: frame {taken + 1} or one behind it is damaged, and {len(lost)} "
-            "transactions follow; --journal-repair keeps what comes before, after a backup"
+            f"journal {path}-wal: its header is damaged; --journal-repair starts without it, after a backup"
+        )
+    if found.lost > 1:
+        raise BrokenJournal(
+            f"journal {path}-wal: frame {found.bad} is damaged, and {found.lost} transactions from there on "
+            f"can't be read{HINT}"
         )

@@ -1,0 +1,198 @@
+"""A journal's files: what may be opened as one, who may have it, and how to look at it and change nothing.
+
+SQLite merges a write-ahead log into the database, and deletes it, when the last connection that may write is
+closed: also the part of a log that it could not read. So a log is looked at through a connection that can't
+write, and no other connection is made before all was found to be whole.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from fencepost.coordinator.journal import wal
+from fencepost.coordinator.journal.encoding import HINT, BrokenJournal
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+
+APPLICATION_ID: Final = 0x66656E63
+"""Says that a database is a journal, and none of another program."""
+FORMAT: Final = 1
+MAGIC: Final = b"SQLite format 3\0"
+HEADER_BYTES: Final = 100
+_WAL_BYTES: Final = 4 << 20
+_PATIENCE: Final = 0.2
+"""Seconds to wait for another process, which may be about to end."""
+
+# A row's outcome is the number of the outcome's last row, whether compaction left that one or not.
+_SCHEMA: Final = (
+    "CREATE TABLE record (number INTEGER PRIMARY KEY, outcome INTEGER, checksum INTEGER, data BLOB)",
+    "CREATE TABLE batch (number INTEGER PRIMARY KEY, topic TEXT, place INTEGER, checksum INTEGER, data BLOB)",
+    "CREATE TABLE total (name TEXT PRIMARY KEY, rows INTEGER, digest INTEGER) WITHOUT ROWID",
+    "INSERT INTO total VALUES ('record', 0, 0), ('batch', 0, 0)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Errors of the system and of SQLite come out of it as what they mean to a user.
+
+    :raises EnvironmentLacks: if a file can't be read or written, or is in use.
+    :raises BrokenJournal: if SQLite can't make sense of it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentLacks(f"journal {path}: {(error.strerror or str(error)).lower()}") from error
+    except sqlite3.Error as error:
+        raise _foreseen(path, error) from error
+    except OverflowError as error:
+        raise BrokenJournal(f"journal {path}: {error}{HINT}") from error
+
+
+def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
+    """What an error of SQLite means to a user."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return EnvironmentLacks(f"journal {path} is in use by another process: stop it, or take another file")
+    if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}:
+        return EnvironmentLacks(f"journal {path}: {error}; may it be written? Else take another file")
+    if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
+        return EnvironmentLacks(f"journal {path}: {error}; make room for it, or take another file")
+    return BrokenJournal(f"journal {path}: {error}{HINT}")
+
+
+def check_damage(error: sqlite3.Error) -> None:
+    """See whether an error is about what is in a file.
+
+    :raises sqlite3.Error: if not.
+    """
+    if not isinstance(_foreseen(Path(), error), BrokenJournal):
+        raise error
+
+
+def check_beginning(path: Path) -> bool:
+    """See whether SQLite may open a file at all, and tell whether anything is in it.
+
+    :raises FencepostError: if it can be no file.
+    :raises BrokenJournal: if it is no journal, or if only the log of one is left.
+    :raises EnvironmentLacks: if it can't be read.
+    """
+    if path.is_dir():
+        raise FencepostError(f"journal {path}: is a directory, expected a file")
+    if not path.parent.is_dir():
+        there = "is no directory" if path.parent.exists() else "does not exist"
+        raise FencepostError(f"journal {path}: {path.parent} {there}")
+    with named(path):
+        has_log = not wal.is_empty(path)
+        is_there = path.exists() and path.stat().st_size > 0
+        if is_there:
+            with path.open("rb") as file:
+                beginning = file.read(HEADER_BYTES)
+            if never_a_journal(beginning):
+                raise BrokenJournal(f"journal {path}: this is no journal")
+            if len(beginning) < HEADER_BYTES:
+                # SQLite takes a file of one byte for an empty one.
+                raise BrokenJournal(f"journal {path}: it breaks off after {len(beginning)} bytes{HINT}")
+        elif has_log:
+            lacks = "is empty" if path.exists() else "is missing"
+            raise BrokenJournal(f"journal {path}: it {lacks}, but {wal.beside(path).name} is not{HINT}")
+    return is_there
+
+
+def never_a_journal(beginning: bytes) -> bool:
+    """Whether a file with that beginning was none, even before it was damaged."""
+    is_database = beginning[: len(MAGIC)] == MAGIC[: len(beginning)]
+    return not is_database and beginning[68:72] != APPLICATION_ID.to_bytes(4, "big")
+
+
+@contextmanager
+def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that only reads: no process can write while it lasts, and it leaves all as it was.
+
+    :raises sqlite3.Error: if the file is no database, can't be opened, or is in use.
+    """
+    index = path.with_name(path.name + "-shm")
+    was_there = index.exists()
+    try:
+        with closing(_connection(f"{path.absolute().as_uri()}?mode=ro")) as database:
+            database.execute("BEGIN")
+            database.execute("SELECT 1 FROM sqlite_master").fetchone()
+            yield database
+    finally:
+        if not was_there:
+            index.unlink(missing_ok=True)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that no other process can have at the same time, once it was used.
+
+    :raises sqlite3.Error: if the file can't be opened, or is no database.
+    """
+    database = _connection(path.absolute().as_uri())
+    try:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA synchronous = FULL")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _connection(uri: str) -> sqlite3.Connection:
+    return sqlite3.connect(uri, isolation_level=None, timeout=_PATIENCE, check_same_thread=False, uri=True)
+
+
+def is_unmade(database: sqlite3.Connection) -> bool:
+    """Whether nothing is in it at all, or a process ended while it made the journal.
+
+    :raises sqlite3.Error: if it is no database.
+    """
+    (kind,) = database.execute("PRAGMA application_id").fetchone()
+    return kind == 0 and not database.execute("SELECT 1 FROM sqlite_master").fetchall()
+
+
+def make(database: sqlite3.Connection) -> None:
+    """Make a journal of a database in which nothing is.
+
+    :raises sqlite3.Error: if it can't be written.
+    """
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("BEGIN IMMEDIATE")
+    for statement in _SCHEMA:
+        database.execute(statement)
+    database.execute("COMMIT")
+
+
+def check_kind(path: Path, database: sqlite3.Connection) -> None:
+    """See whether a database is a journal.
+
+    :raises BrokenJournal: if it is none, or one of another version.
+    :raises sqlite3.Error: if it is no database.
+    """
+    (kind,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if kind != APPLICATION_ID:
+        raise BrokenJournal(f"journal {path}: this is an SQLite database of another program")
+    if version != FORMAT:
+        raise BrokenJournal(f"journal {path}: format {version} is unknown, {FORMAT} was expected")
+
+
+def claim(path: Path, database: sqlite3.Connection) -> None:
+    """Make a journal that was found to be whole ready to be written, and its log empty.
+
+    :raises BrokenJournal: if it can't have a log.
+    :raises sqlite3.Error: if it can't be written.
+    """
+    (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise BrokenJournal(f"journal {path}: journal mode {mode}, expected wal{HINT}")
+    database.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    database.execute("BEGIN IMMEDIATE")
+    database.execute("COMMIT")
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
