@@ -115,11 +115,14 @@ def ports_of(ports: object, brokers: int) -> tuple[int, ...]:
 def address(host: str) -> str:
     """What to listen on.
 
-    :raises FencepostError: if it is no text, or empty.
+    :raises FencepostError: if it is no text, empty, or can't be a name.
     """
-    if not isinstance(host, str) or not host.strip():
-        raise FencepostError(f"host={host!r}: expected an address of this machine, such as '127.0.0.1'")
-    return host
+    try:
+        if isinstance(host, str) and host.strip() and host.encode("idna"):
+            return host
+    except UnicodeError:
+        pass  # what the names of machines can't have
+    raise FencepostError(f"host={host!r}: expected an address of this machine, such as '127.0.0.1'")
 
 
 def users_of(users: Mapping[str, str] | None) -> dict[str, str]:
@@ -135,6 +138,11 @@ def users_of(users: Mapping[str, str] | None) -> dict[str, str]:
         raise FencepostError("users: expected at least one user, or none of this setting to take anybody")
     for name, password in users.items():
         check_user(name, password)
+        utf_8("user", name)
+        try:
+            password.encode()
+        except UnicodeEncodeError:
+            raise FencepostError(f"user {name!r}: expected a password that UTF-8 can express") from None
     return dict(users)
 
 
@@ -207,10 +215,9 @@ def api_of(api: Api) -> ApiKey:
     if isinstance(api, str):
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api).replace("-", "_").upper()
         return ApiKey[_known("API", api, name, _API_NAMES, f"known are {', '.join(_API_NAMES.values())}")]
-    try:
-        return ApiKey(api)
-    except ValueError:
-        raise FencepostError(f"API {api!r} is not spoken here") from None
+    if isinstance(api, bool) or api not in list(ApiKey):
+        raise FencepostError(f"API {api!r} is not spoken here")
+    return ApiKey(api)
 
 
 def error_of(error: Error) -> ErrorCode:
@@ -222,10 +229,9 @@ def error_of(error: Error) -> ErrorCode:
         expected = "expected a name that Kafka has, such as NOT_COORDINATOR"
         found = ErrorCode[_known("error", error, error.upper(), _ERROR_NAMES, expected)]
     else:
-        try:
-            found = ErrorCode(error)
-        except ValueError:
-            raise FencepostError(f"error {error!r} is none of Kafka's: -1 to {max(ErrorCode)}") from None
+        if isinstance(error, bool) or error not in list(ErrorCode):
+            raise FencepostError(f"error {error!r} is none of Kafka's: -1 to {max(ErrorCode)}")
+        found = ErrorCode(error)
     if found is ErrorCode.NONE:
         raise FencepostError("error NONE is success: nothing would fail")
     return found
