@@ -69,20 +69,20 @@ def opened(path: Path) -> list[JournalRecord]:
         return list(journal)
 
 
-def filled(path: Path) -> SqliteJournal:
+def filled(path: Path, outcomes: int = OUTCOMES) -> SqliteJournal:
     journal = SqliteJournal(path)
-    for number in range(OUTCOMES):
+    for number in range(outcomes):
         journal.append(outcome(number))
     return journal
 
 
-def ended(path: Path, how: str) -> Files:
-    """What a process leaves behind that wrote OUTCOMES outcomes.
+def ended(path: Path, how: str, outcomes: int = OUTCOMES) -> Files:
+    """What a process leaves behind that wrote some outcomes.
 
     merged: it was killed when the log had just been copied into the file; restarted: it was killed, and one
     that wrote nothing after it too.
     """
-    journal = filled(path)
+    journal = filled(path, outcomes)
     if how == "merged":
         journal._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
     if how == "closed":
@@ -187,15 +187,23 @@ def test_no_damage_passes_and_a_refusal_changes_nothing_and_a_repair_finds_what_
     assert broken > 30
 
 
+@pytest.mark.parametrize("outcomes", [3, OUTCOMES])
 @pytest.mark.parametrize("is_there", [True, False], ids=["empty", "missing"])
-def test_a_log_without_its_file_is_refused_and_repaired(path: Path, is_there: bool) -> None:
-    content = ended(path, "killed")
+def test_a_log_without_its_file_is_refused_and_repaired(path: Path, is_there: bool, outcomes: int) -> None:
+    content = ended(path, "killed", outcomes)
     del content["journal"]
     put(path.parent, {**content, "journal": b""} if is_there else content)
     why = refused(path)
     assert why is not None
     assert f"it is {'empty' if is_there else 'missing'}, but journal-wal is not" in why
-    assert repaired(path) == WHOLE
+    assert repaired(path) == WHOLE[: 2 * outcomes]
+
+
+def test_a_file_without_its_last_page_is_repaired_up_to_there(path: Path) -> None:
+    content = ended(path, "closed")
+    put(path.parent, {"journal": content["journal"][:-PAGE]})
+    assert refused(path) is not None
+    assert 0 < len(repaired(path)) < len(WHOLE)
 
 
 @pytest.mark.parametrize("left", [0, 31, 55])
@@ -252,7 +260,7 @@ def test_the_part_of_a_log_that_counts_is_the_one_that_sqlite_takes(path: Path) 
 
 def other_program(path: Path) -> None:
     database = sqlite3.connect(path)
-    for statement in ("PRAGMA journal_mode = WAL", "CREATE TABLE t (x)", "PRAGMA user_version = 1"):
+    for statement in ("PRAGMA user_version = 1", "PRAGMA journal_mode = WAL", "CREATE TABLE t (x)"):
         database.execute(statement)
     left = now_in(path.parent)
     database.close()
