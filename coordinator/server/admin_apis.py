@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Container, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.administration import (
@@ -16,13 +16,17 @@ from fencepost.coordinator.protocol.administration import (
 )
 from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.streams import TopicInfo
-from fencepost.coordinator.server.cluster import check_partitions, check_topic_name
+from fencepost.coordinator.server.cluster import check_partitions
 from fencepost.coordinator.server.config_apis import topic_entries
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import check_topic_configs
 
 DEFAULT = -1
+_METADATA_LOG = "__cluster_metadata"
+_MOST_AT_ONCE = 10_000
+"""Partitions that one CreateTopics may ask for, and records that come of it."""
 _Name = TypeVar("_Name", str, int)
 
 
@@ -30,41 +34,86 @@ def _repeated(names: Iterable[_Name]) -> frozenset[_Name]:
     return frozenset(name for name, times in Counter(names).items() if times > 1)
 
 
+class _Plan(NamedTuple):
+    """A topic that can be created."""
+
+    name: str
+    partitions: int
+    replicas: int
+    configs: Mapping[str, str]
+
+
 def create_topics(
     services: Services, request: administration.CreateTopicsRequest, asked: Asked
 ) -> administration.CreateTopicsResponse:
-    """Each topic by itself."""
+    """Each topic by itself, once; a request for too many partitions creates none."""
     twice = _repeated(topic.name for topic in request.topics)
+    plans: dict[str, _Plan | ProtocolError] = {}
+    wanted: dict[str, NewTopic] = {}
+    for topic in request.topics:
+        if topic.name in twice:
+            plans[topic.name] = ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        elif topic.name == _METADATA_LOG:
+            plans[topic.name] = ProtocolError(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic {topic.name} is prohibited."
+            )
+        else:
+            plans[topic.name] = _plan(services, topic)
+            wanted[topic.name] = topic
+    too_large = _too_large(services, wanted.values(), plans.values())
+    if too_large is not None:
+        plans |= dict.fromkeys(wanted, ProtocolError(ErrorCode.POLICY_VIOLATION, too_large))
     return administration.CreateTopicsResponse(
-        topics=tuple(
-            _create(services, topic, request.validate_only, topic.name in twice) for topic in request.topics
-        )
+        topics=tuple(_created(services, name, plan, request.validate_only) for name, plan in plans.items())
     )
 
 
-def _create(services: Services, topic: NewTopic, validate_only: bool, twice: bool) -> CreatedTopic:
+def _too_large(
+    services: Services, topics: Iterable[NewTopic], plans: Iterable[_Plan | ProtocolError]
+) -> str | None:
+    """What is too large about a request, in Kafka's words: its controller writes so many records at once."""
+    partitions = 0
+    for topic in topics:
+        count = services.default_partitions if topic.partitions == DEFAULT else topic.partitions
+        partitions += len(topic.assignments) or max(0, count)
+    if partitions > _MOST_AT_ONCE:
+        return "Excessively large number of partitions per request."
+    records = sum(plan.partitions + 1 + len(plan.configs) for plan in plans if isinstance(plan, _Plan))
+    return "Unable to perform excessively large batch operation." if records > _MOST_AT_ONCE else None
+
+
+def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
     try:
-        if twice:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} comes twice")
-        partitions, replicas = _places_of(services, topic)
-        check_topic_name(topic.name)
-        if topic.name in services.cluster.image.by_name:
-            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        services.cluster.check_new_name(topic.name)
+        nulls = [name for name, value in topic.configs.items() if value is None]
+        if nulls:
+            raise ProtocolError(
+                ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
+            )
         configs = {name: value for name, value in topic.configs.items() if value is not None}
         check_topic_configs(configs)
-        topic_id = None
-        if not validate_only:
-            (created,) = services.cluster.create_topics({topic.name: partitions}, configs, replicas=replicas)
-            topic_id = created.topic_id
-        return CreatedTopic(
-            name=topic.name,
-            topic_id=topic_id,
-            partitions=partitions,
-            replication_factor=replicas,
-            configs=topic_entries(configs),
-        )
+        partitions, replicas = _places_of(services, topic)
     except ProtocolError as error:
-        return CreatedTopic(name=topic.name, error_code=error.code, error_message=error.message)
+        return error
+    return _Plan(topic.name, partitions, replicas, configs)
+
+
+def _created(services: Services, name: str, plan: _Plan | ProtocolError, validate_only: bool) -> CreatedTopic:
+    if isinstance(plan, ProtocolError):
+        return CreatedTopic(name=name, error_code=plan.code, error_message=plan.message)
+    topic_id = None
+    if not validate_only:
+        (created,) = services.cluster.add_topics(
+            {name: plan.partitions}, plan.configs, replicas=plan.replicas
+        )
+        topic_id = created.topic_id
+    return CreatedTopic(
+        name=name,
+        topic_id=topic_id,
+        partitions=plan.partitions,
+        replication_factor=plan.replicas,
+        configs=topic_entries(plan.configs),
+    )
 
 
 def create_internal_topic(services: Services, topic: TopicInfo) -> str | None:
@@ -77,7 +126,7 @@ def create_internal_topic(services: Services, topic: TopicInfo) -> str | None:
         replication_factor=topic.replication_factor or DEFAULT,
         configs=dict(topic.configs),
     )
-    created = _create(services, wanted, False, False)
+    created = _created(services, topic.name, _plan(services, wanted), False)
     return None if created.error_code is ErrorCode.NONE else created.error_message
 
 
@@ -163,25 +212,51 @@ def _check_replicas(services: Services, replicas: tuple[int, ...], expected: int
 def delete_topics(
     services: Services, request: administration.DeleteTopicsRequest, asked: Asked
 ) -> administration.DeleteTopicsResponse:
-    """Each topic by itself."""
-    return administration.DeleteTopicsResponse(
-        topics=tuple(_delete(services, topic) for topic in request.topics)
-    )
+    """Each topic by itself; one that is named twice stays, and is answered once."""
+    named = Counter(filter(_is_plain, request.topics))
+    both_ways = {
+        topic.topic_id
+        for topic in (services.cluster.image.by_name.get(each.name or "") for each in named)
+        if topic is not None and TopicReference(topic_id=topic.topic_id) in named
+    }
+    answers = []
+    for reference in request.topics:
+        times = named.pop(reference, 0)
+        if times == 0 and _is_plain(reference):
+            continue  # it was answered
+        if reference.name is None and reference.topic_id in both_ways:
+            continue  # its name is answered
+        answers.append(_delete(services, reference, times > 1, both_ways))
+    return administration.DeleteTopicsResponse(topics=tuple(answers))
 
 
-def _delete(services: Services, reference: TopicReference) -> DeletedTopic:
+def _is_plain(reference: TopicReference) -> bool:
+    return (reference.name is None) != (reference.topic_id is None)
+
+
+def _delete(
+    services: Services, reference: TopicReference, twice: bool, both_ways: Container[TopicId]
+) -> DeletedTopic:
+    topic_id, wrong = reference.topic_id, None
+    if reference.name is None and topic_id is None:
+        wrong = "Neither topic name nor id were specified."
+    elif reference.name is not None and topic_id is not None:
+        wrong = "You may not specify both topic name and topic id."
+    elif twice:
+        wrong = f"Duplicate topic {'id' if reference.name is None else 'name'}."
     try:
-        if reference.name is not None and reference.topic_id is not None:
+        if wrong is not None:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, wrong)
+        topic = services.cluster.find(reference.name, topic_id)
+        if topic.topic_id in both_ways:
+            topic_id = topic.topic_id
             raise ProtocolError(
-                ErrorCode.INVALID_REQUEST, "a topic is named by its name or its id, not by both"
+                ErrorCode.INVALID_REQUEST,
+                "The provided topic name maps to an ID that was already supplied.",
             )
-        topic = services.cluster.find(reference.name, reference.topic_id)
     except ProtocolError as error:
         return DeletedTopic(
-            name=reference.name,
-            topic_id=reference.topic_id,
-            error_code=error.code,
-            error_message=error.message,
+            name=reference.name, topic_id=topic_id, error_code=error.code, error_message=error.message
         )
     services.cluster.delete_topic(topic)
     return DeletedTopic(name=topic.name, topic_id=topic.topic_id)
@@ -190,11 +265,12 @@ def _delete(services: Services, reference: TopicReference) -> DeletedTopic:
 def create_partitions(
     services: Services, request: administration.CreatePartitionsRequest, asked: Asked
 ) -> administration.CreatePartitionsResponse:
-    """Each topic by itself."""
+    """Each topic by itself, once."""
     twice = _repeated(topic.name for topic in request.topics)
     return administration.CreatePartitionsResponse(
         topics=tuple(
-            _grow(services, topic, request.validate_only, topic.name in twice) for topic in request.topics
+            _grow(services, topic, request.validate_only, topic.name in twice)
+            for topic in {each.name: each for each in request.topics}.values()
         )
     )
 
@@ -202,7 +278,7 @@ def create_partitions(
 def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: bool) -> CreatedPartitions:
     try:
         if twice:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"topic {grown.name!r} comes twice")
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         topic = services.cluster.find(grown.name, None)
         services.cluster.check_growth(topic, grown.count)
         if grown.assignments is not None:

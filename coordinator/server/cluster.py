@@ -186,10 +186,31 @@ class Cluster:
         :raises ProtocolError: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS or TOPIC_ALREADY_EXISTS.
         """
         for name, partitions in topics.items():
-            check_topic_name(name)
+            self.check_new_name(name)
             check_partitions(partitions)
-            if name in self.image.by_name:
-                raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        return self.add_topics(topics, configs, replicas=replicas)
+
+    def check_new_name(self, name: str) -> None:
+        """Refuse the name of a topic that there is, or that differs from one in '.' for '_' only.
+
+        :raises ProtocolError: INVALID_TOPIC_EXCEPTION or TOPIC_ALREADY_EXISTS.
+        """
+        check_topic_name(name)
+        if name in self.image.by_name:
+            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        unified = name.replace(".", "_")
+        if "_" in unified:
+            for other in self.image.by_name:
+                if other.replace(".", "_") == unified:
+                    raise ProtocolError(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION,
+                        f"Topic '{name}' collides with existing topic: {other}",
+                    )
+
+    def add_topics(
+        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None, *, replicas: int = 1
+    ) -> tuple[Topic, ...]:
+        """Create topics that were checked."""
         created = tuple(
             Topic(topic_id=_new_id(), name=name, partitions=partitions, replicas=replicas)
             for name, partitions in topics.items()
@@ -245,6 +266,11 @@ class Cluster:
             compacts="compact" in setting_of(configs, "cleanup.policy").split(","),
         )
 
+    def only_compacts(self, topic: Topic) -> bool:
+        """Whether records of a topic go only when later ones have their keys."""
+        configs = self.configs.get(ConfigKey(ResourceType.TOPIC, topic.name), {})
+        return setting_of(configs, "cleanup.policy").strip() == "compact"
+
     def logs_of(self, topic: Topic) -> list[tuple[int, PartitionLog]]:
         """The logs of a topic's partitions that were touched, by their numbers."""
         return sorted(self._logs.get(topic.topic_id, {}).items())
@@ -267,13 +293,15 @@ class Cluster:
 
         :raises ProtocolError: INVALID_PARTITIONS.
         """
-        check_partitions(partitions)
-        if partitions <= topic.partitions:
+        if partitions == topic.partitions:
+            raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {partitions} partition(s).")
+        if partitions < topic.partitions:
             raise ProtocolError(
                 ErrorCode.INVALID_PARTITIONS,
                 f"The topic {topic.name} currently has {topic.partitions} partition(s); {partitions} would "
                 "not be an increase.",
             )
+        check_partitions(partitions)
 
     def grow_topic(self, topic: Topic, partitions: int) -> None:
         """Give a topic more partitions.

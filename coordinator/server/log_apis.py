@@ -144,6 +144,8 @@ def delete_records(
 
     def delete(topic: Topic, wanted: logs.DeleteRecordsPartition) -> logs.DeletedRecords:
         services.log(topic, wanted.partition)
+        if services.cluster.only_compacts(topic):
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"records of {topic.name} are compacted only")
         start = services.cluster.delete_records(topic, wanted.partition, wanted.offset)
         return logs.DeletedRecords(partition=wanted.partition, low_watermark=start)
 

@@ -7,7 +7,9 @@ import contextlib
 import dataclasses
 import datetime
 import struct
+import time
 import typing
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -57,14 +59,16 @@ def empty(kind: Any) -> Any:
     return "" if kind is str or "Name" in name or "Id" in name else 0
 
 
-def shown(entity: Any, *hidden: str) -> Any:
-    """Codes and names of an answer; what differs between any two brokers is left out."""
+def shown(entity: Any, own: str, hidden: tuple[str, ...]) -> Any:
+    """Codes and names of an answer; what differs between any two brokers is left out, and `own` of names."""
     hide = {"throttle_time", "brokers", "cluster_id", "controller_id", "leader_id", "isr_nodes", *hidden}
     if dataclasses.is_dataclass(entity):
         fields = [field.name for field in dataclasses.fields(entity)]
-        return {name: shown(getattr(entity, name), *hidden) for name in fields if name not in hide}
+        return {name: shown(getattr(entity, name), own, hidden) for name in fields if name not in hide}
     if isinstance(entity, tuple):
-        return [shown(one, *hidden) for one in entity]
+        return sorted((shown(one, own, hidden) for one in entity), key=str)
+    if isinstance(entity, str):
+        return entity.replace(own, "")
     return entity.name if hasattr(entity, "name") else entity
 
 
@@ -89,9 +93,11 @@ class Administrator(Peer):
         await self.connect(self.servers)
 
     async def asked(self, key: int, version: int, *hidden: str, **fields: Any) -> Any:
+        """The answer without the fields that are `hidden`, or "closed"."""
         schema = load_request_schema(key, version)
         try:
-            return shown(await self.ask(key, version, **of_struct(schema, fields)), *hidden)
+            reply = await self.ask(key, version, **of_struct(schema, fields))
+            return shown(reply, self.topic, hidden)
         except (asyncio.IncompleteReadError, ConnectionError):
             await self.connect_again()
             return "closed"
@@ -147,7 +153,88 @@ async def replicas(peer: Administrator) -> AsyncIterator[Any]:
         yield count, hands, reply
 
 
-@pytest.mark.parametrize("script", [versions, replicas], ids=lambda script: script.__name__)
+async def creations(peer: Administrator) -> AsyncIterator[Any]:
+    own = peer.topic
+    null, unknown = {"name": "retention.ms", "value": None}, {"name": "nope", "value": None}
+    yield await peer.asked(
+        *(19, 7, "topic_id", "configs"),
+        topics=[{"name": f"{own}.a.b", **of_factor(1)}, {"name": f"{own}.q.q", **of_factor(1)}],
+        timeout=10_000,
+    )
+    for topics in (
+        *([f"{own}.a_b"], [f"{own}_a_b", f"{own}-ok"], [f"{own}.a.b"], [f"{own}.n.n", f"{own}.n_n"]),
+        *(["twice", "twice"], ["twice", f"{own}-new", "twice", "a b"], ["a b", "a b"]),
+        *(["__cluster_metadata"], ["__cluster_metadata"] * 2, ["__cluster_metadata", f"{own}-newer"]),
+    ):
+        wanted = [{"name": name, **of_factor(1)} for name in topics]
+        hide = ("topic_id", "configs", *(("error_message",) if "a b" in topics else ()))
+        yield len(topics), await peer.asked(19, 7, *hide, topics=wanted, timeout=10_000)
+    for index, configs in enumerate(([null], [null, unknown], [null, {"name": "nope", "value": "1"}])):
+        topic = {"name": f"{own}-{index}", **of_factor(1), "configs": configs}
+        yield configs, await peer.asked(19, 7, topics=[topic], timeout=10_000)
+    exists = {"name": own, **of_factor(9, 0), "configs": [null]}
+    yield await peer.asked(19, 7, topics=[exists], timeout=10_000)
+    for counts in ((10_001,), (10_000,), (9_999,), (6_000, 6_000), (10_000, -1), (10_001, 0), (4_999, 5_000)):
+        wanted = [{"name": f"{own}-{nth}", **of_factor(1, count)} for nth, count in enumerate(counts)]
+        reply = await peer.asked(
+            19, 7, "configs", "topic_id", topics=wanted, timeout=10_000, validate_only=True
+        )
+        yield counts, reply
+    for grown in (
+        ((own, 3), (own, 2)),
+        ((own, 2), ("no", 3), ("no", 4)),
+        ((own, 1),),
+        ((own, 0),),
+        ((own, -1),),
+    ):
+        wanted = [{"name": name, "count": count, "assignments": None} for name, count in grown]
+        reply = await peer.asked(37, 3, topics=wanted, timeout=10_000, validate_only=True)
+        yield len(grown), reply
+
+
+async def removals(peer: Administrator) -> AsyncIterator[Any]:
+    own = peer.topic
+    metadata = of_struct(load_request_schema(3, 12), {"topics": [{"name": own}]})
+    topic_id = (await peer.ask(3, 12, **metadata)).topics[0].topic_id
+    by_name, by_id = {"name": own}, {"topic_id": topic_id}
+    nobody = {"topic_id": uuid.UUID(int=77)}
+    for topics in (
+        *([by_name, by_name], [by_name, by_id], [by_id, by_id], [nobody, nobody], [{}], [{}, {}]),
+        *(
+            [by_name | by_id],
+            [by_name | by_id] * 2,
+            [{"name": "zz"}, nobody],
+            [{"name": "zz"}] * 2,
+            [{"name": ""}],
+        ),
+        [],
+    ):
+        reply = await peer.asked(20, 6, "topic_id", "error_message", topics=topics, timeout=10_000)
+        yield len(topics), reply
+    yield await peer.asked(20, 5, "error_message", topic_names=[own, "zz", own], timeout=10_000)
+    yield await peer.asked(20, 6, "topic_id", topics=[by_name | by_id, by_name], timeout=10_000)
+    yield await peer.asked(
+        20, 6, "topic_id", "error_message", topics=[by_id, by_name | by_id], timeout=10_000
+    )
+
+
+async def records_of_compacted_topics(peer: Administrator) -> AsyncIterator[Any]:
+    own = peer.topic
+    for policy in ("compact", "compact,delete", "delete"):
+        peer.topic = f"{own}-{policy.replace(',', '-')}"
+        yield (await peer.create(peer.topic, 1, cleanup_policy=policy)).topics[0].error_code.name
+        deadline = time.monotonic() + 60
+        while (await peer.list_offset(-1, committed=False))[0] != "none":
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        yield policy, [await peer.delete_records(offset, part) for offset, part in ((0, 0), (5, 0), (0, 9))]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [versions, replicas, creations, removals, records_of_compacted_topics],
+    ids=lambda script: script.__name__,
+)
 async def test_kafka_answers_the_same(script, ours, cluster):
     told = []
     for servers in (ours.servers, cluster.bootstrap_servers):

@@ -11,6 +11,8 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.administration import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeletedTopic,
+    DeleteTopicsRequest,
     GrownTopic,
     NewTopic,
 )
@@ -19,6 +21,7 @@ from fencepost.coordinator.protocol.cluster import (
     MetadataRequest,
     TopicReference,
 )
+from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.server import admin_apis, cluster_apis
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.storage import Storage
@@ -40,6 +43,11 @@ def create(brokers: Brokers, *topics: NewTopic) -> list[tuple[str, str | None]]:
     request = CreateTopicsRequest(topics=topics)
     found = admin_apis.create_topics(brokers.services[0], request, ASKED).topics
     return [(one.error_code.name, one.error_message) for one in found]
+
+
+def delete(brokers: Brokers, *topics: TopicReference) -> tuple[DeletedTopic, ...]:
+    request = DeleteTopicsRequest(topics=topics)
+    return admin_apis.delete_topics(brokers.services[0], request, ASKED).topics
 
 
 def grow(brokers: Brokers, topic: str, *hands: tuple[int, ...]) -> tuple[str, str | None]:
@@ -107,3 +115,23 @@ async def test_replicas_outlive_a_restart_as_far_as_there_are_brokers(tmp_path):
         assert replicas(again, "kept") == [(1, 2, 3)]
     async with started(2) as fewer:
         assert replicas(fewer, "kept") == [(1, 2)]
+
+
+async def test_a_name_may_not_differ_from_another_in_its_dots_alone(brokers):
+    brokers.cluster.create_topics({"a.b": 1})
+    for name in ("a_b", "a.b"):
+        with pytest.raises(ProtocolError, match=r"collides with existing topic: a\.b|already exists"):
+            brokers.cluster.create_topics({name: 1})
+    brokers.cluster.create_topics({"ab": 1})
+
+
+async def test_a_topic_that_is_named_twice_stays(brokers):
+    orders = brokers.cluster.image.by_name["orders"]
+    by_name, by_id = TopicReference(name="orders"), TopicReference(topic_id=orders.topic_id)
+    for twice in ((by_name, by_name), (by_id, by_name), (by_id, by_id)):
+        (answer,) = delete(brokers, *twice)
+        assert answer.error_code.name == "INVALID_REQUEST"
+        assert brokers.cluster.image.by_name["orders"] is orders
+    found = delete(brokers, by_name, TopicReference(name="payments"))
+    assert [one.error_code.name for one in found] == ["NONE", "NONE"]
+    assert not brokers.cluster.image.by_name
