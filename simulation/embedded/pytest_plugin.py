@@ -16,6 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.kafka import AsyncEmbeddedKafka, EmbeddedKafka
+    from fencepost.simulation.embedded.thread import LoopThread
 
 FOLDER = "kafka-trace"
 _MARKER = "kafka(brokers=1, topics=None, config=None, ...): what the fixture `kafka` of this test is like"
@@ -23,8 +24,8 @@ _AWAITS = pytest.StashKey[bool]()
 """Whether a test is async; plugins put sync functions in the place of some when they run them."""
 _MADE = pytest.StashKey[dict[str, "EmbeddedKafka | AsyncEmbeddedKafka"]]()
 """What fixtures have made, by their names; it may be closed by now."""
-_SEEN = pytest.StashKey[dict[str, int]]()
-"""By fixture, the number of the last row of the trace when the test began."""
+_SEEN = pytest.StashKey[dict["LoopThread", int]]()
+"""By the thread of a Kafka, the number of the last row of its trace when the test began."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -133,18 +134,18 @@ def pytest_fixture_setup(
 
 
 def _used(item: pytest.Item) -> Iterator[tuple[str, EmbeddedKafka | AsyncEmbeddedKafka]]:
-    """The running Kafkas among a test's fixtures, whoever made them."""
+    """The running Kafkas among a test's fixtures, each by the name of the one who made it."""
     made = item.config.stash[_MADE]
-    for name in getattr(item, "fixturenames", ()):
-        if name in made and made[name].is_running:
-            yield name, made[name]
+    names = [name for name in getattr(item, "fixturenames", ()) if name in made and made[name].is_running]
+    for name in {made[name].thread: name for name in names}.values():
+        yield name, made[name]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Remember where the test begins in the trace of a Kafka that it shares with others."""
     if _folder(item.config) is not None:
-        item.stash[_SEEN] = {name: kafka.last_event for name, kafka in _used(item)}
+        item.stash[_SEEN] = {kafka.thread: kafka.last_event for _, kafka in _used(item)}
     return (yield)
 
 
@@ -171,7 +172,7 @@ def _timelines(
     from fencepost.coordinator.protocol.errors import FencepostError
     from fencepost.simulation.embedded.timeline import write_timelines
 
-    since = item.stash.get(_SEEN, {}).get(name, 0)
+    since = item.stash.get(_SEEN, {}).get(kafka.thread, 0)
     rows = [row for row in kafka.events() if row.seq > since]
     title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
     raised = "" if call.excinfo is None else call.excinfo.exconly().splitlines()[0]

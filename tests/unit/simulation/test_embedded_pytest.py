@@ -313,6 +313,7 @@ def test_a_fixture_that_fails_leaves_a_timeline_too(run: Runs) -> None:
         @pytest.fixture
         def ready(kafka):
             seen(kafka, "g")
+            return kafka
 
         def test_ready(ready):
             assert False
@@ -326,7 +327,7 @@ def test_a_fixture_that_fails_leaves_a_timeline_too(run: Runs) -> None:
         "test_it.py-test_consumer.html",
         "test_it.py-test_ready.html",
         "test_it.py-test_shared-kafka_session.html",
-    ], "one group each: what another test did to the same Kafka is left out"
+    ], "one for each Kafka, and for one group: what another test did is left out"
     assert "The test failed: RuntimeError: could not start" in pages["test_it.py-test_consumer.html"]
     assert (
         "test_shared-kafka_session, group of-this-test" in pages["test_it.py-test_shared-kafka_session.html"]
