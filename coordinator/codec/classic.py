@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.groups import operations_of
 from fencepost.coordinator.codec.schema import ZERO, Shape
 from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -97,17 +98,21 @@ def encode_heartbeat(reply: classic.HeartbeatResponse, shape: Shape) -> Any:
 
 def decode_describe_groups(values: dict[str, Any], context: RequestContext) -> classic.DescribeGroupsRequest:
     """DescribeGroups, versions 0 to 6."""
-    return classic.DescribeGroupsRequest(group_ids=tuple(values["groups"]))
+    return classic.DescribeGroupsRequest(
+        group_ids=tuple(values["groups"]),
+        include_operations=values.get("include_authorized_operations", False),
+    )
 
 
 def encode_describe_groups(reply: classic.DescribeGroupsResponse, shape: Shape) -> Any:
     """DescribeGroups, versions 0 to 6."""
     return shape.DescribeGroupsResponse(
-        throttle_time=ZERO, groups=tuple(_described(group, shape) for group in reply.groups)
+        throttle_time=ZERO,
+        groups=tuple(_described(group, reply.authorized_operations, shape) for group in reply.groups),
     )
 
 
-def _described(group: classic.DescribedClassicGroup, shape: Shape) -> Any:
+def _described(group: classic.DescribedClassicGroup, operations: int, shape: Shape) -> Any:
     code = group.error_code
     if shape.version < 6 and code is ErrorCode.GROUP_ID_NOT_FOUND:
         code = ErrorCode.NONE
@@ -129,4 +134,5 @@ def _described(group: classic.DescribedClassicGroup, shape: Shape) -> Any:
             )
             for member in group.members
         ),
+        authorized_operations=operations_of(code, operations),
     )

@@ -58,13 +58,12 @@ def encode_api_versions(reply: cluster.ApiVersionsResponse, shape: Shape) -> Any
 def decode_metadata(values: dict[str, Any], context: RequestContext) -> cluster.MetadataRequest:
     """Metadata, versions 0 to 13."""
     topics = values["topics"]
-    if topics is None or (context.api_version == 0 and not topics):
-        return cluster.MetadataRequest(
-            allow_auto_topic_creation=values.get("allow_auto_topic_creation", True)
-        )
+    wants_all = topics is None or (context.api_version == 0 and not topics)
     return cluster.MetadataRequest(
-        topics=tuple(_reference(topic, context.api_version) for topic in topics),
+        topics=None if wants_all else tuple(_reference(topic, context.api_version) for topic in topics),
         allow_auto_topic_creation=values.get("allow_auto_topic_creation", True),
+        include_cluster_operations=values.get("include_cluster_authorized_operations", False),
+        include_topic_operations=values.get("include_topic_authorized_operations", False),
     )
 
 
@@ -92,6 +91,7 @@ def encode_metadata(reply: cluster.MetadataResponse, shape: Shape) -> Any:
         controller_id=reply.controller_id,
         topics=tuple(_topic_metadata(topic, shape) for topic in reply.topics),
         error_code=shape.error(ErrorCode.NONE),
+        cluster_authorized_operations=reply.authorized_operations,
     )
 
 
@@ -112,6 +112,7 @@ def _topic_metadata(topic: cluster.TopicMetadata, shape: Shape) -> Any:
             )
             for partition in topic.partitions
         ),
+        topic_authorized_operations=topic.authorized_operations,
     )
 
 
@@ -147,7 +148,10 @@ def decode_describe_cluster(
     values: dict[str, Any], context: RequestContext
 ) -> cluster.DescribeClusterRequest:
     """DescribeCluster, versions 0 to 2."""
-    return cluster.DescribeClusterRequest(endpoint_type=values.get("endpoint_type", 1))
+    return cluster.DescribeClusterRequest(
+        endpoint_type=values.get("endpoint_type", 1),
+        include_operations=values["include_cluster_authorized_operations"],
+    )
 
 
 def encode_describe_cluster(reply: cluster.DescribeClusterResponse, shape: Shape) -> Any:
@@ -160,6 +164,7 @@ def encode_describe_cluster(reply: cluster.DescribeClusterResponse, shape: Shape
         cluster_id=reply.cluster_id,
         controller_id=reply.controller_id,
         brokers=_brokers(reply.brokers, shape.DescribeClusterBroker, "broker_id"),
+        cluster_authorized_operations=reply.authorized_operations,
     )
 
 
@@ -198,6 +203,7 @@ def encode_describe_topic_partitions(reply: cluster.DescribeTopicPartitionsRespo
                     )
                     for one in topic.partitions
                 ),
+                topic_authorized_operations=topic.authorized_operations,
             )
             for topic in reply.topics
         ),

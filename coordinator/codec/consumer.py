@@ -11,6 +11,7 @@ import struct
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.groups import operations_of
 from fencepost.coordinator.codec.schema import ZERO, Shape, uuid_of
 from fencepost.coordinator.codec.writer import compact_string, unsigned_varint
 from fencepost.coordinator.protocol import consumer
@@ -76,7 +77,9 @@ def _assignment(partitions: Partitions) -> bytes:
 
 def decode_describe(values: dict[str, Any], context: RequestContext) -> consumer.ConsumerGroupDescribeRequest:
     """ConsumerGroupDescribe, versions 0 and 1."""
-    return consumer.ConsumerGroupDescribeRequest(group_ids=tuple(values["group_ids"]))
+    return consumer.ConsumerGroupDescribeRequest(
+        group_ids=tuple(values["group_ids"]), include_operations=values["include_authorized_operations"]
+    )
 
 
 def encode_describe(reply: consumer.ConsumerGroupDescribeResponse, shape: Shape) -> Any:
@@ -93,6 +96,7 @@ def encode_describe(reply: consumer.ConsumerGroupDescribeResponse, shape: Shape)
                 assignment_epoch=group.assignment_epoch,
                 assignor_name=group.assignor_name,
                 members=tuple(_member(member, shape) for member in group.members),
+                authorized_operations=operations_of(group.error_code, reply.authorized_operations),
             )
             for group in reply.groups
         ),

@@ -14,7 +14,13 @@ import msgspec
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.schema import ZERO, Shape
 from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
+
+
+def operations_of(code: ErrorCode, operations: int) -> int:
+    """What may be done with a group; nothing is told of one that has an error."""
+    return operations if code is ErrorCode.NONE else UNKNOWN_OPERATIONS
 
 
 class LeaveGroupCall(msgspec.Struct, frozen=True, kw_only=True):

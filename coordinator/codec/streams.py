@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.groups import operations_of
 from fencepost.coordinator.codec.schema import ZERO, Shape, milliseconds
 from fencepost.coordinator.codec.streams_topology import endpoint, pairs, task_ids, topology
 from fencepost.coordinator.protocol import streams
@@ -93,17 +94,20 @@ def _partitions(topics: Iterable[streams.TopicPartitions], shape: Shape) -> tupl
 
 def decode_describe(values: dict[str, Any], context: RequestContext) -> streams.StreamsGroupDescribeRequest:
     """StreamsGroupDescribe."""
-    return streams.StreamsGroupDescribeRequest(group_ids=tuple(values["group_ids"]))
+    return streams.StreamsGroupDescribeRequest(
+        group_ids=tuple(values["group_ids"]), include_operations=values["include_authorized_operations"]
+    )
 
 
 def encode_describe(reply: streams.StreamsGroupDescribeResponse, shape: Shape) -> Any:
     """StreamsGroupDescribe."""
     return shape.StreamsGroupDescribeResponse(
-        throttle_time=ZERO, groups=tuple(_group(group, shape) for group in reply.groups)
+        throttle_time=ZERO,
+        groups=tuple(_group(group, reply.authorized_operations, shape) for group in reply.groups),
     )
 
 
-def _group(group: streams.DescribedStreamsGroup, shape: Shape) -> Any:
+def _group(group: streams.DescribedStreamsGroup, operations: int, shape: Shape) -> Any:
     found = None
     if group.topology_epoch is not None:
         found = shape.Topology(
@@ -119,6 +123,7 @@ def _group(group: streams.DescribedStreamsGroup, shape: Shape) -> Any:
         assignment_epoch=group.assignment_epoch,
         topology=found,
         members=tuple(_member(member, shape) for member in group.members),
+        authorized_operations=operations_of(group.error_code, operations),
     )
 
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 
@@ -107,6 +108,7 @@ class DescribeGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the state of classic groups."""
 
     group_ids: tuple[str, ...]
+    include_operations: bool = False
 
 
 class DescribedClassicMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,3 +139,5 @@ class DescribeGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A description for each group that was asked for, in that order."""
 
     groups: tuple[DescribedClassicGroup, ...]
+    authorized_operations: int = UNKNOWN_OPERATIONS
+    """Of each group that was found."""

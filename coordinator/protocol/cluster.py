@@ -11,6 +11,12 @@ from fencepost.coordinator.protocol.ids import TopicId
 
 UNKNOWN_OPERATIONS = -2147483648
 """The bit field of authorized operations when nobody asked for it."""
+TOPIC_OPERATIONS = 3576
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS (KIP-430)."""
+CLUSTER_OPERATIONS = 8096
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS and IDEMPOTENT_WRITE."""
+GROUP_OPERATIONS = 3400
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +62,8 @@ class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     topics: tuple[TopicReference, ...] | None = None
     allow_auto_topic_creation: bool = True
+    include_cluster_operations: bool = False
+    include_topic_operations: bool = False
 
 
 class PartitionMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,6 +84,7 @@ class TopicMetadata(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: TopicId | None = None
     partitions: tuple[PartitionMetadata, ...] = ()
     error_code: ErrorCode = ErrorCode.NONE
+    authorized_operations: int = UNKNOWN_OPERATIONS
 
 
 class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +94,7 @@ class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
     controller_id: int
     brokers: tuple[Node, ...]
     topics: tuple[TopicMetadata, ...]
+    authorized_operations: int = UNKNOWN_OPERATIONS
 
 
 class PartitionCursor(msgspec.Struct, frozen=True):
@@ -143,6 +153,7 @@ class DescribeClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the brokers alone. `endpoint_type` is 1 for brokers, 2 for controllers."""
 
     endpoint_type: int = 1
+    include_operations: bool = False
 
 
 class DescribeClusterResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,3 +165,4 @@ class DescribeClusterResponse(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_type: int = 1
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
+    authorized_operations: int = UNKNOWN_OPERATIONS

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
 
@@ -51,6 +52,7 @@ class ConsumerGroupDescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the state of groups as of the last committed record."""
 
     group_ids: tuple[str, ...]
+    include_operations: bool = False
 
 
 class DescribedPartitions(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,8 @@ class ConsumerGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A description for each group that was asked for, in that order."""
 
     groups: tuple[DescribedGroup, ...]
+    authorized_operations: int = UNKNOWN_OPERATIONS
+    """Of each group that was found."""
 
 
 class ListGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 
@@ -195,6 +196,7 @@ class StreamsGroupDescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the state of groups as of the last committed record."""
 
     group_ids: tuple[str, ...]
+    include_operations: bool = False
 
 
 class DescribedSubtopology(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,3 +245,5 @@ class StreamsGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A description for each group that was asked for, in that order."""
 
     groups: tuple[DescribedStreamsGroup, ...]
+    authorized_operations: int = UNKNOWN_OPERATIONS
+    """Of each group that was found."""

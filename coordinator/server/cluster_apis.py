@@ -9,6 +9,9 @@ import msgspec
 from fencepost.coordinator.codec.registry import SPOKEN
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.cluster import (
+    CLUSTER_OPERATIONS,
+    TOPIC_OPERATIONS,
+    UNKNOWN_OPERATIONS,
     KeyType,
     PartitionCursor,
     PartitionMetadata,
@@ -65,12 +68,24 @@ def _metadata(services: Services, request: cluster.MetadataRequest, asked: Asked
     else:
         create = services.auto_create_topics and request.allow_auto_topic_creation
         topics = tuple(_wanted(services, reference, create) for reference in request.topics)
+    if request.include_topic_operations:
+        topics = tuple(map(_with_operations, topics))
     return cluster.MetadataResponse(
         cluster_id=services.cluster.cluster_id,
         controller_id=services.cluster.controller_id,
         brokers=services.cluster.nodes_seen_from(asked.local_host),
         topics=topics,
+        authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_operations else UNKNOWN_OPERATIONS
+        ),
     )
+
+
+def _with_operations(topic: TopicMetadata) -> TopicMetadata:
+    """Nobody is refused anything here; of an id that is unknown nothing is told."""
+    if topic.name is None:
+        return topic
+    return msgspec.structs.replace(topic, authorized_operations=TOPIC_OPERATIONS)
 
 
 def _wanted(services: Services, reference: TopicReference, create: bool) -> TopicMetadata:
@@ -125,23 +140,26 @@ def describe_cluster(
     services: Services, request: cluster.DescribeClusterRequest, asked: Asked
 ) -> cluster.DescribeClusterResponse:
     """Brokers only; whoever wants controllers asked the wrong endpoint (KIP-919)."""
-    reply = cluster.DescribeClusterResponse(
-        cluster_id=services.cluster.cluster_id,
-        controller_id=services.cluster.controller_id,
-        endpoint_type=request.endpoint_type,
-        brokers=services.cluster.nodes_seen_from(asked.local_host),
-    )
-    if request.endpoint_type == 1:
-        return reply
-    code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-    if request.endpoint_type == 2:
-        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    match request.endpoint_type:
+        case 1:
+            return cluster.DescribeClusterResponse(
+                cluster_id=services.cluster.cluster_id,
+                controller_id=services.cluster.controller_id,
+                brokers=services.cluster.nodes_seen_from(asked.local_host),
+                authorized_operations=(
+                    CLUSTER_OPERATIONS if request.include_operations else UNKNOWN_OPERATIONS
+                ),
+            )
+        case 2:
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            message = (
+                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
+                "CONTROLLER"
+            )
+        case unknown:
+            code, message = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {unknown}"
     return cluster.DescribeClusterResponse(
-        cluster_id=reply.cluster_id,
-        controller_id=reply.controller_id,
-        endpoint_type=request.endpoint_type,
-        error_code=code,
-        error_message="This endpoint describes brokers (endpoint type 1).",
+        cluster_id="", controller_id=-1, error_code=code, error_message=message
     )
 
 
@@ -162,7 +180,7 @@ def describe_topic_partitions(
             return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=following)
         described = _wanted(services, TopicReference(name=name), create=False)
         partitions = described.partitions[first : first + left]
-        topics.append(msgspec.structs.replace(described, partitions=partitions))
+        topics.append(_with_operations(msgspec.structs.replace(described, partitions=partitions)))
         left -= len(partitions)
         if first + len(partitions) < len(described.partitions):
             following = PartitionCursor(name, first + len(partitions))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,11 +15,18 @@ from fencepost.coordinator.codec.groups import (
     LeaveGroupReply,
 )
 from fencepost.coordinator.protocol import classic, consumer, streams
+from fencepost.coordinator.protocol.cluster import GROUP_OPERATIONS
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from fencepost.coordinator.server.services import Asked, Services
 
 _tokens = itertools.count(1)
 """Numbers for requests that may have to wait."""
+_Described = TypeVar(
+    "_Described",
+    consumer.ConsumerGroupDescribeResponse,
+    streams.StreamsGroupDescribeResponse,
+    classic.DescribeGroupsResponse,
+)
 
 
 def consumer_group_heartbeat(
@@ -37,7 +44,7 @@ def consumer_group_describe(
 ) -> consumer.ConsumerGroupDescribeResponse:
     """Consumer groups by id."""
     reply: consumer.ConsumerGroupDescribeResponse = services.ask(request)
-    return reply
+    return _with_operations(reply) if request.include_operations else reply
 
 
 def streams_group_heartbeat(
@@ -52,7 +59,12 @@ def streams_group_describe(
 ) -> streams.StreamsGroupDescribeResponse:
     """Streams groups by id."""
     reply: streams.StreamsGroupDescribeResponse = services.ask(request)
-    return reply
+    return _with_operations(reply) if request.include_operations else reply
+
+
+def _with_operations(reply: _Described) -> _Described:
+    """Nobody is refused anything here."""
+    return msgspec.structs.replace(reply, authorized_operations=GROUP_OPERATIONS)
 
 
 def list_groups(
@@ -68,7 +80,7 @@ def describe_groups(
 ) -> classic.DescribeGroupsResponse:
     """Classic groups by id; any other group looks like a missing one."""
     reply: classic.DescribeGroupsResponse = services.ask(request)
-    return reply
+    return _with_operations(reply) if request.include_operations else reply
 
 
 def join_group(services: Services, request: classic.JoinGroupRequest, asked: Asked) -> Any:

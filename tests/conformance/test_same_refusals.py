@@ -230,9 +230,42 @@ async def records_of_compacted_topics(peer: Administrator) -> AsyncIterator[Any]
         yield policy, [await peer.delete_records(offset, part) for offset, part in ((0, 0), (5, 0), (0, 9))]
 
 
+async def operations(peer: Administrator) -> AsyncIterator[Any]:
+    topics = [{"name": peer.topic}, {"name": "no-such-topic"}, {"name": "a b"}]
+    offset = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+    commit = {"name": peer.topic, "partitions": [offset]}
+    yield await peer.asked(
+        *(8, 8), group_id=peer.group, generation_id_or_member_epoch=-1, member_id="", topics=[commit]
+    )
+    member = {"rebalance_timeout": 5_000, "subscribed_topic_names": [peer.topic], "topic_partitions": []}
+    joined = await peer.asked(68, 1, group_id=f"new-{peer.group}", member_id="m" * 22, **member)
+    yield joined["error_code"]
+    groups = [peer.group, f"new-{peer.group}", "no-such-group"]
+    for asked in (True, False):
+        for version in (8, 10, 11, 13):
+            more = {"include_cluster_authorized_operations": asked} if version < 11 else {}
+            reply = await peer.asked(
+                *(3, version, "topic_id", "partitions", "error_message"),
+                topics=topics,
+                include_topic_authorized_operations=asked,
+                **more,
+            )
+            yield asked, version, reply
+        for kind in (1, 2, 3):
+            fields = {"include_cluster_authorized_operations": asked, "endpoint_type": kind}
+            yield asked, kind, await peer.asked(60, 2, **fields)
+        for key, version in ((15, 4), (15, 6), (69, 1), (89, 0)):
+            fields = {"groups" if key == 15 else "group_ids": groups, "include_authorized_operations": asked}
+            reply = await peer.asked(key, version, **fields)
+            yield key, asked, [(one["error_code"], one["authorized_operations"]) for one in reply["groups"]]
+    unknown_id = {"topic_id": uuid.UUID(int=7), "name": None}
+    yield await peer.asked(3, 12, topics=[unknown_id], include_topic_authorized_operations=True)
+    yield await peer.asked(75, 0, "topic_id", "partitions", topics=topics, response_partition_limit=9)
+
+
 @pytest.mark.parametrize(
     "script",
-    [versions, replicas, creations, removals, records_of_compacted_topics],
+    [versions, replicas, creations, removals, records_of_compacted_topics, operations],
     ids=lambda script: script.__name__,
 )
 async def test_kafka_answers_the_same(script, ours, cluster):
