@@ -1,4 +1,4 @@
-"""Record batches, magic 2 (KIP-98): checked and placed from outside, read inside only to find a timestamp."""
+"""Record batches, magic 2 (KIP-98): their headers, and their places in a log."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ _LENGTH_TO_RECORDS = HEADER_BYTES - _BATCH_OVERHEAD
 _PLACE = struct.Struct(">qii")
 COMPRESSION = 0x07
 """The bits of the attributes that say how the records are compressed."""
+LOG_APPEND_TIME = 0x08
+"""The bit of the attributes that says that the log set the time (KIP-32)."""
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
-_LAST_COMPRESSION = 4
-"""zstd (KIP-110)."""
+_ZSTD = 4
+"""The last compression there is (KIP-110)."""
+_FIRST_VERSION_WITH_ZSTD = 7
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 COORDINATOR_EPOCH = 0
@@ -96,13 +99,27 @@ def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHe
     return header
 
 
+def check_compression(records: bytes | memoryview | None, api_version: int) -> None:
+    """Whether a Produce request of this version may bring records that are compressed so.
+
+    :raises ProtocolError: UNSUPPORTED_COMPRESSION_TYPE for zstd before version 7.
+    """
+    if api_version >= _FIRST_VERSION_WITH_ZSTD or records is None or len(records) < HEADER_BYTES:
+        return
+    if BatchHeader._make(_HEADER.unpack_from(records)).attributes & COMPRESSION == _ZSTD:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd in Produce version {api_version}, it came with version {_FIRST_VERSION_WITH_ZSTD}",
+        )
+
+
 def _check_content(header: BatchHeader) -> None:
     if header.is_control:
         raise ProtocolError(ErrorCode.INVALID_RECORD, "clients may not write control records")
-    if header.attributes & COMPRESSION > _LAST_COMPRESSION:
+    if header.attributes & COMPRESSION > _ZSTD:
         raise ProtocolError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"compression {header.attributes & COMPRESSION}, known are 0 to {_LAST_COMPRESSION}",
+            ErrorCode.UNKNOWN_SERVER_ERROR,  # as from Kafka
+            f"compression {header.attributes & COMPRESSION}, known are 0 to {_ZSTD}",
         )
     if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
         raise ProtocolError(ErrorCode.INVALID_RECORD, "a transactional batch without a producer id")
@@ -190,18 +207,3 @@ def is_commit(marker: bytes) -> bool:
     """Whether a marker commits its transaction."""
     (kind,) = _MARKER_TYPE.unpack_from(marker, _MARKER_TYPE_AT)
     return bool(kind == 1)
-
-
-def timestamps(batch: bytes) -> list[tuple[int, int]]:
-    """(offset, timestamp in ms) of each record of a stored batch.
-
-    :raises ProtocolError: CORRUPT_MESSAGE if its records can't be read, compressed ones among them.
-    """
-    from aiokafka.record.memory_records import MemoryRecords
-
-    try:
-        found = MemoryRecords(batch).next_batch()
-        return [(record.offset, record.timestamp) for record in found]
-    except Exception as error:
-        # Codecs and readers raise what they like on bytes that a producer compressed wrongly.
-        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"records can't be read: {error}") from error

@@ -15,6 +15,7 @@ from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
 
 _READ_COMMITTED = 1
+_FIRST_VERSION_WITH_RECORD_ERRORS = 8
 
 
 def decode_produce(values: dict[str, Any], context: RequestContext) -> logs.ProduceRequest:
@@ -53,7 +54,14 @@ def encode_produce(reply: logs.ProduceResponse, shape: Shape) -> Any:
                         log_append_time=None
                         if one.log_append_time_ms < 0
                         else moment(one.log_append_time_ms),
-                        record_errors=(),
+                        record_errors=tuple(
+                            shape.BatchIndexAndErrorMessage(
+                                batch_index=each.batch_index, batch_index_error_message=each.message
+                            )
+                            for each in one.record_errors
+                        )
+                        if one.record_errors and shape.version >= _FIRST_VERSION_WITH_RECORD_ERRORS
+                        else (),
                         error_message=one.error_message,
                     )
                     for one in topic.partitions

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
 
 P = TypeVar("P")
@@ -41,6 +41,33 @@ class ProduceRequest(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[OfTopic[ProducedPartition], ...]
 
 
+class RecordError(msgspec.Struct, frozen=True):
+    """Why one record was refused, by its place in the batch (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
+class RefusedRecords(ProtocolError):
+    """Some records of a batch break a rule of their topic, and so the batch is refused (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, errors: tuple[RecordError, ...]) -> None:
+        super().__init__(code, _refusal(code, errors))
+        self.errors = errors
+
+
+def _refusal(code: ErrorCode, errors: tuple[RecordError, ...]) -> str:
+    if code is ErrorCode.INVALID_TIMESTAMP:
+        return "One or more records have been rejected due to invalid timestamp"
+    shown = ", ".join(
+        f"RecordError(batchIndex={each.batch_index}, message='{each.message}')" for each in errors[:3]
+    )
+    return (
+        f"One or more records have been rejected due to {len(errors)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+
+
 class AppendedPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Where the records of one partition went; offset -1 with an error."""
 
@@ -51,6 +78,8 @@ class AppendedPartition(msgspec.Struct, frozen=True, kw_only=True):
     log_append_time_ms: int = -1
     """The time that the log set; -1 where the producer's counts."""
     error_message: str | None = None
+    record_errors: tuple[RecordError, ...] = ()
+    """The records because of which the batch was refused."""
 
 
 class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ import structlog
 
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
-from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
@@ -50,11 +49,13 @@ class Cleaner:
 
     def _round(self) -> None:
         self._timer = None
-        self.run()
-        self.settings_changed()
+        try:
+            self.run()
+        finally:
+            self.settings_changed()
 
     def run(self) -> None:
-        """One round now."""
+        """One round now. A log that can't be cleaned is told, and the others have their turn."""
         if self._clock is None:
             return
         now_ms = self._clock.now_ms()
@@ -62,10 +63,9 @@ class Cleaner:
             for partition, each in self._cluster.logs_of(topic):
                 try:
                     self._clean(topic, partition, each, configs, now_ms)
-                except ProtocolError as error:  # records that nobody can read stay what they are
-                    log.warning(
-                        "log_not_cleaned", topic=topic.name, partition=partition, reason=error.message
-                    )
+                except Exception as error:
+                    # Whatever is wrong with one log, the others must not grow for ever.
+                    log.warning("log_not_cleaned", topic=topic.name, partition=partition, reason=str(error))
 
     def _told(self) -> list[tuple[Topic, Mapping[str, str]]]:
         topics = self._cluster.image.by_name
@@ -91,8 +91,12 @@ class Cleaner:
             if start > each.log_start_offset:
                 self._cluster.delete_records(topic, partition, start)
         if "compact" in policy:
-            each.compact(
+            unreadable = each.compact(
                 now_ms,
                 min_lag_ms=int(setting_of(configs, "min.compaction.lag.ms")),
                 delete_retention_ms=int(setting_of(configs, "delete.retention.ms")),
             )
+            if unreadable:
+                log.warning(
+                    "batches_not_compacted", topic=topic.name, partition=partition, offsets=unreadable
+                )

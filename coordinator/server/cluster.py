@@ -264,6 +264,8 @@ class Cluster:
             max_batch_bytes=int(setting_of(configs, "max.message.bytes")),
             stamps=setting_of(configs, "message.timestamp.type") == "LogAppendTime",
             compacts="compact" in setting_of(configs, "cleanup.policy").split(","),
+            before_max_ms=int(setting_of(configs, "message.timestamp.before.max.ms")),
+            after_max_ms=int(setting_of(configs, "message.timestamp.after.max.ms")),
         )
 
     def only_compacts(self, topic: Topic) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from fencepost.coordinator.codec.batches import BatchHeader
+from fencepost.coordinator.codec.batches import BatchHeader, check_compression
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicPartition
@@ -55,17 +56,29 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
         if request.acks not in {-1, 0, 1}:
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}, expected -1, 0 or 1")
         log = services.log(topic, data.partition)
-        now_ms = services.transactions.now_ms() if log.settings.stamps else -1
+        check_compression(data.records, request.api_version)
+        now_ms = services.transactions.now_ms()
+        if not log.settings.stamps:
+            # A machine that slept has a loop that is behind its wall clock, by which records are made.
+            now_ms = max(now_ms, int(time.time() * 1000))
         return logs.AppendedPartition(
             partition=data.partition,
-            base_offset=log.append(data.records, partial(verify, topic, data.partition), now_ms=now_ms),
+            base_offset=log.append(
+                data.records,
+                partial(verify, topic, data.partition),
+                now_ms=now_ms,
+                name=f"{topic.name}-{data.partition}",
+            ),
             log_start_offset=log.log_start_offset,
-            log_append_time_ms=now_ms,
+            log_append_time_ms=now_ms if log.settings.stamps else -1,
         )
 
     def refuse(data: logs.ProducedPartition, error: ProtocolError) -> logs.AppendedPartition:
         return logs.AppendedPartition(
-            partition=data.partition, error_code=error.code, error_message=error.message
+            partition=data.partition,
+            error_code=error.code,
+            error_message=error.message,
+            record_errors=error.errors if isinstance(error, logs.RefusedRecords) else (),
         )
 
     topics = _each(services, request.topics, append, refuse)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fencepost.coordinator.codec.batches import (
+    LOG_APPEND_TIME,
     BatchHeader,
     checked_batch,
     end_marker,
@@ -14,9 +15,9 @@ from fencepost.coordinator.codec.batches import (
     last_offset,
     placed,
     stored_batch,
-    timestamps,
 )
-from fencepost.coordinator.codec.record_contents import keyed_records, stamped, without
+from fencepost.coordinator.codec.record_checks import RecordRules, check_records
+from fencepost.coordinator.codec.record_contents import KeyedRecord, keyed_records, timed, timestamps, without
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import AbortedTransaction
 from fencepost.coordinator.server.producers import Producers
@@ -42,6 +43,10 @@ class LogSettings(NamedTuple):
     """Whether records get the time at which they are appended."""
     compacts: bool = False
     """Whether each record needs a key."""
+    before_max_ms: int = 2**63 - 1
+    """How old a record may be when it comes."""
+    after_max_ms: int = 3_600_000
+    """How far ahead of the time a record may be."""
 
 
 class PartitionLog:
@@ -93,21 +98,28 @@ class PartitionLog:
         records: bytes | memoryview | None,
         verify: Callable[[BatchHeader], None] | None = None,
         *,
-        now_ms: int = -1,
+        now_ms: int | None = None,
+        name: str = "",
     ) -> int:
         """Append one batch; the offset of its first record.
 
         A batch that an idempotent producer sends again is not appended again. `verify` is asked about the
-        first batch of a transaction, and raises if the transaction is not open. `now_ms` counts where the
-        log sets the time.
+        first batch of a transaction, and raises if the transaction is not open. By `now_ms` records are too
+        old or too far ahead, and it is their time where the log sets it. `name` is for messages.
         :raises ProtocolError: with the code that Kafka answers for such a batch.
         """
-        header = checked_batch(records, self.settings.max_batch_bytes)
+        settings = self.settings
+        header = checked_batch(records, settings.max_batch_bytes)
         assert records is not None
-        if self.settings.compacts and any(record.key is None for record in keyed_records(records)):
-            raise ProtocolError(
-                ErrorCode.INVALID_RECORD, "a record without a key, in a topic that is compacted"
-            )
+        rules = RecordRules(
+            partition=name,
+            needs_key=settings.compacts,
+            stamps=settings.stamps,
+            now_ms=now_ms,
+            before_max_ms=settings.before_max_ms,
+            after_max_ms=settings.after_max_ms,
+        )
+        latest = check_records(records, header, rules)
         if header.is_transactional and not self.producers.is_open(header.producer_id, header.producer_epoch):
             if verify is None:
                 raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "a transactional batch outside of one")
@@ -116,9 +128,11 @@ class PartitionLog:
         if duplicate is not None:
             return duplicate
         base_offset = self.high_watermark
-        if self.settings.stamps:
-            records = stamped(records, header, now_ms)
-            header = header._replace(max_timestamp=now_ms)
+        if settings.stamps and now_ms is not None:
+            latest = now_ms
+        if settings.stamps or latest != header.max_timestamp or header.attributes & LOG_APPEND_TIME:
+            records = timed(records, header, latest, stamps=settings.stamps)
+            header = header._replace(max_timestamp=latest)
         self._add(placed(records, base_offset, self.leader_epoch), header, base_offset)
         self.producers.appended(header, base_offset)
         self._appended()
@@ -297,16 +311,15 @@ class PartitionLog:
             offset = max(offset, behind)
         return offset
 
-    def compact(self, now_ms: int, *, min_lag_ms: int, delete_retention_ms: int) -> None:
+    def compact(self, now_ms: int, *, min_lag_ms: int, delete_retention_ms: int) -> list[int]:
         """Keep the newest record of each key, and no tombstone that is older than that.
 
         The newest batch is left alone, as Kafka leaves the segment that is written to, and so are
-        transactions: what they wrote stays, and replaces nothing.
-
-        :raises ProtocolError: CORRUPT_MESSAGE if records can't be read; then nothing is changed.
+        transactions: what they wrote stays, and replaces nothing. So do batches that can't be read, which
+        older journals hold; where they start is returned.
         """
         if self._cleaned_to == self.high_watermark:
-            return
+            return []
         closed = [
             index
             for index, batch in enumerate(self._batches[:-1])
@@ -314,7 +327,14 @@ class PartitionLog:
             and not (header := stored_batch(batch)).is_transactional
             and not header.is_control
         ]
-        contents = {index: keyed_records(self._batches[index]) for index in closed}
+        everything = len(closed) == len(self._batches) - 1
+        contents: dict[int, list[KeyedRecord]] = {}
+        unreadable = []
+        for index in closed:
+            try:
+                contents[index] = keyed_records(self._batches[index])
+            except ProtocolError:
+                unreadable.append(self._base_offsets[index])
         newest = {record.key: record.offset for records in contents.values() for record in records}
         tombstones = False
         replaced: dict[int, bytes | None] = {}
@@ -330,8 +350,8 @@ class PartitionLog:
                 replaced[index] = without(self._batches[index], frozenset(dropped))
         if replaced:
             self._rewrite(replaced)
-        everything = len(closed) == len(self._batches) - 1
         self._cleaned_to = self.high_watermark if everything and not tombstones else -1
+        return unreadable
 
     def _rewrite(self, replaced: Mapping[int, bytes | None]) -> None:
         """Put other batches, or none, in the place of some."""

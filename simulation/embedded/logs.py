@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.codec.batches import stored_batch
 from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.record_contents import records_in, timestamp_of
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.protocol.logs import (
     FetchPartition,
     FetchRequest,
@@ -155,10 +157,11 @@ class LogAccess:
             batches = reply.topics[0].partitions[0].batches
             if not batches:
                 break
-            for record, next_offset in _read_batches(batches):
-                position = max(position, next_offset)
-                if record is not None:
-                    found.append(_record(topic.name, partition, record))
+            for batch in batches:
+                header = stored_batch(batch)
+                if not header.is_control:
+                    found += _read_batch(topic.name, partition, batch, header.base_offset)
+                position = header.base_offset + header.last_offset_delta + 1
         return found
 
     async def _ask(self, topic: Topic, partition: int, api: ApiKey, request: Any) -> Any:
@@ -208,26 +211,21 @@ def _batches(records: Sequence[ReadRecord], chosen: Sequence[int]) -> Iterator[t
         yield bytes(builder.build()), inside
 
 
-def _read_batches(batches: Sequence[bytes]) -> Iterator[tuple[Any, int]]:
-    """Each record with the offset after it; None for a record that only says how a transaction ended."""
-    from aiokafka.record.memory_records import MemoryRecords
-
-    records = MemoryRecords(b"".join(batches))
-    while (batch := records.next_batch()) is not None:
-        end = batch.next_offset
-        if not batch.is_control_batch:
-            for record in batch:
-                yield record, record.offset + 1
-        yield None, end
-
-
-def _record(topic: str, partition: int, record: Any) -> ReadRecord:
-    return ReadRecord(
-        topic=topic,
-        partition=partition,
-        offset=record.offset,
-        timestamp_ms=record.timestamp,
-        key=record.key,
-        value=record.value,
-        headers=tuple(record.headers),
-    )
+def _read_batch(topic: str, partition: int, batch: bytes, offset: int) -> Iterator[ReadRecord]:
+    try:
+        records = records_in(batch)
+    except ProtocolError as error:
+        raise FencepostError(
+            f"{topic}-{partition}: the batch at offset {offset} can't be read: {error.message}; "
+            "no consumer gets past it"
+        ) from error
+    for record in records:
+        yield ReadRecord(
+            topic=topic,
+            partition=partition,
+            offset=record.offset,
+            timestamp_ms=timestamp_of(record),
+            key=record.key,
+            value=record.value,
+            headers=tuple(record.headers),
+        )

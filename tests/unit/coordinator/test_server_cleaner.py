@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import calc_crc32c
 
+from fencepost.coordinator.codec.batches import placed
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -94,6 +96,27 @@ def test_tombstones_go_when_they_are_old() -> None:
     compact(log, now_ms=251, retention_ms=50)
     assert held(log) == [(2, b"b", b"1")]
     assert held(log, 0) == [(2, b"b", b"1")]
+
+
+def poison(offset: int, compression: int = 4) -> bytes:
+    """A stored batch that says that it is compressed, and is not: older journals may hold one."""
+    lie = bytearray(batch((1, b"a", b"1"), (1, b"b", b"1")))
+    lie[22] = compression
+    lie[17:21] = calc_crc32c(bytes(lie[21:])).to_bytes(4, "big")
+    return placed(bytes(lie), offset, 0)
+
+
+@pytest.mark.parametrize("compression", range(1, 5), ids=["gzip", "snappy", "lz4", "zstd"])
+def test_a_batch_that_nobody_can_read_stays_and_the_others_are_compacted(compression: int) -> None:
+    log = filled(batch((1, b"a", b"1")))
+    log.restore(poison(1, compression))
+    for each in (batch((2, b"a", b"2")), batch((3, b"b", b"1")), batch((4, b"c", b"1"))):
+        log.append(each)
+    assert log.compact(1_000, min_lag_ms=0, delete_retention_ms=0) == [1]
+    starts = [int.from_bytes(one[:8], "big") for one in log.read(0, 1 << 20, at_least_one=True).batches]
+    assert starts == [1, 3, 4, 5]
+    assert log.compact(1_000, min_lag_ms=0, delete_retention_ms=0) == [], "there is nothing new"
+    assert log.compact(1_000, min_lag_ms=0, delete_retention_ms=0) == []
 
 
 def test_records_that_are_too_young_are_left_alone() -> None:
@@ -183,6 +206,31 @@ async def test_logs_are_cleaned_while_the_brokers_run(brokers: Brokers) -> None:
     assert held(old) == []
     assert held(kept) == [(0, b"a", b"1"), (2, b"b", b"2"), (3, b"c", b"1")]
     assert kept.log_start_offset == 0
+
+
+async def test_a_log_that_can_not_be_cleaned_holds_up_no_other(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = configured(brokers, "broken", {"cleanup.policy": "compact,delete", "retention.ms": "1"})
+    poisoned = configured(brokers, "poisoned", {"cleanup.policy": "compact"})
+    poisoned.restore(poison(0))
+    old = configured(brokers, "old", {"retention.ms": "1000"})
+    failed = 0
+
+    def fail(*_: object, **__: object) -> int:
+        nonlocal failed
+        failed += 1
+        raise ZeroDivisionError("as from a library")
+
+    monkeypatch.setattr(type(broken), "compact", fail)
+    for log in (broken, poisoned, old):
+        log.append(batch((1, b"a", b"1")))
+        log.append(batch((2, b"a", b"2")))
+    async with asyncio.timeout(20):
+        while failed < 4:  # noqa: ASYNC110  # the timer is the subject
+            await asyncio.sleep(0.001)
+    assert held(old) == []
+    brokers.cleaner.run()
 
 
 async def test_a_setting_acts_from_when_it_is_made(brokers: Brokers) -> None:

@@ -8,11 +8,16 @@ import importlib.util
 import random
 import struct
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
+import confluent_kafka
 import pytest
 import structlog
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,6 +115,77 @@ async def test_thousands_of_wrong_requests_disturb_nobody():
         assert len(logs) > 400, "most of them are refused"
         await closed(witness[1])
         await until_nobody_is_connected(broker)
+
+
+def record_batch(compression: int) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, compression, 0, -1, -1, -1, 1 << 20)
+    for number in range(5):
+        builder.append(number, 1_000 + number, b"k", b"v" * 20, [("h", b"1")])
+    return bytes(builder.build())
+
+
+def sealed(batch: bytes) -> bytes:
+    """With the checksum that belongs to it, so that what stands behind it is looked at."""
+    return batch[:17] + struct.pack(">I", calc_crc32c(batch[21:])) + batch[21:]
+
+
+def produce(number: int, topic: bytes, batch: bytes) -> bytes:
+    """Produce, version 8, to partition 0."""
+    ask = struct.pack(">hhihhhii", 0, 8, number, -1, -1, -1, 1_000, 1)
+    ask += struct.pack(">h", len(topic)) + topic + struct.pack(">iii", 1, 0, len(batch)) + batch
+    return framed(ask)
+
+
+def read_with_librdkafka(bootstrap_servers: str, last: bytes) -> int:
+    """How many records there are up to the last one."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "g"})
+    consumer.assign([confluent_kafka.TopicPartition("orders", 0, 0)])
+    found, deadline = 0, time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            message = consumer.poll(1)
+            if message is not None:
+                assert message.error() is None, message.error()
+                found += 1
+                if message.value() == last:
+                    return found
+    finally:
+        consumer.close()
+    raise AssertionError(f"only {found} records, and not the last one")
+
+
+@pytest.mark.timeout(120)
+async def test_wrong_records_with_a_right_checksum_block_no_consumer():
+    rng = random.Random(20_848)
+    codes = Counter()
+    async with Broker({"orders": 1}) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+
+        async def code_of(batch: bytes) -> int:
+            writer.write(produce(7, b"orders", batch))
+            (size,) = struct.unpack(">i", await asyncio.wait_for(reader.readexactly(4), 60))
+            answer = await reader.readexactly(size)
+            return struct.unpack_from(">h", answer, 4 + 4 + 2 + len(b"orders") + 4 + 4)[0]
+
+        try:
+            originals = [record_batch(compression) for compression in range(5)]
+            for _ in range(1_000):
+                changed = bytearray(rng.choice(originals))
+                for _ in range(rng.randrange(1, 4)):
+                    byte = rng.choice((0, 1, 2, 127, 128, 255, rng.randrange(256)))
+                    changed[rng.randrange(21, len(changed))] = byte
+                codes[await code_of(sealed(bytes(changed)))] += 1
+            assert await code_of(originals[0][:-1] + b"!") == 2, "without its checksum"
+            end = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+            end.append(0, 1_000, None, b"the end", [])
+            assert await code_of(bytes(end.build())) == 0
+        finally:
+            await closed(writer)
+        stored = broker.cluster.log(broker.cluster.image.by_name["orders"], 0).high_watermark
+        assert await asyncio.to_thread(read_with_librdkafka, broker.bootstrap_servers, b"the end") == stored
+    assert codes[0] > 50, "some changes do no harm"
+    assert codes[87] > 200, "records that can't be read"
+    assert codes[-1] > 100, "compression that is none"
 
 
 async def test_a_frame_that_comes_byte_by_byte_is_answered():

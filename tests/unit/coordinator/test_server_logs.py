@@ -101,7 +101,7 @@ GOOD = batch(b"a", b"b")
         (GOOD + GOOD, ErrorCode.INVALID_RECORD),
         (patched(GOOD, 16, ">b", 1), ErrorCode.INVALID_RECORD),
         (patched(GOOD, 8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
-        (sealed(patched(GOOD, 21, ">h", 5)), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (sealed(patched(GOOD, 21, ">h", 5)), ErrorCode.UNKNOWN_SERVER_ERROR),
         (sealed(patched(GOOD, 21, ">h", 0x20)), ErrorCode.INVALID_RECORD),
         (sealed(patched(GOOD, 21, ">h", 0x10)), ErrorCode.INVALID_RECORD),
         (sealed(patched(GOOD, 57, ">i", 3)), ErrorCode.INVALID_RECORD),

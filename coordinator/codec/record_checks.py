@@ -1,0 +1,263 @@
+"""What producers may put into a batch: its records are read to the last byte before they are stored.
+
+The rules and their codes are those of Kafka's LogValidator and DefaultRecord. Some things are refused that
+Kafka stores, for consumers stumble over them: uncompressed records whose offsets are not consecutive,
+compressed ones whose lengths are wrong, bytes behind a compressed stream, numbers of more bits than they
+have room for, lengths below -1, and attributes of records from 0x80 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from fencepost.coordinator.codec.batches import COMPRESSION, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.logs import RecordError, RefusedRecords
+
+_INT, _LONG = 5, 10
+"""Bytes of the longest varint of 32 and of 64 bits."""
+_NULL = 1
+"""The length -1 in zigzag."""
+_LONG_MAX = 2**63 - 1
+_SNAPPY_STREAM, _SNAPPY_HEADER_BYTES = b"\x82SNAPPY\0", 16
+"""What Java's snappy puts before its blocks."""
+_NO_TIMESTAMP = -1
+
+
+class RecordRules(NamedTuple):
+    """What a topic asks of each record. Times are in milliseconds."""
+
+    partition: str = ""
+    """The partition's name, for messages."""
+    needs_key: bool = False
+    stamps: bool = False
+    """Whether the log sets the time, so that the producer's does not matter."""
+    now_ms: int | None = None
+    """None where nobody looks at times."""
+    before_max_ms: int = _LONG_MAX
+    """How old a record may be."""
+    after_max_ms: int = _LONG_MAX
+    """How far ahead of now a record may be."""
+
+
+class _Walked(NamedTuple):
+    times: list[int]
+    """As they stand there: zigzag, from the batch's base."""
+    keyless: list[int]
+    """The places of the records without a key."""
+
+
+def check_records(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> int:
+    """Read the records of a batch whose header was checked; the latest of their times, -1 if none has one.
+
+    :raises ProtocolError: INVALID_RECORD if they can't be read; UNKNOWN_SERVER_ERROR, as from Kafka, if they
+        can't be decompressed, or are compressed and their offsets are not consecutive.
+    :raises RefusedRecords: INVALID_RECORD or INVALID_TIMESTAMP if some of them break a rule (KIP-467).
+    """
+    compression = header.attributes & COMPRESSION
+    try:
+        if compression:
+            data, start = _decompressed(compression, bytes(batch[HEADER_BYTES:])), 0
+        else:
+            data, start = bytes(batch), HEADER_BYTES
+        walked = _walk(data, start, header.records, is_compressed=bool(compression))
+    except IndexError:
+        raise _invalid("the batch ends within a record") from None
+    different = _times(header, set(walked.times))
+    keyless = walked.keyless if rules.needs_key else []
+    late = {}
+    if _may_be_late(different, header, rules):
+        late = dict(_late(_times(header, walked.times), header, rules))
+    if keyless or late:
+        text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
+        errors = late | dict.fromkeys(keyless, text)
+        code = ErrorCode.INVALID_TIMESTAMP if late.keys() - set(keyless) else ErrorCode.INVALID_RECORD
+        raise RefusedRecords(code, tuple(RecordError(*each) for each in sorted(errors.items())))
+    return max(_NO_TIMESTAMP, *different)
+
+
+def _times(header: BatchHeader, deltas: Iterable[int]) -> list[int]:
+    if header.attributes & LOG_APPEND_TIME:
+        return [header.max_timestamp for _ in deltas]
+    times = [header.base_timestamp + (delta >> 1 ^ -(delta & 1)) for delta in deltas]
+    if min(times) >= -(2**63) and max(times) < 2**63:
+        return times
+    return list(map(_in_64_bits, times))
+
+
+def _may_be_late(times: list[int], header: BatchHeader, rules: RecordRules) -> bool:
+    if rules.stamps:
+        return bool(header.attributes & LOG_APPEND_TIME)
+    if rules.now_ms is None:
+        return False
+    return min(times) < rules.now_ms - rules.before_max_ms or rules.now_ms + rules.after_max_ms < max(times)
+
+
+def _late(times: list[int], header: BatchHeader, rules: RecordRules) -> Iterator[tuple[int, str]]:
+    """The records whose times are refused, by their places, and why."""
+    now_ms = rules.now_ms or 0
+    first, last = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
+    for index, time in enumerate(times):
+        offset = header.base_offset + index
+        if rules.stamps:
+            yield (
+                index,
+                f"Invalid timestamp type in message with offset {offset}. "
+                "Producer should not set timestamp type to LogAppendTime.",
+            )
+        elif time != _NO_TIMESTAMP and not first <= time <= last:
+            yield (
+                index,
+                f"Timestamp {time} of message with offset {offset} is out of range. "
+                f"The timestamp should be within [{_in_64_bits(first)}, {_in_64_bits(last)}]",
+            )
+
+
+def _walk(  # noqa: C901, PLR0912, PLR0915  # a call for each number would take twice as long
+    data: bytes, at: int, count: int, *, is_compressed: bool
+) -> _Walked:
+    """Read `count` records up to the end of the data; an IndexError if it ends before.
+
+    Each record that is produced goes through here: numbers of one byte and lengths of two are read in place.
+    """
+    times: list[int] = []
+    keyless: list[int] = []
+    size = len(data)
+    bad_length = ErrorCode.INVALID_RECORD if is_compressed else ErrorCode.UNKNOWN_SERVER_ERROR
+    bad_offset = ErrorCode.UNKNOWN_SERVER_ERROR if is_compressed else ErrorCode.INVALID_RECORD
+    for index in range(count):
+        length = data[at]
+        if length < 0x80:
+            at += 1
+        elif (second := data[at + 1]) < 0x80:
+            length = length & 0x7F | second << 7
+            at += 2
+        else:
+            length, at = _varint(data, at, _INT, bad_length)
+        end = at + (length >> 1)
+        if length & 1 or end > size:
+            raise _invalid(f"record {index} does not fit into the batch")
+        if data[at] > 0x7F:
+            raise _invalid(f"record {index} has the attributes {data[at]:#x}")
+        at += 1
+        time = data[at]
+        if time < 0x80:
+            at += 1
+        elif (second := data[at + 1]) < 0x80:
+            time = time & 0x7F | second << 7
+            at += 2
+        else:
+            time, at = _varint(data, at, _LONG)
+        times.append(time)
+        delta = data[at]
+        if delta < 0x80:
+            at += 1
+        elif (second := data[at + 1]) < 0x80:
+            delta = delta & 0x7F | second << 7
+            at += 2
+        else:
+            delta, at = _varint(data, at, _INT)
+        if delta != index << 1:
+            raise ProtocolError(bad_offset, f"record {index} has the offset delta {_signed(delta)}")
+        key = data[at]
+        if key < 0x80:
+            at += 1
+        else:
+            key, at = _varint(data, at, _INT)
+        if key & 1 == 0:
+            at += key >> 1
+        elif key == _NULL:
+            keyless.append(index)
+        else:
+            raise _invalid(f"record {index} has a key of {_signed(key)} bytes")
+        value = data[at]
+        if value < 0x80:
+            at += 1
+        elif (second := data[at + 1]) < 0x80:
+            value = value & 0x7F | second << 7
+            at += 2
+        else:
+            value, at = _varint(data, at, _INT)
+        if value & 1 == 0:
+            at += value >> 1
+        elif value != _NULL:
+            raise _invalid(f"record {index} has a value of {_signed(value)} bytes")
+        at = _behind_headers(data, at, end) if data[at] else at + 1
+        if at != end:
+            raise _invalid(f"record {index} has {at - end:+} bytes more than its length says")
+    if at != size:
+        raise _invalid(f"{size - at} bytes follow the last of {count} records")
+    return _Walked(times, keyless)
+
+
+def _behind_headers(data: bytes, at: int, end: int) -> int:
+    count, at = _varint(data, at, _INT)
+    if count & 1:
+        raise _invalid("a record has a negative number of headers")
+    for _ in range(count >> 1):
+        key, at = _varint(data, at, _INT)
+        if key & 1:
+            raise _invalid("a record has a header without a name")
+        value, at = _varint(data, at + (key >> 1), _INT)
+        if value & 1 == 0:
+            at += value >> 1
+        elif value != _NULL:
+            raise _invalid(f"a record has a header of {_signed(value)} bytes")
+        if at > end:
+            raise _invalid("a record's headers do not fit into it")
+    return at
+
+
+def _varint(data: bytes, at: int, most: int, code: ErrorCode = ErrorCode.INVALID_RECORD) -> tuple[int, int]:
+    """An unsigned varint of at most so many bytes, and what follows it."""
+    number = 0
+    for index in range(most):
+        byte = data[at + index]
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            if number >> (32 if most == _INT else 64):
+                break
+            return number, at + index + 1
+    raise ProtocolError(code, "a number within the records has too many bits")
+
+
+def _signed(zigzag: int) -> int:
+    return zigzag >> 1 ^ -(zigzag & 1)
+
+
+def _in_64_bits(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _decompressed(compression: int, data: bytes) -> bytes:
+    from aiokafka import codec
+
+    name, decode = (
+        ("gzip", codec.gzip_decode),
+        ("snappy", codec.snappy_decode),
+        ("lz4", codec.lz4_decode),
+        ("zstd", codec.zstd_decode),
+    )[compression - 1]
+    try:
+        if name == "snappy" and data.startswith(_SNAPPY_STREAM):
+            _check_snappy_blocks(data)
+        return bytes(decode(data))
+    except Exception as error:
+        # Codecs raise what they like on bytes that they did not write.
+        raise ProtocolError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"the records are not compressed with {name}: {error}"
+        ) from error
+
+
+def _check_snappy_blocks(data: bytes) -> None:
+    """The decoder takes a last block that is shorter than it says; clients do not."""
+    at = _SNAPPY_HEADER_BYTES
+    while at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4])
+    if at != len(data):
+        raise ValueError("a block goes beyond the end")
+
+
+def _invalid(reason: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_RECORD, reason)
