@@ -29,15 +29,19 @@ def decode_api_versions(values: dict[str, Any], context: RequestContext) -> clus
 
 
 def encode_api_versions(reply: cluster.ApiVersionsResponse, shape: Shape) -> Any:
-    """A supported feature that starts at 0 stays out below version 4: older clients refuse it."""
+    """A supported feature that starts at 0 stays out below version 4: older clients refuse it.
+
+    With an error nothing is told of features.
+    """
     supported: tuple[Any, ...] = ()
-    if shape.version >= 4:
+    is_told = reply.error_code is ErrorCode.NONE
+    if shape.version >= 4 and is_told:
         supported = tuple(
             shape.SupportedFeatureKey(name=name, min_version=0, max_version=level)
             for name, level in FEATURES.items()
         )
     finalized: tuple[Any, ...] = ()
-    if shape.version >= 3:
+    if shape.version >= 3 and is_told:
         finalized = tuple(
             shape.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in FEATURES.items()
@@ -50,7 +54,7 @@ def encode_api_versions(reply: cluster.ApiVersionsResponse, shape: Shape) -> Any
         ),
         throttle_time=ZERO,
         supported_features=supported,
-        finalized_features_epoch=0,
+        finalized_features_epoch=0 if is_told else -1,
         finalized_features=finalized,
     )
 

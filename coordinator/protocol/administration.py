@@ -131,7 +131,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource; `keys` None asks for all of its settings. `resource_type` may be an unknown number."""
+    """A resource; no `keys` ask for all of its settings. `resource_type` may be an unknown number."""
 
     resource_type: int
     name: str

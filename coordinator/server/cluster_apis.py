@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -27,12 +28,21 @@ _NO_SHARE_GROUPS = "Groups and transactions are coordinated here, share groups a
 _MOST_PARTITIONS = 2_000
 """Kafka's default of max.request.partition.size.limit."""
 _SPOKEN = cluster.ApiVersionsResponse(api_versions=SPOKEN)
+_NAMELESS = cluster.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_versions=())
+_NAMED_FROM = 3
+"""The first version of ApiVersions with a client's name and version."""
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def api_versions(
     services: Services, request: cluster.ApiVersionsRequest, asked: Asked
 ) -> cluster.ApiVersionsResponse:
-    """The registry decides; nothing is advertised that is not translated."""
+    """The registry decides. Clients that say who they are do so in words that metrics can bear (KIP-511)."""
+    if asked.context.api_version >= _NAMED_FROM and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return _NAMELESS
     return _SPOKEN
 
 
@@ -168,6 +178,14 @@ def describe_topic_partitions(
 ) -> cluster.DescribeTopicPartitionsResponse:
     """Topics by name, from the cursor on, until the limit is reached."""
     image, cursor = services.cluster.image, request.cursor
+    if cursor is not None and (
+        cursor.partition < 0 or (request.topics and cursor.topic not in request.topics)
+    ):
+        return cluster.DescribeTopicPartitionsResponse(
+            topics=tuple(
+                TopicMetadata(name=name, error_code=ErrorCode.INVALID_REQUEST) for name in request.topics
+            )
+        )
     names = sorted(set(request.topics) or image.by_name)
     left = max(1, min(request.partition_limit, _MOST_PARTITIONS))
     topics: list[TopicMetadata] = []

@@ -49,7 +49,7 @@ def _described(services: Services, resource: ConfigResource, include_synonyms: b
             error_code=error.code,
             error_message=error.message,
         )
-    wanted = (entry for entry in entries if resource.keys is None or entry.name in resource.keys)
+    wanted = (entry for entry in entries if not resource.keys or entry.name in resource.keys)
     return DescribedConfigs(
         resource_type=resource.resource_type,
         name=resource.name,
@@ -72,6 +72,8 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
                 )
             return _settings(services.config)
         case ResourceType.GROUP:
+            if not resource.name:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
             return _group_entries(services, resource.name)
         case unknown:
             raise ProtocolError(

@@ -16,6 +16,7 @@ from fencepost.coordinator.codec.groups import (
 )
 from fencepost.coordinator.protocol import classic, consumer, streams
 from fencepost.coordinator.protocol.cluster import GROUP_OPERATIONS
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from fencepost.coordinator.server.services import Asked, Services
 
@@ -109,6 +110,8 @@ def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> D
 
 def leave_group(services: Services, call: LeaveGroupCall, asked: Asked) -> LeaveGroupReply:
     """All members at once; up to version 2 there is one, and its error is the answer's."""
+    if call.members and not call.members[0].group_id:
+        return LeaveGroupReply(error_code=ErrorCode.INVALID_GROUP_ID)
     if call.single:
         return LeaveGroupReply(error_code=services.ask(call.members[0]).error_code)
     if not call.members:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencepost.coordinator.codec.batches import BatchHeader, check_compression
 from fencepost.coordinator.protocol import logs
@@ -19,19 +20,34 @@ from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Serv
 P = TypeVar("P")
 A = TypeVar("A")
 
+_SPECS_FROM: dict[int, int] = {
+    OffsetSpec.LATEST: 0,
+    OffsetSpec.EARLIEST: 0,
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first versions of ListOffsets that know them."""
+
 
 def _each(
     services: Services,
     topics: tuple[OfTopic[P], ...],
     answer: Callable[[Topic, P], A],
     refuse: Callable[[P, ProtocolError], A],
+    check: Callable[[OfTopic[P], P], None] = lambda reference, partition: None,
 ) -> tuple[OfTopic[A], ...]:
-    """An answer for each partition; one that is refused leaves the others alone."""
+    """An answer for each partition; one that is refused leaves the others alone.
+
+    `check` refuses a partition before its topic is looked for.
+    """
     answers = []
     for reference in topics:
         partitions: list[A] = []
         for partition in reference.partitions:
             try:
+                check(reference, partition)
                 partitions.append(answer(services.cluster.topic_of(reference), partition))
             except ProtocolError as error:
                 partitions.append(refuse(partition, error))
@@ -127,7 +143,26 @@ def list_offsets(
     def refuse(wanted: logs.ListOffsetsPartition, error: ProtocolError) -> logs.ListedOffset:
         return logs.ListedOffset(partition=wanted.partition, error_code=error.code)
 
-    return logs.ListOffsetsResponse(topics=_each(services, request.topics, look, refuse))
+    times = Counter((topic.name, one.partition) for topic in request.topics for one in topic.partitions)
+
+    def check(reference: OfTopic[logs.ListOffsetsPartition], wanted: logs.ListOffsetsPartition) -> None:
+        if times[reference.name, wanted.partition] > 1:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"partition {wanted.partition} comes twice")
+        first_version = _SPECS_FROM.get(wanted.timestamp_ms, 0 if wanted.timestamp_ms >= 0 else None)
+        if first_version is None or asked.context.api_version < first_version:
+            raise ProtocolError(
+                ErrorCode.UNSUPPORTED_VERSION, f"timestamp {wanted.timestamp_ms} is not known in this version"
+            )
+
+    return logs.ListOffsetsResponse(topics=_each(services, _merged(request.topics), look, refuse, check))
+
+
+def _merged(topics: tuple[OfTopic[logs.ListOffsetsPartition], ...]) -> tuple[OfTopic[Any], ...]:
+    """Each partition once."""
+    merged: dict[str | None, dict[int, logs.ListOffsetsPartition]] = {}
+    for topic in topics:
+        merged.setdefault(topic.name, {}).update({one.partition: one for one in topic.partitions})
+    return tuple(OfTopic(name=name, partitions=tuple(found.values())) for name, found in merged.items())
 
 
 def offset_for_leader_epoch(

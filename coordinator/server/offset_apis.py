@@ -177,6 +177,8 @@ def _all_topics(
 
 def offset_delete(services: Services, call: OffsetDeleteCall, asked: Asked) -> OffsetDeleteReply:
     """Deletes what exists."""
+    if not call.group_id:
+        return OffsetDeleteReply(error_code=ErrorCode.INVALID_GROUP_ID)
     image = services.cluster.image
     partitions = tuple(
         TopicPartition(reference.name or "", number)

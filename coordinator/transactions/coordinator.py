@@ -176,8 +176,6 @@ class TransactionCoordinator:
         return self._add(request.transactional_id, now, added, reply, now_ms)
 
     def _add_offsets(self, request: AddOffsetsToTxnRequest, now_ms: int) -> TransactionOutcome:
-        if not request.group_id:
-            raise ProtocolError(ErrorCode.INVALID_GROUP_ID, "a group id can't be empty")
         now = self._open_for(request.transactional_id, request.producer_id, request.producer_epoch)
         if request.verify_only and request.group_id not in now.groups:
             raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "the group is no part of the transaction")

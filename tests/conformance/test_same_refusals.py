@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader
 
-from fencepost.coordinator.codec.registry import REGISTRY
+from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
 from tests.conformance.test_same_answers import Peer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
@@ -101,6 +102,22 @@ class Administrator(Peer):
         except (asyncio.IncompleteReadError, ConnectionError):
             await self.connect_again()
             return "closed"
+
+    async def ask(self, key: int, version: int, **fields: Any) -> Any:
+        if key != ApiKey.API_VERSIONS:
+            return await super().ask(key, version, **fields)
+        # Its answer has the first header in every version.
+        reply, _ = entity_reader(load_response_schema(key, version))(
+            await self.frame(key, version, **fields), 4
+        )
+        return reply
+
+    async def until_found(self, topic: str) -> None:
+        """A new topic is known to the broker a little later than to the controller."""
+        deadline = time.monotonic() + 60
+        while (await self.asked(3, 12, topics=[{"name": topic}]))["topics"][0]["error_code"] != "none":
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
 
     async def closes(self, key: int, version: int, body: bytes) -> bool:
         """Whether a request is answered by the end of its connection."""
@@ -263,9 +280,86 @@ async def operations(peer: Administrator) -> AsyncIterator[Any]:
     yield await peer.asked(75, 0, "topic_id", "partitions", topics=topics, response_partition_limit=9)
 
 
+async def positions(peer: Administrator) -> AsyncIterator[Any]:
+    async def listed(version: int, *topics: tuple[str, list[tuple[int, int]]]) -> Any:
+        wanted = [
+            {"name": name, "partitions": [{"partition_index": part, "timestamp": ms} for part, ms in places]}
+            for name, places in topics
+        ]
+        reply = await peer.asked(2, version, "timestamp", replica_id=-1, topics=wanted)
+        return version, topics, reply
+
+    for version in (4, 6, 7, 8, 9, 10, 11):
+        for ms in (-2, -3, -4, -5, -6, -7, -99):
+            yield (await listed(version, (peer.topic, [(0, ms)])))[2]
+    own = peer.topic
+    for topics in (
+        *([(own, [(0, -1), (0, -2), (7, -1)])], [(own, [(0, -1)]), (own, [(0, -2), (7, -1)])]),
+        *([(own, [(7, -99)])], [("no", [(0, -99), (1, -1)])], [("no", [(0, -1), (0, -1)])]),
+    ):
+        yield (await listed(7, *topics))[2]
+
+
+async def cursors(peer: Administrator) -> AsyncIterator[Any]:
+    own, later = {"name": peer.topic}, {"name": f"{peer.topic}-z"}
+    await peer.create(later["name"], 2)
+    await peer.until_found(later["name"])
+    for topics in ([own], [own, later], [own, later, {"name": "zz"}]):
+        for name, part in (
+            *((peer.topic, -1), (peer.topic, 0), (peer.topic, 1), (peer.topic, 9), (later["name"], 1)),
+            *((later["name"], -5), ("A", 0), ("zz", 0), ("zz", 4), ("", 0), ("a b", 0)),
+        ):
+            reply = await peer.asked(
+                *(75, 0, "topic_id"),
+                topics=topics,
+                response_partition_limit=1,
+                cursor={"topic_name": name, "partition_index": part},
+            )
+            yield name == peer.topic, part, reply
+
+
+async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
+    for kind, name, keys in (
+        *((2, peer.topic, []), (2, peer.topic, ["segment.ms", "nope"]), (32, "", ["x"]), (32, "", [])),
+        (32, "g", ["nope"]),
+    ):
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+        reply = await peer.asked(32, 4, resources=[resource])
+        (one,) = reply["results"]
+        yield kind, keys, one["error_code"], sorted(each["name"] for each in one["configs"])
+    for version in (3, 4):
+        for name, number in (
+            *(("", ""), ("x", ""), ("", "1"), ("a b", "1"), ("x", "1 2"), ("-x", "1"), ("x-", "1")),
+            *(("x.y-z", "1.2-3"), ("x_y", "1"), ("x", "\u00e9"), ("x", "1."), ("x--y", "1"), ("x", "1\n")),
+        ):
+            reply = await peer.asked(18, version, client_software_name=name, client_software_version=number)
+            features = (reply["finalized_features"] != [], reply["finalized_features_epoch"] >= 0)
+            yield name, number, reply["error_code"], len(reply["api_keys"]) > 0, features
+    partition = {"name": peer.topic, "partitions": [{"partition_index": 0}]}
+    for group, topics in (("", []), ("", [partition]), ("no-such-group", [])):
+        yield group, await peer.asked(47, 0, group_id=group, topics=topics)
+    for group in ("", "no-such-group"):
+        yield group, await peer.asked(13, 2, group_id=group, member_id="m")
+        yield group, await peer.asked(13, 5, group_id=group, members=[{"member_id": "m"}])
+    peer.producer = (await peer.init()).producer_id
+    peer.group = ""
+    yield "in a transaction", await peer.add_offsets(0), await peer.add_offsets(4)
+    yield await peer.end(0, commit=False)
+
+
 @pytest.mark.parametrize(
     "script",
-    [versions, replicas, creations, removals, records_of_compacted_topics, operations],
+    [
+        versions,
+        replicas,
+        creations,
+        removals,
+        records_of_compacted_topics,
+        operations,
+        positions,
+        cursors,
+        empty_names,
+    ],
     ids=lambda script: script.__name__,
 )
 async def test_kafka_answers_the_same(script, ours, cluster):

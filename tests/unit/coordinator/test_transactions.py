@@ -160,7 +160,7 @@ def test_strangers_are_told_so(scene: Scene, producer: tuple[int, int], version:
         assert scene.end(wrong, version=version) == (code, -1, -1)
     assert scene.add(producer, P0, transactional_id="other") == ["INVALID_PRODUCER_ID_MAPPING"]
     assert scene.add(producer, P0, transactional_id="") == ["INVALID_REQUEST"]
-    assert scene.add_group(producer, "") == "INVALID_GROUP_ID"
+    assert scene.add_group(producer, "") == "NONE"
 
 
 @pytest.mark.parametrize(
