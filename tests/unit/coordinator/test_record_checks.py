@@ -186,6 +186,24 @@ def test_records_that_are_not_compressed_as_the_batch_says_are_refused(compressi
         assert code_of(batch(GOOD, compression=compression, packed=bytes)) is expected
 
 
+def test_what_only_some_clients_can_decompress_is_refused() -> None:
+    def with_reserved_flag(data: bytes) -> bytes:
+        return (packed := codec.gzip_encode(data))[:3] + b"\x80" + packed[4:]
+
+    def with_long_block(data: bytes) -> bytes:
+        packed = bytearray(codec.snappy_encode(data))
+        packed[16] = 1
+        return bytes(packed)
+
+    for compression, packed in ((1, with_reserved_flag), (2, with_long_block)):
+        sent = batch(GOOD, compression=compression, packed=packed)
+        assert code_of(sent) is ErrorCode.UNKNOWN_SERVER_ERROR
+    for compression in range(1, 5):
+        longer = CODECS[compression](GOOD) + b"junk!"
+        sent = batch(longer, compression=compression, packed=bytes)
+        assert code_of(sent) is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def test_zstd_comes_with_version_7() -> None:
     check_compression(batch(GOOD, compression=4), 7)
     for other in (batch(GOOD, compression=3), batch(GOOD), b"", None):
