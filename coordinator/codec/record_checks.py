@@ -8,11 +8,11 @@ have room for, lengths below -1, and attributes of records from 0x80 on.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fencepost.coordinator.codec.batches import COMPRESSION, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader
+from fencepost.coordinator.codec.compression import decompressed
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import RecordError, RefusedRecords
 
@@ -21,10 +21,6 @@ _INT, _LONG = 5, 10
 _NULL = 1
 """The length -1 in zigzag."""
 _LONG_MAX = 2**63 - 1
-_GZIP = 16 + zlib.MAX_WBITS
-"""What zlib calls gzip."""
-_SNAPPY_STREAM, _SNAPPY_HEADER_BYTES = b"\x82SNAPPY\0", 16
-"""What Java's snappy puts before its blocks."""
 _NO_TIMESTAMP = -1
 
 
@@ -61,7 +57,7 @@ def check_records(batch: bytes | memoryview, header: BatchHeader, rules: RecordR
     compression = header.attributes & COMPRESSION
     try:
         if compression:
-            data, start = _decompressed(compression, bytes(batch[HEADER_BYTES:])), 0
+            data, start = decompressed(compression, bytes(batch[HEADER_BYTES:])), 0
         else:
             data, start = bytes(batch), HEADER_BYTES
         walked = _walk(data, start, header.records, is_compressed=bool(compression))
@@ -231,44 +227,6 @@ def _signed(zigzag: int) -> int:
 
 def _in_64_bits(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
-
-
-def _decompressed(compression: int, data: bytes) -> bytes:
-    from aiokafka import codec
-
-    name, decode = (
-        ("gzip", _gunzipped),
-        ("snappy", codec.snappy_decode),
-        ("lz4", codec.lz4_decode),
-        ("zstd", codec.zstd_decode),
-    )[compression - 1]
-    try:
-        if name == "snappy" and data.startswith(_SNAPPY_STREAM):
-            _check_snappy_blocks(data)
-        return bytes(decode(data))
-    except Exception as error:
-        # Codecs raise what they like on bytes that they did not write.
-        raise ProtocolError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"the records are not compressed with {name}: {error}"
-        ) from error
-
-
-def _gunzipped(data: bytes) -> bytes:
-    """By zlib, which is as strict as clients are; Python's own reader of gzip passes over unknown flags."""
-    stream = zlib.decompressobj(wbits=_GZIP)
-    found = stream.decompress(data)
-    if not stream.eof or stream.unused_data:
-        raise ValueError("the stream and the batch end at different places")
-    return found
-
-
-def _check_snappy_blocks(data: bytes) -> None:
-    """The decoder takes a last block that is shorter than it says; clients do not."""
-    at = _SNAPPY_HEADER_BYTES
-    while at < len(data):
-        at += 4 + int.from_bytes(data[at : at + 4])
-    if at != len(data):
-        raise ValueError("a block goes beyond the end")
 
 
 def _invalid(reason: str) -> ProtocolError:

@@ -1,0 +1,65 @@
+"""Compressed records: opened up to a bound, whatever they say of themselves."""
+
+from __future__ import annotations
+
+import gzip
+import resource
+
+import cramjam
+import pytest
+from aiokafka import codec
+
+from fencepost.coordinator.codec import compression
+from fencepost.coordinator.codec.compression import MOST_BYTES, decompressed
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+ENCODERS = {
+    GZIP: [gzip.compress],
+    SNAPPY: [codec.snappy_encode, lambda data: bytes(cramjam.snappy.compress_raw(data))],
+    LZ4: [codec.lz4_encode],
+    ZSTD: [codec.zstd_encode],
+}
+ALL = [(kind, encode) for kind, encoders in ENCODERS.items() for encode in encoders]
+IDS = ["gzip", "snappy", "snappy-raw", "lz4", "zstd"]
+
+
+@pytest.mark.parametrize(("kind", "encode"), ALL, ids=IDS)
+@pytest.mark.parametrize("size", [0, 1, 1_000, 65_535, 65_536, 65_537, 3_000_000])
+def test_what_was_compressed_comes_back(kind, encode, size):
+    data = (b"some text, and more of it; " * (size // 27 + 1))[:size]
+    assert decompressed(kind, encode(data)) == data
+
+
+@pytest.mark.parametrize(("kind", "encode"), ALL, ids=IDS)
+def test_the_bound_is_exact(kind, encode, monkeypatch):
+    monkeypatch.setattr(compression, "MOST_BYTES", 200_000)
+    monkeypatch.setattr(compression, "MOST_TIMES", 0)
+    assert len(decompressed(kind, encode(bytes(200_000)))) == 200_000
+    with pytest.raises(ProtocolError, match="longer than 200000 bytes when they are decompressed") as refused:
+        decompressed(kind, encode(bytes(200_001)))
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_long_batch_may_become_longer(monkeypatch):
+    monkeypatch.setattr(compression, "MOST_BYTES", 1)
+    data = bytes(range(256)) * 40
+    assert decompressed(ZSTD, codec.zstd_encode(data)) == data
+
+
+@pytest.mark.parametrize(("kind", "encode"), ALL, ids=IDS)
+def test_what_was_cut_or_is_nothing_of_the_kind_is_refused(kind, encode):
+    whole = encode(b"some text, and more of it; " * 50)
+    for data in (whole[: len(whole) // 2], b"nothing of the kind", b"\xff" * 64):
+        with pytest.raises(ProtocolError) as refused:
+            decompressed(kind, data)
+        assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_bomb_takes_no_more_memory_than_the_bound():
+    bomb = codec.zstd_encode(bytes(8 * MOST_BYTES))
+    assert len(bomb) < 100_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ProtocolError, match="longer than"):
+        decompressed(ZSTD, bomb)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 * MOST_BYTES // 1024
