@@ -133,7 +133,7 @@ class Endpoint:
         """Other brokers lead the shards of all groups, or of one."""
         groups = self.brokers.groups
         nodes = groups.node_ids
-        if node_id is not None and node_id not in nodes:
+        if node_id is not None and (isinstance(node_id, bool) or node_id not in nodes):
             known = ", ".join(map(str, nodes))
             raise FencepostError(f"there is no broker {node_id!r}; the brokers are numbered {known}")
         for shard in groups.shards if group_id is None else (groups.shard_of(group_id),):
