@@ -187,12 +187,19 @@ class ClassicGroups(Checker):
                     self.report_all(check_answer(event, code, known))
             return
         self.report_all(self._records(event, outcome))
-        for group_id, group in live.classic.groups.items():
-            self.report_all(self._moved(group, self._known.get(group_id)))
-            self.report_all(_sizes(group, live))
-            self._known[group_id] = KnownClassic(group)
-        for group_id in [each for each in self._known if each not in live.classic.groups]:
-            del self._known[group_id]
+        named = getattr(event, "group_id", None)
+        for group_id in dict.fromkeys((*self._known, *live.classic.groups)) if named is None else (named,):
+            self._look(live, group_id)
+
+    def _look(self, live: GroupCoordinator, group_id: str) -> None:
+        """What became of one group."""
+        group = live.classic.groups.get(group_id)
+        if group is None:
+            self._known.pop(group_id, None)
+            return
+        self.report_all(self._moved(group, self._known.get(group_id)))
+        self.report_all(_sizes(group, live))
+        self._known[group_id] = KnownClassic(group)
 
     def _records(self, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
         yield from self._written.check(outcome.records, self._known)

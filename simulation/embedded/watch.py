@@ -22,6 +22,7 @@ from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.checkers.claims import OneClaimant
+from fencepost.simulation.checkers.classic import ClassicGroups
 from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import uncovered
@@ -137,7 +138,7 @@ class _ShardWatch:
 
     def __init__(self, view: ShardView, report: Callable[[str, str], None]) -> None:
         self.view = view
-        observers = (Coordination(), Clients())
+        observers = (Coordination(), Clients(), ClassicGroups())
         for observer in observers:
             observer.attach(view, report)
         self.hooks = hook_lists(observers)

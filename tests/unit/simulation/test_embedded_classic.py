@@ -70,3 +70,26 @@ def test_a_follower_that_was_not_told_what_it_got_keeps_its_group_from_being_sta
             group.wait_stable(members=2, timeout=0)
         ask(msgspec.structs.replace(sync, member_id=follower, token=7))
         assert {each.member_id for each in group.wait_stable(members=2, timeout=0)} == {leader, follower}
+
+
+def test_a_generation_that_jumps_is_seen() -> None:
+    with EmbeddedKafka(topics={"orders": 2}) as kafka:
+
+        async def play() -> None:
+            groups = kafka.endpoint.brokers.groups
+            first = groups.ask(joins("", 1), 1)
+            leader = (await first if isinstance(first, asyncio.Future) else first).member_id
+            joined = await groups.ask(joins(leader, 2), 1)
+            coordinator = groups.shard_of("g").coordinator
+            assert coordinator is not None
+            coordinator.classic.groups["g"].generation += 4
+            groups.ask(
+                SyncGroupRequest(
+                    group_id="g", member_id=leader, generation=joined.generation, assignments={}, token=3
+                ),
+                1,
+            )
+
+        assert kafka.check() == []
+        kafka.thread.submit(play()).result()
+        assert "classic-generations" in {violation.invariant for violation in kafka.check()}
