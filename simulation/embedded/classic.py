@@ -9,10 +9,11 @@ from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRe
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.outcome import MemberFenced, Outcome
+from fencepost.simulation.embedded.group_rows import GroupRows
 from fencepost.simulation.embedded.members import classic_members
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.observers import Observer, Report, StepEvent, WorldView
+from fencepost.simulation.world.observers import StepEvent
 
 _ASKS: dict[type, str] = {JoinGroupRequest: "join", SyncGroupRequest: "full", HeartbeatRequest: "keepalive"}
 _STATES = {
@@ -22,20 +23,13 @@ _STATES = {
 }
 
 
-class ClassicChronicle(Observer):
+class ClassicChronicle(GroupRows):
     """Writes the rows of one classic group; `group_epoch` is its generation."""
 
-    world: WorldView
-
     def __init__(self, recorder: Recorder) -> None:
-        self._add = recorder.add
-        self._state = ""
+        super().__init__(recorder)
         self._generation = -1
         self._members: dict[MemberId, tuple[str, tuple[TopicPartition, ...]]] = {}
-
-    def attach(self, world: WorldView, report: Report) -> None:
-        """Remember the world."""
-        self.world = world
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Compares the group with what it was."""
@@ -56,16 +50,7 @@ class ClassicChronicle(Observer):
         self._compare_members(classic_members(group), _STATES.get(group.state, "JOINING"), outcome, now_us)
         if type(event) in _ASKS:
             self._request(event, outcome, now_us)
-        if group.state != self._state:
-            before, self._state = self._state, str(group.state)
-            self._add(
-                now_us,
-                host,
-                Kind.GROUP_STATE.value,
-                state_from=before,
-                state_to=self._state,
-                group_epoch=group.generation,
-            )
+        self._tell_state(host, str(group.state), group.generation, now_us)
 
     def _request(self, event: Any, outcome: Outcome, now_us: int) -> None:
         reply: Any = outcome.reply

@@ -24,29 +24,23 @@ from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupTargetAssignmentMetadataValue,
 )
 from fencepost.coordinator.streams.states import MemberState
+from fencepost.simulation.embedded.group_rows import GroupRows
 from fencepost.simulation.embedded.members import named, partitions_read
 from fencepost.simulation.trace.chronicle import cause_of
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.observers import Observer, Report, StepEvent, WorldView
+from fencepost.simulation.world.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.streams.group import StreamsGroup
 
 
-class StreamsChronicle(Observer):
+class StreamsChronicle(GroupRows):
     """Writes the rows of one streams group."""
 
-    world: WorldView
-
     def __init__(self, recorder: Recorder) -> None:
-        self._add = recorder.add
-        self._state = ""
+        super().__init__(recorder)
         self._epoch = -1
-
-    def attach(self, world: WorldView, report: Report) -> None:
-        """Remember the world."""
-        self.world = world
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Tells what was written, what was answered, and what the group is now."""
@@ -59,16 +53,8 @@ class StreamsChronicle(Observer):
             outcome.reply, StreamsGroupHeartbeatResponse
         ):
             self._heartbeat(group, event, outcome.reply, now_us)
-        if group is not None and group.state != self._state:
-            before, self._state = self._state, str(group.state)
-            self._add(
-                now_us,
-                host,
-                Kind.GROUP_STATE.value,
-                state_from=before,
-                state_to=self._state,
-                group_epoch=self._epoch,
-            )
+        if group is not None:
+            self._tell_state(host, str(group.state), self._epoch, now_us)
 
     def _written(
         self, host: str, group: StreamsGroup, event: StepEvent, outcome: Outcome, now_us: int
