@@ -38,7 +38,7 @@ _Fenced: TypeAlias = HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest
 class KnownClassic:
     """A classic group as it was after the event before."""
 
-    __slots__ = ("generation", "instances", "members", "state")
+    __slots__ = ("generation", "instances", "members", "state", "timers")
 
     def __init__(self, group: ClassicGroup) -> None:
         self.generation = group.generation
@@ -48,6 +48,15 @@ class KnownClassic:
         }
         """Instance ids by member id."""
         self.instances = {name: member_id for member_id, name in self.members.items() if name is not None}
+        self.timers = _most_timers(group)
+
+    def is_still(self, group: ClassicGroup) -> bool:
+        """Whether an event that nobody asked for left the group alone: such a one takes members, at most."""
+        return (
+            self.generation == group.generation
+            and self.state is group.state
+            and len(self.members) == len(group.members)
+        )
 
     def expected_error(self, request: _Fenced, generation: int) -> ErrorCode:
         """What member, instance and generation bring on a request; NONE if they are right."""
@@ -160,13 +169,17 @@ class ClassicGroups(Checker):
     def __init__(self) -> None:
         self._known: dict[str, KnownClassic] = {}
         self._written = WrittenGenerations()
+        self._timers = 0
+        """How many timers the known groups may have, counted so that no step has to look at all of them."""
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A group goes back to its last complete generation when another coordinator has loaded it."""
         self._known.clear()
+        self._timers = 0
         live = self.world.coordinators[host].coordinator
         if what == "active" and live is not None:
-            self._known = {group_id: KnownClassic(group) for group_id, group in live.classic.groups.items()}
+            for group in live.classic.groups.values():
+                self._know(group)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Checks one event."""
@@ -188,18 +201,37 @@ class ClassicGroups(Checker):
             return
         self.report_all(self._records(event, outcome))
         named = getattr(event, "group_id", None)
-        for group_id in dict.fromkeys((*self._known, *live.classic.groups)) if named is None else (named,):
+        for group_id in self._changed(live) if named is None else (named,):
             self._look(live, group_id)
+
+    def _changed(self, live: GroupCoordinator) -> list[str]:
+        """The groups that an event was about which names none."""
+        known, groups = self._known, live.classic.groups
+        changed = [group_id for group_id in known if group_id not in groups]
+        for group_id, group in groups.items():
+            before = known.get(group_id)
+            if before is None or not before.is_still(group):
+                changed.append(group_id)
+        return changed
 
     def _look(self, live: GroupCoordinator, group_id: str) -> None:
         """What became of one group."""
         group = live.classic.groups.get(group_id)
         if group is None:
-            self._known.pop(group_id, None)
+            known = self._known.pop(group_id, None)
+            self._timers -= 0 if known is None else known.timers
             return
         self.report_all(self._moved(group, self._known.get(group_id)))
-        self.report_all(_sizes(group, live))
-        self._known[group_id] = KnownClassic(group)
+        self.report_all(_sizes(group))
+        self._know(group)
+        if len(live.classic.timers) > self._timers:
+            # Counted anew before it is reported: what changed a group may not have named it.
+            self.report_all(_timers(live))
+
+    def _know(self, group: ClassicGroup) -> None:
+        before = self._known.get(group.group_id)
+        now = self._known[group.group_id] = KnownClassic(group)
+        self._timers += now.timers - (0 if before is None else before.timers)
 
     def _records(self, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
         yield from self._written.check(outcome.records, self._known)
@@ -249,8 +281,7 @@ def _reachable(source: ClassicGroupState, target: ClassicGroupState) -> bool:
     )
 
 
-def _sizes(group: ClassicGroup, live: GroupCoordinator) -> Iterator[Finding]:
-    members = len(group.members)
+def _sizes(group: ClassicGroup) -> Iterator[Finding]:
     static = sum(member.instance_id is not None for member in group.members.values())
     if len(group.static_members) != static:
         yield (
@@ -259,9 +290,16 @@ def _sizes(group: ClassicGroup, live: GroupCoordinator) -> Iterator[Finding]:
         )
     if strangers := [each for each in group.pending_syncs if each not in group.members]:
         yield "bounded-memory", f"{group.group_id} waits for {strangers}, who are no members"
-    limit = sum(len(each.members) + len(each.pending_joins) + 2 for each in live.classic.groups.values())
+
+
+def _most_timers(group: ClassicGroup) -> int:
+    return len(group.members) + len(group.pending_joins) + 2
+
+
+def _timers(live: GroupCoordinator) -> Iterator[Finding]:
+    limit = sum(map(_most_timers, live.classic.groups.values()))
     if len(live.classic.timers) > limit:
         yield (
             "bounded-memory",
-            f"{group.group_id} has {members} members, and {len(live.classic.timers)} timers run",
+            f"{len(live.classic.timers)} timers of classic groups run, {limit} at most are for members",
         )

@@ -82,9 +82,9 @@ class Scene:
             ConsumerGroupHeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch, **fields)
         )
 
-    def join(self, protocols=RANGE, member_id="", tamper=same):
+    def join(self, protocols=RANGE, member_id="", tamper=same, group_id="g"):
         request = JoinGroupRequest(
-            group_id="g",
+            group_id=group_id,
             protocol_type="consumer",
             protocols=protocols,
             member_id=member_id,
@@ -281,7 +281,7 @@ CONSUMER_GROUP_ENDS = (r.Record(r.ConsumerGroupMemberMetadataKey("g", "A"), None
 
 
 def known(state):
-    group = SimpleNamespace(generation=3, state=state, members={})
+    group = SimpleNamespace(group_id="g", generation=3, state=state, members={}, pending_joins={})
     return {"g": KnownClassic(group)}
 
 
@@ -328,3 +328,31 @@ def test_a_classic_group_that_replaces_an_emptied_one_begins_anew(scene):
     assert scene.join() is E.MEMBER_ID_REQUIRED
     assert scene.live.classic.stored["g"].generation == 0
     assert scene.found == []
+
+
+def leak(scene, count):
+    for number in range(count):
+        scene.live.classic.timers.set(f"leaked {number}", 10**12)
+
+
+def test_timers_of_classic_groups_that_nobody_needs_are_found(scene):
+    for number in range(3):
+        assert scene.join(group_id=f"g{number}") is E.MEMBER_ID_REQUIRED
+    assert len(scene.live.classic.timers) == 3
+    leak(scene, 6)
+    assert scene.join(group_id="g0") is E.MEMBER_ID_REQUIRED
+    assert scene.found == [], "a group and an id that was given out may have three"
+    leak(scene, 7)
+    assert scene.join(group_id="g0", member_id="c-1") is None
+    assert scene.found == ["bounded-memory"]
+
+
+def test_a_classic_group_that_no_event_names_is_looked_at(scene):
+    for group_id in ("quiet", "g"):
+        assert scene.join(group_id=group_id) is E.MEMBER_ID_REQUIRED
+        assert scene.join(group_id=group_id, member_id="c-1") is None
+        scene.step(DeadlineReached())
+    assert scene.found == []
+    scene.live.classic.groups["g"].generation = 5
+    scene.step(DeadlineReached())
+    assert scene.found == ["classic-generations"]
