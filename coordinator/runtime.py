@@ -127,6 +127,9 @@ class CoordinatorRuntime:
                 outcomes.append(outcome)
         return outcomes
 
+    def close(self) -> None:
+        """The coordinator is about to give up what it knows: nothing is processed any more."""
+
     def _states(self, records: tuple[Record, ...]) -> dict[str, str]:
         """The state of each group with an epoch that the records are about; Empty for one that they make."""
         found: dict[str, str] = {}

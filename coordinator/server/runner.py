@@ -62,6 +62,7 @@ class CoordinatorRunner:
     def close(self) -> None:
         """Nothing happens by itself any more; those who wait are told to look for another coordinator."""
         self._closed = True
+        self.runtime.close()
         self._carry_out(self._coordinator.unload())
         if self._timer is not None:
             self._timer.cancel()

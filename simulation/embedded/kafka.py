@@ -232,6 +232,10 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     @property
     def last_event(self) -> int:
         """The number (`seq`) of the newest row of the trace."""
+        return self._last_event()
+
+    @on_loop
+    def _last_event(self) -> int:
         return self.endpoint.watch.seq
 
     @on_loop
@@ -240,7 +244,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         It is the instance id, or the client id, and the beginning of the member id.
         """
-        return dict(self.endpoint.watch.names.names)
+        return dict(self.endpoint.watch.names)
 
     @on_loop
     def check(self) -> list[Violation]:

@@ -99,8 +99,9 @@ class ShardView:
 
     @property
     def topics(self) -> TopicsImage:
-        """The cluster's topics."""
-        return self._brokers.cluster.image
+        """The topics as the coordinator knows them, which is told first of all when they change."""
+        coordinator = self.shard.coordinator
+        return self._brokers.cluster.image if coordinator is None else coordinator.image
 
     @property
     def journal(self) -> MemoryJournal:

@@ -1,9 +1,14 @@
-"""Watches the coordinators of an embedded cluster: writes the trace, asks the checkers, wakes who waits."""
+"""Watches the coordinators of an embedded cluster: writes the trace, asks the checkers, wakes who waits.
+
+Who watches reads coordinators as they are, so a step is told before the next one. Until then its answer goes
+ahead: a client that joins waits for it, and the look at what it did takes longer than the step itself.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
@@ -11,8 +16,11 @@ import msgspec
 
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.classic import JoinGroupRequest
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
@@ -43,25 +51,33 @@ KEPT_ROWS: Final = 200_000
 """Older rows of the trace are dropped."""
 _MEMBERS: Final = (r.ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
 """Whose tombstones remove a member."""
+_AWAITED: Final = frozenset({ConsumerGroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest})
+"""Requests that a client sends one after the other until it has its partitions."""
+_LATER_S: Final = 0.002
+"""How long a step may stay untold: the client has its answer by then."""
 
 
 class WatchedRuntime(CoordinatorRuntime):
     """Runs a coordinator, and tells of each step once its records are applied."""
 
-    __slots__ = ("_tell",)
+    __slots__ = ("_shard", "_watch")
 
-    def __init__(
-        self, shard: Shard, coordinator: GroupCoordinator, tell: Callable[[Event, Outcome, int], None]
-    ) -> None:
+    def __init__(self, shard: Shard, coordinator: GroupCoordinator, watch: Watch) -> None:
         super().__init__(coordinator, shard.journal)
-        self._tell = tell
+        self._shard = shard
+        self._watch = watch
 
     def process(self, event: Event, now_ms: int) -> Outcome:
         """One step. A timer of a real loop fires a little late: what it does is told as of its own time."""
+        self._watch.catch_up()
         due_ms = self.coordinator.next_deadline() if type(event) is DeadlineReached else None
         outcome = super().process(event, now_ms)
-        self._tell(event, outcome, now_ms if due_ms is None else min(now_ms, due_ms))
+        self._watch.step(self._shard, event, outcome, now_ms if due_ms is None else min(now_ms, due_ms))
         return outcome
+
+    def close(self) -> None:
+        """The coordinator is there no longer for those who watch."""
+        self._watch.catch_up()
 
 
 class _GroupRecorder(Recorder):
@@ -106,7 +122,7 @@ class _GroupWatch:
 
     def keep_up(self, event: Event, outcome: Outcome) -> None:
         """Know who was heard, what they are called, and who is gone."""
-        self._watch.names.hear(event, outcome)
+        self._watch.hear(event, outcome)
         member_id = getattr(outcome.reply, "member_id", None) or getattr(event, "member_id", None)
         if member_id and getattr(outcome.reply, "error_code", ErrorCode.NONE) is ErrorCode.NONE:
             if isinstance(event, JoinGroupRequest):
@@ -149,8 +165,8 @@ class Watch:
     """Everybody who watches a cluster. `now_us` is when that happened which is told now, since the start."""
 
     def __init__(self) -> None:
-        self.rows: deque[Row] = deque(maxlen=KEPT_ROWS)
-        self.violations: list[Violation] = []
+        self._rows: deque[Row] = deque(maxlen=KEPT_ROWS)
+        self._violations: list[Violation] = []
         self.now_us = 0
         self.failure: Exception | None = None
         """What an observer raised first."""
@@ -158,11 +174,12 @@ class Watch:
         self.on_row: Callable[[Row], None] = lambda row: None
         """Called with each row of the trace."""
         self._start_ms: int | None = None
-        self.seq = 0
-        """The number of the newest row."""
+        self._seq = 0
         self._brokers: Brokers | None = None
         self._shards: dict[int, _ShardWatch] = {}
-        self.names = MemberNames()
+        self._names = MemberNames()
+        self._untold: tuple[Shard, Event, Outcome, int] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.waiting = Waiting()
         """Those who look again after each step of a coordinator."""
 
@@ -176,10 +193,11 @@ class Watch:
 
     def make_runtime(self, shard: Shard, coordinator: GroupCoordinator) -> CoordinatorRuntime:
         """What runs a coordinator that a shard has loaded."""
-        return WatchedRuntime(shard, coordinator, partial(self._step, shard))
+        return WatchedRuntime(shard, coordinator, self)
 
     def coordinator_state(self, shard: Shard, what: str) -> None:
         """A broker loads a shard, leads it now, or does no more."""
+        self.catch_up()
         watch = self._shards[shard.number]
         for group in watch.groups.values():
             group.heard.clear()
@@ -190,6 +208,7 @@ class Watch:
 
     def note(self, actor: str, kind: Kind, *, state_to: str = "", group: str = "", detail: str = "") -> None:
         """A row of the trace that is about no step of a coordinator."""
+        self.catch_up()
         self._at(self._now_ms())
         self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), "", detail))
 
@@ -202,7 +221,26 @@ class Watch:
                     if not isinstance(getattr(method, "__self__", None), Chronicle):
                         self._guarded(method, name, what, partitions, self.now_us)
 
-    def _step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
+    def step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
+        """A step of a coordinator: told now, or soon if a client waits for its answer and nobody looks."""
+        if type(event) not in _AWAITED or not outcome.records or self.waiting:
+            self._tell_step(shard, event, outcome, now_ms)
+            return
+        self._untold = (shard, event, outcome, now_ms)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LATER_S, self._later)
+
+    def catch_up(self) -> None:
+        """Tell what was not told yet: before the next step, and before anybody looks."""
+        if self._untold is not None:
+            untold, self._untold = self._untold, None
+            self._tell_step(*untold)
+
+    def _later(self) -> None:
+        self._timer = None
+        self.catch_up()
+
+    def _tell_step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
         if outcome is not NOTHING:
             self._at(now_ms)
             self._told(self._shards[shard.number], event, outcome)
@@ -245,28 +283,51 @@ class Watch:
 
     def keep(self, group: str, event: TraceEvent) -> None:
         """Take a row down. Time in the trace never goes back, though a late timer is told of its own time."""
-        self.seq += 1
-        t_us = max(event[0], self.rows[-1].t_us) if self.rows else event[0]
-        row = Row(self.seq, t_us, WORLD, group, *event[1:])
-        self.rows.append(row)
+        self._seq += 1
+        t_us = max(event[0], self._rows[-1].t_us) if self._rows else event[0]
+        row = Row(self._seq, t_us, WORLD, group, *event[1:])
+        self._rows.append(row)
         self.on_row(row)
+
+    def hear(self, event: Event, outcome: Outcome) -> None:
+        """A step in which members may tell what they are called."""
+        self._names.hear(event, outcome)
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The rows of the trace up to now, the newest `KEPT_ROWS` of them."""
+        self.catch_up()
+        return self._rows
+
+    @property
+    def seq(self) -> int:
+        """The number of the newest row."""
+        self.catch_up()
+        return self._seq
+
+    @property
+    def names(self) -> Mapping[MemberId, str]:
+        """What members are called, by member id."""
+        self.catch_up()
+        return self._names.names
 
     def report(self, group: str, invariant: str, message: str) -> None:
         """Take a finding down."""
-        self.violations.append(
-            Violation(invariant=invariant, seq=self.seq, t_us=self.now_us, message=message)
+        self._violations.append(
+            Violation(invariant=invariant, seq=self._seq, t_us=self.now_us, message=message)
         )
         self.keep(group, (self.now_us, "", Kind.VIOLATION.value, "", "", -1, -1, (), invariant, message))
 
     def check(self) -> list[Violation]:
         """All findings up to now, after a look at everything as it is."""
+        self.catch_up()
         self._at(self._now_ms())
         for watch in self._shards.values():
             self._guarded(self._tell, watch.hooks["on_end"])
             self._guarded(self._covered, watch)
         if self.failure is not None:
             raise self.failure
-        return list(self.violations)
+        return list(self._violations)
 
     def _covered(self, watch: _ShardWatch) -> None:
         coordinator = watch.view.active
@@ -282,11 +343,13 @@ class Watch:
 
     def owned(self, shard: Shard, group_id: str) -> Mapping[MemberId, Partitions]:
         """What each member of a group said last that it owns."""
+        self.catch_up()
         group = self._shards[shard.number].groups.get(group_id)
         return {} if group is None else group.told.owned
 
     def heard(self, shard: Shard, group_id: str) -> Set[MemberId]:
         """Members of a group of whom its coordinator has accepted a request since it was loaded."""
+        self.catch_up()
         group = self._shards[shard.number].groups.get(group_id)
         return frozenset() if group is None else group.heard
 

@@ -1,0 +1,82 @@
+"""A member of a consumer group on a socket: each request is the test's own."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from typing import Any, ClassVar
+
+from fencepost.coordinator.codec.client import read_response, request_frame
+from fencepost.coordinator.codec.framing import FrameBuffer
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+VERSIONS = {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.OFFSET_COMMIT: 9, ApiKey.FIND_COORDINATOR: 4}
+
+
+class WireMember:
+    """A member of a consumer group, by hand. Whoever makes members closes them all by `close_all`."""
+
+    _open: ClassVar[list[socket.socket]] = []
+
+    def __init__(self, bootstrap_servers: str, group_id: str, member_id: str) -> None:
+        host, _, port = bootstrap_servers.split(",", maxsplit=1)[0].rpartition(":")
+        self._address = host, int(port)
+        self.group_id = group_id
+        self.member_id = self.client_id = member_id
+        self.epoch = 0
+        self.assignment: Any = None
+        self._numbers = itertools.count(1)
+        self.connect()
+
+    def connect(self) -> None:
+        self._socket = socket.create_connection(self._address, timeout=10)
+        self._open.append(self._socket)
+        self._frames = FrameBuffer()
+
+    @classmethod
+    def close_all(cls) -> None:
+        for each in cls._open:
+            each.close()
+        cls._open.clear()
+
+    def ask(self, api: ApiKey, message: Any, version: int | None = None) -> Any:
+        """The answer; EOFError if the connection is closed instead."""
+        chosen = VERSIONS[api] if version is None else version
+        self._socket.sendall(request_frame(api, chosen, next(self._numbers), self.client_id, message))
+        while (frame := self._frames.next_frame()) is None:
+            data = self._socket.recv(65_536)
+            if not data:
+                raise EOFError
+            self._frames.feed(data)
+        return read_response(api, chosen, frame)[1]
+
+    def heartbeat(self, epoch: int | None = None, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=self.epoch if epoch is None else epoch,
+            **fields,
+        )
+        reply: ConsumerGroupHeartbeatResponse = self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+        if reply.error_code == 0:
+            self.epoch = reply.member_epoch
+            if reply.assignment is not None:
+                self.assignment = reply.assignment
+        return reply
+
+    def join(self, *topics: str, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+        return self.heartbeat(
+            0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=topics,
+            topic_partitions={},
+            **fields,
+        )
+
+    def confirm(self) -> ConsumerGroupHeartbeatResponse:
+        """Say that it owns what it was given."""
+        return self.heartbeat(topic_partitions=self.assignment)
