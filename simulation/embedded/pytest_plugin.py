@@ -17,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.kafka import AsyncEmbeddedKafka, EmbeddedKafka
     from fencepost.simulation.embedded.thread import LoopThread
+    from fencepost.simulation.trace.schema import Row
 
 FOLDER = "kafka-trace"
 _MARKER = "kafka(brokers=1, topics=None, config=None, ...): what the fixture `kafka` of this test is like"
@@ -26,6 +27,10 @@ _MADE = pytest.StashKey[dict[str, "EmbeddedKafka | AsyncEmbeddedKafka"]]()
 """What fixtures have made, by their names; it may be closed by now."""
 _SEEN = pytest.StashKey[dict["LoopThread", int]]()
 """By the thread of a Kafka, the number of the last row of its trace when the test began."""
+_TOLD = pytest.StashKey[dict[str, "tuple[list[Row], Mapping[str, str]]"]]()
+"""By the name of a fixture, the rows of a test and the names in them as its teardown began."""
+_FAILED = pytest.StashKey[bool]()
+"""Whether the timelines of a test are there."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -145,7 +150,16 @@ def _used(item: pytest.Item) -> Iterator[tuple[str, EmbeddedKafka | AsyncEmbedde
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Remember where the test begins in the trace of a Kafka that it shares with others."""
     if _folder(item.config) is not None:
+        item.stash[_FAILED] = False
         item.stash[_SEEN] = {kafka.thread: kafka.last_event for _, kafka in _used(item)}
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Keep what there is to tell: a fixture may fail when the Kafka that it used is closed."""
+    if _folder(item.config) is not None:
+        item.stash[_TOLD] = _told(item)
     return (yield)
 
 
@@ -153,32 +167,36 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Leave the timelines of a test that failed."""
+    """Leave the timelines of a test that failed; how it failed first is their verdict."""
     report = yield
     folder = _folder(item.config)
-    if folder is not None and report.failed and call.when != "teardown":
-        for name, kafka in _used(item):
-            report.sections.append((f"timeline of {name}", _timelines(item, name, kafka, folder, call)))
+    if folder is not None and report.failed and not item.stash[_FAILED]:
+        item.stash[_FAILED] = True
+        kept = item.stash[_TOLD] if call.when == "teardown" else {}
+        raised = "" if call.excinfo is None else call.excinfo.exconly().splitlines()[0]
+        what = "A fixture failed behind the test" if call.when == "teardown" else "The test failed"
+        for name, told in (kept | _told(item)).items():
+            title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
+            timelines = _timelines(*told, folder, title, f"{what}: {raised}")
+            report.sections.append((f"timeline of {name}", timelines))
     return report
 
 
-def _timelines(
-    item: pytest.Item,
-    name: str,
-    kafka: EmbeddedKafka | AsyncEmbeddedKafka,
-    folder: Path,
-    call: pytest.CallInfo[None],
-) -> str:
+def _told(item: pytest.Item) -> dict[str, tuple[list[Row], Mapping[str, str]]]:
+    """What the traces of a test's running Kafkas have of it, with the names of members."""
+    since = item.stash.get(_SEEN, {})
+    return {
+        name: ([row for row in kafka.events() if row.seq > since.get(kafka.thread, 0)], kafka.member_names())
+        for name, kafka in _used(item)
+    }
+
+
+def _timelines(rows: list[Row], names: Mapping[str, str], folder: Path, title: str, verdict: str) -> str:
     from fencepost.coordinator.protocol.errors import FencepostError
     from fencepost.simulation.embedded.timeline import write_timelines
 
-    since = item.stash.get(_SEEN, {}).get(kafka.thread, 0)
-    rows = [row for row in kafka.events() if row.seq > since]
-    title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
-    raised = "" if call.excinfo is None else call.excinfo.exconly().splitlines()[0]
     try:
-        verdict = f"The test failed: {raised}"
-        return "\n".join(map(str, write_timelines(rows, folder, title, verdict, kafka.member_names())))
+        return "\n".join(map(str, write_timelines(rows, folder, title, verdict, names)))
     except (OSError, FencepostError) as error:
         return f"it could not be written: {error}"
 

@@ -335,6 +335,47 @@ def test_a_fixture_that_fails_leaves_a_timeline_too(run: Runs) -> None:
     assert "test_ready, group g" in pages["test_it.py-test_ready.html"], "what fixtures did is in it"
 
 
+def test_a_fixture_that_fails_behind_the_test_leaves_a_timeline(run: Runs) -> None:
+    printed = run(
+        """
+        import pytest
+        from fencepost.simulation.trace.schema import Kind
+
+        @pytest.fixture
+        def consumer(kafka):
+            kafka.endpoint.watch.note("fence", Kind.FAULT, group="g", state_to="begin")
+            yield kafka
+            raise RuntimeError("did not close")
+
+        @pytest.fixture
+        def closed(kafka):
+            yield
+            kafka.close()
+            raise RuntimeError("closed too much")
+
+        def test_passes(consumer):
+            pass
+
+        def test_closes(closed):
+            pass
+
+        def test_fails(consumer):
+            raise ValueError("not even this")
+        """,
+        "--kafka-trace",
+    )
+    assert outcomes(printed) == {"passed": 2, "failed": 1, "error": 3}, printed
+    pages = {path.name: path.read_text() for path in (run.folder / "kafka-trace").iterdir()}
+    assert len(pages) == 3
+    passed = pages["test_it.py-test_passes.html"]
+    assert "A fixture failed behind the test: RuntimeError: did not close" in passed
+    assert "test_passes, group g" in passed
+    assert (
+        "A fixture failed behind the test: RuntimeError: closed too" in pages["test_it.py-test_closes.html"]
+    )
+    assert "The test failed: ValueError: not even this" in pages["test_it.py-test_fails.html"]
+
+
 def test_another_folder_for_timelines_and_none_without_the_option(run: Runs) -> None:
     run(FAILING)
     assert not (run.folder / "kafka-trace").exists()
