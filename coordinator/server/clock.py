@@ -20,6 +20,10 @@ class LoopClock:
         """The time now."""
         return int((self._loop.time() + self._offset) * 1000)
 
+    def latest_ms(self) -> int:
+        """The later of this clock and the machine's, which goes on while the machine sleeps."""
+        return max(self.now_ms(), int(time.time() * 1000))
+
     def advance_to(self, when_ms: int) -> None:
         """Let the time be at least that from now on. Timers that were set do not know: set them anew."""
         while (short_ms := when_ms - self.now_ms()) > 0:

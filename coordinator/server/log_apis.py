@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -73,10 +72,8 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}, expected -1, 0 or 1")
         log = services.log(topic, data.partition)
         check_compression(data.records, request.api_version)
-        now_ms = services.transactions.now_ms()
-        if not log.settings.stamps:
-            # A machine that slept has a loop that is behind its wall clock, by which records are made.
-            now_ms = max(now_ms, int(time.time() * 1000))
+        clock = services.transactions
+        now_ms = clock.now_ms() if log.settings.stamps else clock.latest_ms()
         return logs.AppendedPartition(
             partition=data.partition,
             base_offset=log.append(

@@ -92,6 +92,11 @@ class TransactionCoordinators:
         assert self._clock is not None
         return self._clock.now_ms()
 
+    def latest_ms(self) -> int:
+        """The time by which a producer may have made a record, by the clock of the cluster or its own."""
+        assert self._clock is not None
+        return self._clock.latest_ms()
+
     def leader_id(self, transactional_id: str) -> int:
         """The broker that coordinates a transactional id."""
         nodes = self._groups.node_ids
