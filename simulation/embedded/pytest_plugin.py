@@ -132,7 +132,7 @@ def pytest_fixture_setup(
 ) -> Generator[None, Any, Any]:
     """Remember each Kafka that a fixture gives. A test has it only when all of its fixtures are there."""
     value = yield
-    module = sys.modules.get("fencepost.simulation.embedded.kafka")
+    module = sys.modules.get("fencepost.simulation.embedded.controls")
     if module is not None and isinstance(value, module.KafkaControls):
         request.config.stash[_MADE][fixturedef.argname] = value
     return value

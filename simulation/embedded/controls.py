@@ -1,0 +1,254 @@
+"""What a test does with a running Kafka: topics, records, members, faults, its clock, and what it saw."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.embedded.groups import GroupControls, Who
+from fencepost.simulation.embedded.interference import Rule
+from fencepost.simulation.embedded.lifecycle import Controls
+from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
+from fencepost.simulation.embedded.members import GroupMember
+from fencepost.simulation.embedded.settings import (
+    Api,
+    Error,
+    api_of,
+    duration,
+    error_of,
+    name_of,
+    topics_of,
+    whole,
+)
+from fencepost.simulation.embedded.thread import LoopThread, on_loop, until_done
+from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.world.observers import Violation
+
+if TYPE_CHECKING:
+    from fencepost.simulation.embedded.endpoint import Endpoint  # noqa: F401  # named in a base class
+
+G = TypeVar("G", bound=GroupControls)
+
+
+class Clock:
+    """The clock of the coordinators: that of the machine, and what it was advanced by."""
+
+    def __init__(self, kafka: KafkaControls[Any]) -> None:
+        self.thread = kafka.thread
+        self._kafka = kafka
+
+    @on_loop
+    def advance(self, seconds: float) -> None:
+        """Let that many seconds pass at once: what is due happens now, in its order, and nobody sleeps.
+
+        Members whose connection is open count as heard all the time, since their clients can't know that
+        time was moved: `expire` ends the session of such a one. The sessions of others end, revocations that
+        take too long do so too, and committed offsets grow old.
+
+        :raises FencepostError: for a length of time that is none.
+        """
+        self._kafka.endpoint.advance(duration("advance", seconds))
+
+
+class KafkaControls(Controls["Endpoint"], Generic[G]):
+    """A running Kafka, as a test drives it. Its methods take microseconds, from whatever thread."""
+
+    def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
+        super().__init__(thread)
+        self._group_type = group_type
+        self._bootstrap_servers = ""
+        self.clock = Clock(self)
+        """The coordinators' clock; `advance` moves it."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a client's setting `bootstrap.servers` takes: all brokers, with commas between them."""
+        assert self.endpoint
+        return self._bootstrap_servers
+
+    def group(self, group_id: str) -> G:
+        """A group by its id, whether it exists yet or not.
+
+        :raises FencepostError: if that can't be the id of a group.
+        """
+        return self._group_type(self.endpoint, self.thread, name_of("group", group_id, "a group id"))
+
+    # -- topics and records -----------------------------------------------------------------------------
+
+    @on_loop
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic.
+
+        :raises FencepostError: if it exists, or Kafka would refuse it.
+        """
+        name_of("topic", name, "a name")
+        (checked,) = topics_of({name: partitions}).items()
+        self.endpoint.create_topic(*checked)
+
+    @until_done
+    async def produce(
+        self,
+        topic: str,
+        *values: Text,
+        key: Text = None,
+        partition: int | None = None,
+        headers: Headers = (),
+    ) -> list[ReadRecord]:
+        """Append a record for each value; the records that they became.
+
+        They go to the partition of the key, as Kafka's own partitioner has it, to `partition` if that is
+        given, or to all partitions in turn. Text is encoded as UTF-8, that of headers too.
+
+        :raises FencepostError: for an unknown topic or partition, a value that is too large, or text that
+            UTF-8 can't express.
+        """
+        return await self.endpoint.logs.produce(topic, values, key=key, partition=partition, headers=headers)
+
+    @until_done
+    async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
+        """All records of a topic, or of one of its partitions, in the order of partitions and offsets.
+
+        :raises FencepostError: for an unknown topic or partition.
+        """
+        return await self.endpoint.logs.records(topic, partition)
+
+    # -- what goes wrong --------------------------------------------------------------------------------
+
+    @on_loop
+    def lose_next_response(self, api: Api, member: Who | None = None, *, times: int = 1) -> None:
+        """Carry out the next request of that API, and close its connection instead of answering.
+
+        `member` is a `GroupMember`, or a member id, an instance id or a client id: only requests that bear
+        it are meant. Without it everybody's are.
+
+        :raises FencepostError: for an unknown API, a count below 1, or a member that can't be called so.
+        """
+        self._add(Rule(api=api_of(api), who=_name(member), times=whole("times", times, 1, None), lost=True))
+
+    @on_loop
+    def fail_next(self, api: Api, error: Error, member: Who | None = None, *, times: int = 1) -> None:
+        """Answer the next request of that API with an error, and do nothing else about it.
+
+        Where the API's answers have an error for each of their parts, all parts have it, and not the whole:
+        each partition of a Fetch, also where it goes on with those of its session. What is about a fetch
+        session, or about a group as such, is told of the whole. Metadata fails for each of its topics, and
+        a request that asks for brokers alone is passed over. If an answer has no place for an error (Produce
+        with acks=0) the connection is closed. `member` is as for `lose_next_response`.
+
+        :raises FencepostError: for an unknown API or error, a count below 1, or a member that can't be
+            called so.
+        """
+        rule = Rule(
+            api=api_of(api), who=_name(member), times=whole("times", times, 1, None), error=error_of(error)
+        )
+        self._add(rule)
+
+    @on_loop
+    def delay(self, api: Api, seconds: float, member: Who | None = None, *, times: int | None = None) -> None:
+        """Carry out requests of that API at once, and answer them that much later; 0 ends it.
+
+        It goes on until it is ended, or for `times` requests. What else came on the same connection waits
+        too, as it does with a slow broker. `member` is as for `lose_next_response`; 0 without it ends all
+        delays of the API, those of single members too.
+
+        :raises FencepostError: for an unknown API, a length of time that is none, a count below 1, or a
+            member that can't be called so.
+        """
+        key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
+        count = None if times is None else whole("times", times, 1, None)
+        self.endpoint.interference.remove_delays(key, who, of_all=who is None and not delay_s)
+        if delay_s:
+            self._add(Rule(api=key, who=who, times=count, delay_s=delay_s))
+
+    @on_loop
+    def disconnect(self, member: Who) -> None:
+        """Close the connections on which a member was heard. It is free to connect again.
+
+        `member` is as for `lose_next_response`: all members that have this client id are meant.
+
+        :raises FencepostError: if no connection of such a member is open.
+        """
+        name = _called(member)
+        found = self.endpoint.interference.disconnect(name)
+        if not found:
+            raise FencepostError(f"no connection of a member {name!r} is open")
+        for member_id in found:
+            self.endpoint.watch.note("disconnect", Kind.FAULT, state_to="begin", detail=member_id)
+
+    @on_loop
+    def move_coordinator(
+        self, group_id: str | None = None, *, to: int | None = None, load_seconds: float = 0.05
+    ) -> None:
+        """Let another broker coordinate a group, or all groups: the next one, or the one with the id `to`.
+
+        The old one answers NOT_COORDINATOR from now on, the new one COORDINATOR_LOAD_IN_PROGRESS for
+        `load_seconds`. Groups share coordinators: one that falls on the same shard moves along. A single
+        broker loads its groups anew.
+
+        :raises FencepostError: if that can't be the id of a group, there is no such broker, or for a length
+            of time that is none.
+        """
+        if group_id is not None:
+            name_of("group", group_id, "a group id")
+        self.endpoint.move_coordinator(group_id, to, duration("load_seconds", load_seconds))
+
+    @on_loop
+    def restart(self) -> None:
+        """Let all brokers die and come back at once, on the same ports.
+
+        Connections break. Groups and offsets are read from the journal again; members have a full session
+        to come back. Topics and records are still there.
+
+        :raises FencepostError: if the journal is broken.
+        """
+        self.endpoint.watch.note("restart", Kind.FAULT, state_to="begin")
+        self.endpoint.brokers.restart()
+
+    def _add(self, rule: Rule) -> None:
+        self.endpoint.interference.add(rule)
+
+    # -- what happened ----------------------------------------------------------------------------------
+
+    @on_loop
+    def events(self) -> list[Row]:
+        """The trace so far, the newest 200,000 rows of it: heartbeats, rebalances, members, faults.
+
+        Members are called by their ids. What a member owns is what its heartbeats say.
+        """
+        return list(self.endpoint.watch.rows)
+
+    @property
+    def last_event(self) -> int:
+        """The number (`seq`) of the newest row of the trace."""
+        return self._last_event()
+
+    @on_loop
+    def _last_event(self) -> int:
+        return self.endpoint.watch.seq
+
+    @on_loop
+    def member_names(self) -> dict[str, str]:
+        """What members are called whose ids the trace has, by member id: also of those that are gone.
+
+        It is the instance id, or the client id, and the beginning of the member id.
+        """
+        return dict(self.endpoint.watch.names)
+
+    @on_loop
+    def check(self) -> list[Violation]:
+        """What was seen so far that must never happen; empty if all is well.
+
+        Coordinators are checked after each of their steps, and their journal against what they remember;
+        clients by what their requests say.
+        """
+        return self.endpoint.watch.check()
+
+
+def _name(member: Who | None) -> str | None:
+    return None if member is None else _called(member)
+
+
+def _called(member: Who) -> str:
+    if isinstance(member, GroupMember):
+        return member.member_id
+    return name_of("member", member, "one of members(), or a member id, instance id or client id")
