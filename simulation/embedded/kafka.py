@@ -23,7 +23,7 @@ from fencepost.simulation.embedded.settings import (
     users_of,
     whole,
 )
-from fencepost.simulation.embedded.thread import LoopThread
+from fencepost.simulation.embedded.thread import LoopThread, on_loop
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.endpoint import Endpoint, JournalLike
@@ -112,16 +112,20 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
     def _trace(self, endpoint: Endpoint, topic: str) -> None:
         from fencepost.simulation.embedded.tracing import TopicTracing
 
-        async def begin(tracing: TopicTracing) -> None:
-            tracing.begin()
-
         try:
-            tracing = TopicTracing(endpoint, topic)
+            self._tracing = TopicTracing(endpoint, topic)
         except BaseException:
             self.close()
             raise
-        self.thread.submit(begin(tracing)).result()
-        self._tracing = tracing
+        self._begin(self._tracing)
+
+    @on_loop
+    def _begin(self, tracing: TopicTracing) -> None:
+        tracing.begin()
+
+    @on_loop
+    def _end(self, tracing: TopicTracing) -> None:
+        tracing.end()
 
     async def _opened(self) -> Endpoint:
         from fencepost.simulation.embedded.endpoint import Endpoint
@@ -146,6 +150,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         tracing, self._tracing = self._tracing, None
         try:
             if tracing is not None:
+                self._end(tracing)
                 tracing.close()
         finally:
             super().close()

@@ -27,8 +27,8 @@ class TopicTracing:
 
     `text` is HOST:PORT/TOPIC, where `security` gets in, or the name of a topic of the cluster itself. In the
     latter case groups that read the trace are not traced: what they do would be told to them, for ever. Made
-    in another thread than the cluster's, for it waits for the topic's broker; begun and ended in the
-    cluster's own. `option` is where the text was given, for mistakes.
+    and closed in another thread than the cluster's, for that waits for the topic's broker; begun and ended in
+    the cluster's own. `option` is where the text was given, for mistakes.
 
     :raises FencepostError: if the login is refused, or the topic is not there.
     :raises EnvironmentLacks: if no broker answers.
@@ -56,6 +56,11 @@ class TopicTracing:
         for row in watch.rows:
             self._runs.take(row)
         watch.on_row = self._runs.take
+
+    def end(self) -> None:
+        """Take in what was not told yet; nothing comes any more."""
+        self._endpoint.watch.catch_up()
+        self._endpoint.watch.on_row = lambda row: None
 
     def close(self) -> None:
         """Send what waits. It blocks, and a cluster that traces itself must still serve.
@@ -127,7 +132,8 @@ async def serve_traced(
         try:
             await endpoint.brokers.until_failure()
         finally:
-            # It must end, though this is cancelled: what waits may go to these very brokers.
+            tracing.end()
+            # It must close, though this is cancelled: what waits may go to these very brokers.
             await asyncio.shield(asyncio.to_thread(tracing.close))
     finally:
         await endpoint.brokers.close()

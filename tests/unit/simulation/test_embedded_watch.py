@@ -109,3 +109,12 @@ def test_nobody_has_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kafka.endpoint.watch, "on_row", lambda row: seen.set())
         join(kafka)
         assert seen.wait(10)
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("_later")
+def test_the_trace_in_a_topic_has_the_last_step_too() -> None:
+    with EmbeddedKafka(topics=["trace"]) as kept:
+        with EmbeddedKafka(topics={"orders": 4}, trace_topic=f"{kept.bootstrap_servers}/trace") as kafka:
+            join(kafka)
+        assert any(b"heartbeat" in (record.value or b"") for record in kept.records("trace"))
