@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.states import MemberState
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.liveness import uncovered, unsettled
+from fencepost.simulation.checkers.liveness import Liveness, uncovered, unsettled
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
@@ -87,3 +91,49 @@ def test_a_target_that_is_behind_its_group_is_flagged():
 )
 def test_partitions_that_are_not_spread_are_flagged(members):
     assert names(uncovered(group(members), IMAGE, "uniform")) == ["progress"]
+
+
+# -- quiet: the group may move for ten seconds after its faults, unless callbacks take long -----------------
+
+SECOND = 1_000_000
+EPOCH_RAISED = r.Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(4))
+COMMITTED = r.Record(r.OffsetCommitKey("g", "x", 0), r.OffsetCommitValue(7, -1, "", 0))
+
+
+@pytest.fixture
+def calm():
+    """What is reported once faults have ended, at 100 s, by a checker that is told what happens next."""
+    checker = Liveness()
+    checker.found = []
+    config = SimpleNamespace(group_consumer_heartbeat_interval_ms=3_000)
+    checker.attach(
+        SimpleNamespace(settling_ms=10_000, config=config),
+        lambda invariant, message: checker.found.append(invariant),
+    )
+    writes(checker, EPOCH_RAISED, 99)
+    checker.on_faults_end(100 * SECOND)
+    return checker
+
+
+def writes(checker, record, seconds):
+    event = OffsetCommitRequest(group_id="g", offsets={}) if record is COMMITTED else DeadlineReached()
+    checker.on_coordinator_step("b", event, Outcome(records=(record,)), seconds * SECOND)
+
+
+def test_a_group_may_settle_in_its_time_and_commit_after_it(calm):
+    writes(calm, EPOCH_RAISED, 110)
+    writes(calm, COMMITTED, 111)
+    assert calm.found == []
+
+
+def test_a_group_that_moves_after_its_time_is_flagged(calm):
+    writes(calm, EPOCH_RAISED, 111)
+    assert calm.found == ["quiet"]
+
+
+@pytest.mark.parametrize(("until", "broken"), [(108, ["quiet"]), (109, [])])
+def test_a_callback_that_takes_longer_than_a_heartbeat_interval_prolongs_the_time(calm, until, broken):
+    calm.on_callback("m", "revoked", "begin", (), 105 * SECOND)
+    calm.on_callback("m", "revoked", "end", (), until * SECOND)
+    writes(calm, EPOCH_RAISED, 119)
+    assert calm.found == broken

@@ -9,9 +9,14 @@ from fencepost.coordinator.consumer.soft import TimerKey, TimerKind
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
+from fencepost.coordinator.protocol.outcome import TopicsChanged
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.simulation.checkers.soft import SoftWatch
 from fencepost.simulation.checkers.step import Tracker, touched_groups
+
+X = "XXXXXXXXXXXXXXXXXXXXXX"
+SESSION, REBALANCE = TimerKind.SESSION, TimerKind.REBALANCE
 
 
 class Scene:
@@ -20,16 +25,18 @@ class Scene:
     def __init__(self):
         self.live = GroupCoordinator(GroupCoordinatorConfig())
         self.runtime = CoordinatorRuntime(self.live, MemoryJournal())
-        self.watch, self.tracker, self.times = SoftWatch(), Tracker(), itertools.count(1_000)
+        self.watch, self.tracker, self.times = SoftWatch(), Tracker(), itertools.count(1_000, 2_000)
 
-    def step(self, event):
+    def step(self, event, tamper=None):
         outcome = self.runtime.process(event, next(self.times))
+        if tamper is not None:
+            tamper(self.live.soft.timers)
         steps = self.tracker.steps(
             touched_groups(outcome.records), self.live.groups, self.live.image, event, outcome, now_ms=0
         )
         return [finding for step in steps for finding in self.watch.check(self.live, step)]
 
-    def join(self, group_id, member_id):
+    def join(self, group_id, member_id, tamper=None):
         return self.step(
             ConsumerGroupHeartbeatRequest(
                 group_id=group_id,
@@ -39,11 +46,21 @@ class Scene:
                 subscribed_topic_names=("x",),
                 topic_partitions={},
                 api_version=1,
-            )
+            ),
+            tamper,
         )
 
-    def leave(self, group_id, member_id):
-        return self.step(LeaveGroupRequest(group_id=group_id, member_id=member_id))
+    def heartbeat(self, group_id, member_id, tamper=None, owned=None):
+        epoch = self.live.groups[group_id].members[member_id].member_epoch
+        return self.step(
+            ConsumerGroupHeartbeatRequest(
+                group_id=group_id, member_id=member_id, member_epoch=epoch, topic_partitions=owned
+            ),
+            tamper,
+        )
+
+    def leave(self, group_id, member_id, tamper=None):
+        return self.step(LeaveGroupRequest(group_id=group_id, member_id=member_id), tamper)
 
     def leak(self, count):
         for number in range(count):
@@ -86,3 +103,60 @@ def test_a_coordinator_that_loads_is_counted_anew(scene):
 def test_a_contact_too_few_is_found(scene):
     scene.live.soft.groups["g0"].contacts.pop("A")
     assert ("bounded-memory", "g0 has 3 members and contacts of 2") in scene.join("g0", "C")
+
+
+# -- timers of the members that an event changed -------------------------------------------------------------
+
+
+def without(kind, group_id, member_id):
+    """The timer is forgotten."""
+    return lambda timers: timers.cancel(TimerKey(kind, group_id, member_id))
+
+
+def with_one(kind, group_id, member_id):
+    """There is a timer that nobody asked for."""
+    return lambda timers: timers.set(TimerKey(kind, group_id, member_id), 9_000)
+
+
+def test_a_member_without_a_session_timer_is_found(scene):
+    message = "C of g0 has no session timer, it is STABLE at epoch 4"
+    assert scene.join("g0", "C", without(SESSION, "g0", "C")) == [("timers-armed", message)]
+
+
+def test_a_session_timer_of_a_member_that_went_is_found(scene):
+    message = "B of g0 has a session timer, it is gone"
+    assert scene.leave("g0", "B", with_one(SESSION, "g0", "B")) == [("timers-armed", message)]
+
+
+def test_a_rebalance_timer_of_a_member_that_has_nothing_to_revoke_is_found(scene):
+    message = "C of g0 has a rebalance timer, it is STABLE at epoch 4"
+    assert scene.join("g0", "C", with_one(REBALANCE, "g0", "C")) == [("timers-armed", message)]
+
+
+@pytest.fixture
+def revoking():
+    """A has all of g's four partitions, and B has joined: A's next heartbeat tells it to let go of two."""
+    made = Scene()
+    made.step(TopicsChanged(image=TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])))
+    assert [made.join("g", member) for member in "AB"] == [[], []]
+    return made
+
+
+def test_a_member_that_has_to_revoke_has_a_rebalance_timer_until_it_has(revoking):
+    assert revoking.heartbeat("g", "A") == []
+    member = revoking.live.groups["g"].members["A"]
+    assert member.state == "UNREVOKED_PARTITIONS"
+    assert revoking.heartbeat("g", "A", owned=member.assigned) == []
+    assert revoking.live.groups["g"].members["A"].state == "STABLE"
+
+
+def test_a_revocation_without_its_timer_is_found(revoking):
+    found = revoking.heartbeat("g", "A", without(REBALANCE, "g", "A"))
+    assert found == [("timers-armed", "A of g has no rebalance timer, it is UNREVOKED_PARTITIONS at epoch 2")]
+
+
+def test_a_rebalance_timer_that_outlives_its_revocation_is_found(revoking):
+    assert revoking.heartbeat("g", "A") == []
+    owned = revoking.live.groups["g"].members["A"].assigned
+    found = revoking.heartbeat("g", "A", with_one(REBALANCE, "g", "A"), owned)
+    assert found == [("timers-armed", "A of g has a rebalance timer, it is STABLE at epoch 3")]
