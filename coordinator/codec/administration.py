@@ -27,9 +27,9 @@ def decode_create_topics(
                 name=topic["name"],
                 partitions=topic["num_partitions"],
                 replication_factor=topic["replication_factor"],
-                assignments={
-                    one["partition_index"]: tuple(one["broker_ids"]) for one in topic["assignments"]
-                },
+                assignments=tuple(
+                    (one["partition_index"], tuple(one["broker_ids"])) for one in topic["assignments"]
+                ),
                 configs={one["name"]: one["value"] for one in topic["configs"]},
             )
             for topic in values["topics"]

@@ -31,7 +31,7 @@ def encode_create_topics(request: administration.CreateTopicsRequest, shape: Sha
                 replication_factor=topic.replication_factor,
                 assignments=tuple(
                     shape.CreatableReplicaAssignment(partition_index=number, broker_ids=brokers)
-                    for number, brokers in topic.assignments.items()
+                    for number, brokers in topic.assignments
                 ),
                 configs=tuple(
                     shape.CreatableTopicConfig(name=name, value=value)

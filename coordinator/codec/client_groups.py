@@ -110,16 +110,18 @@ def _described(values: dict[str, Any]) -> tuple[consumer.DescribedPartitions, ..
 
 def encode_leave(call: LeaveGroupCall, shape: Shape) -> Any:
     """LeaveGroup, versions 0 to 5. Below version 3 only the first member goes."""
-    first = call.members[0]
     members: tuple[Any, ...] = ()
-    if shape.version >= 3:
+    first_id = ""
+    if shape.version < 3:
+        first_id = call.members[0].member_id
+    else:
         members = tuple(
             shape.MemberIdentity(
                 member_id=member.member_id, group_instance_id=member.instance_id, reason=None
             )
             for member in call.members
         )
-    return shape.LeaveGroupRequest(group_id=first.group_id, member_id=first.member_id, members=members)
+    return shape.LeaveGroupRequest(group_id=call.group_id, member_id=first_id, members=members)
 
 
 def decode_leave(values: dict[str, Any], version: int) -> LeaveGroupReply:

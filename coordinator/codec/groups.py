@@ -26,6 +26,7 @@ def operations_of(code: ErrorCode, operations: int) -> int:
 class LeaveGroupCall(msgspec.Struct, frozen=True, kw_only=True):
     """Members to remove from one group. `single` is the form of versions 0 to 2."""
 
+    group_id: str
     members: tuple[consumer.LeaveGroupRequest, ...]
     single: bool = False
 
@@ -42,14 +43,15 @@ def decode_leave(values: dict[str, Any], context: RequestContext) -> LeaveGroupC
     group_id = values["group_id"]
     if context.api_version < 3:
         only = consumer.LeaveGroupRequest(group_id=group_id, member_id=values["member_id"])
-        return LeaveGroupCall(members=(only,), single=True)
+        return LeaveGroupCall(group_id=group_id, members=(only,), single=True)
     return LeaveGroupCall(
+        group_id=group_id,
         members=tuple(
             consumer.LeaveGroupRequest(
                 group_id=group_id, member_id=member["member_id"], instance_id=member["group_instance_id"]
             )
             for member in values["members"]
-        )
+        ),
     )
 
 

@@ -18,8 +18,8 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     partitions: int = -1
     replication_factor: int = -1
-    assignments: Mapping[int, tuple[int, ...]] = {}
-    """Broker ids of each partition, where the request places replicas by hand."""
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Partitions and the broker ids of each, where the request places replicas by hand."""
     configs: Mapping[str, str | None] = {}
 
 

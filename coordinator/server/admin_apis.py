@@ -171,18 +171,25 @@ def _places_by_hand(services: Services, topic: NewTopic) -> tuple[int, int]:
                 ErrorCode.INVALID_REQUEST,
                 f"A manual partition assignment was specified, but {name} was not set to -1.",
             )
+    placed: set[int] = set()
     expected = None
-    for replicas in topic.assignments.values():
+    for partition, replicas in topic.assignments:
+        if partition in placed:
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {partition}",
+            )
         _check_replicas(services, replicas, expected)
+        placed.add(partition)
         expected = len(replicas)
-    if sorted(topic.assignments) != list(range(len(topic.assignments))):
+    if placed != set(range(len(placed))):
         raise ProtocolError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "partitions should be a consecutive 0-based integer sequence",
         )
     assert expected is not None
-    check_partitions(len(topic.assignments))
-    return len(topic.assignments), expected
+    check_partitions(len(placed))
+    return len(placed), expected
 
 
 def _check_replicas(services: Services, replicas: tuple[int, ...], expected: int | None) -> None:

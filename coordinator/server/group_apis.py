@@ -110,12 +110,12 @@ def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> D
 
 def leave_group(services: Services, call: LeaveGroupCall, asked: Asked) -> LeaveGroupReply:
     """All members at once; up to version 2 there is one, and its error is the answer's."""
-    if call.members and not call.members[0].group_id:
+    if not call.group_id:
         return LeaveGroupReply(error_code=ErrorCode.INVALID_GROUP_ID)
     if call.single:
         return LeaveGroupReply(error_code=services.ask(call.members[0]).error_code)
     if not call.members:
         return LeaveGroupReply()
-    batch = consumer.LeaveGroupBatchRequest(group_id=call.members[0].group_id, members=call.members)
+    batch = consumer.LeaveGroupBatchRequest(group_id=call.group_id, members=call.members)
     reply: consumer.LeaveGroupBatchResponse = services.ask(batch)
     return LeaveGroupReply(error_code=reply.error_code, members=reply.members)

@@ -1,13 +1,13 @@
 """Answers about committed offsets.
 
 Topics are looked up before the coordinator sees a request, as Kafka's broker does: partitions that do not
-exist get their error, the others go on. An answer keeps the order of its request.
+exist get their error, the others go on. Of what is fetched, topics with unknown ids come last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from operator import attrgetter
 
 from fencepost.coordinator.codec.offsets import (
     FetchedGroup,
@@ -19,14 +19,12 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchCall,
     OffsetFetchGroup,
     OffsetFetchReply,
-    PartitionError,
 )
-from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import (
     NO_OFFSET,
-    OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -34,7 +32,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.existing_topics import ExistingTopics
 from fencepost.coordinator.server.services import Asked, Services
 
 FIRST_VERSION_WITH_IDS = 10
@@ -42,23 +40,11 @@ FIRST_VERSION_WITH_IDS = 10
 
 def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> OffsetCommitReply:
     """Commits what exists."""
-    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-    topic_ids: dict[str, str] = {}
-    found: list[Topic | ErrorCode] = []
-    for reference in call.topics:
-        try:
-            topic = services.cluster.topic_of(reference)
-        except ProtocolError as error:
-            found.append(error.code)
-            continue
-        found.append(topic)
-        if reference.topic_id is not None:
-            topic_ids[topic.name] = topic.topic_id
-        for one in reference.partitions:
-            if 0 <= one.partition < topic.partitions:
-                offsets[TopicPartition(topic.name, one.partition)] = one.offset
+    existing = ExistingTopics(services.cluster, call.topics, attrgetter("partition"))
+    offsets = {partition: one.offset for partition, one in existing}
     errors: Mapping[TopicPartition, ErrorCode] = {}
-    if offsets or not call.topics:
+    if offsets:
+        by_id = call.api_version >= FIRST_VERSION_WITH_IDS
         reply: OffsetCommitResponse = services.ask(
             OffsetCommitRequest(
                 group_id=call.group_id,
@@ -66,37 +52,13 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
                 member_epoch=call.member_epoch,
                 instance_id=call.instance_id,
                 offsets=offsets,
-                topic_ids=topic_ids,
+                topic_ids={topic.name: topic.topic_id for topic in existing.topics} if by_id else {},
                 retention_time_ms=call.retention_time_ms,
                 api_version=call.api_version,
             )
         )
         errors = reply.errors
-    return OffsetCommitReply(
-        topics=tuple(
-            _with_errors(reference, (one.partition for one in reference.partitions), result, errors)
-            for reference, result in zip(call.topics, found, strict=True)
-        )
-    )
-
-
-def _with_errors(
-    reference: OfTopic[Any],
-    partitions: Iterable[int],
-    found: Topic | ErrorCode,
-    errors: Mapping[TopicPartition, ErrorCode],
-) -> OfTopic[PartitionError]:
-    if isinstance(found, Topic):
-        name = found.name
-        results = tuple(
-            PartitionError(
-                number, errors.get(TopicPartition(name, number), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            )
-            for number in partitions
-        )
-    else:
-        results = tuple(PartitionError(number, found) for number in partitions)
-    return OfTopic(name=reference.name, topic_id=reference.topic_id, partitions=results)
+    return OffsetCommitReply(topics=existing.answers(errors))
 
 
 def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> OffsetFetchReply:
@@ -129,13 +91,14 @@ def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGr
     if group.topics is None:
         topics = _all_topics(services, reply, with_ids)
     else:
+        named = zip(names, group.topics, strict=True)
         topics = tuple(
             OfTopic(
                 name=reference.name,
                 topic_id=reference.topic_id,
                 partitions=tuple(_fetched(reply, name, number) for number in reference.partitions),
             )
-            for name, reference in zip(names, group.topics, strict=True)
+            for name, reference in sorted(named, key=lambda each: each[0] is None)
         )
     return FetchedGroup(group_id=group.group_id, error_code=reply.error_code, topics=topics)
 
@@ -179,27 +142,11 @@ def offset_delete(services: Services, call: OffsetDeleteCall, asked: Asked) -> O
     """Deletes what exists."""
     if not call.group_id:
         return OffsetDeleteReply(error_code=ErrorCode.INVALID_GROUP_ID)
-    image = services.cluster.image
-    partitions = tuple(
-        TopicPartition(reference.name or "", number)
-        for reference in call.topics
-        if (topic := image.by_name.get(reference.name or "")) is not None
-        for number in reference.partitions
-        if 0 <= number < topic.partitions
-    )
+    existing = ExistingTopics(services.cluster, call.topics, int)
+    partitions = tuple(partition for partition, _ in existing)
     reply: OffsetDeleteResponse = services.ask(
         OffsetDeleteRequest(group_id=call.group_id, partitions=partitions)
     )
     if reply.error_code is not ErrorCode.NONE:
         return OffsetDeleteReply(error_code=reply.error_code)
-    return OffsetDeleteReply(
-        topics=tuple(
-            _with_errors(
-                reference,
-                reference.partitions,
-                image.by_name.get(reference.name or "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-                reply.errors,
-            )
-            for reference in call.topics
-        )
-    )
+    return OffsetDeleteReply(topics=existing.answers(reply.errors))

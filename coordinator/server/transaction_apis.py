@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
-from fencepost.coordinator.codec.offsets import CommittedPartition, PartitionError
 from fencepost.coordinator.codec.transactions import (
     AddPartitionsCall,
     AddPartitionsReply,
@@ -14,12 +14,11 @@ from fencepost.coordinator.codec.transactions import (
 from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
+from fencepost.coordinator.server.existing_topics import ExistingTopics
 from fencepost.coordinator.server.services import Asked, Services
 
 _AS_OLDER_CLIENTS_KNOW_IT = {
@@ -84,15 +83,11 @@ def end(services: Services, request: transactions.EndTxnRequest, asked: Asked) -
 
 def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -> TxnOffsetCommitReply:
     """Positions that count with the transaction; first the transaction is checked, then the member."""
-    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-    for topic in call.topics:
-        for one in topic.partitions:
-            partition = TopicPartition(topic.name or "", one.partition)
-            if _exists(services, partition):
-                offsets[partition] = one.offset
+    existing = ExistingTopics(services.cluster, call.topics, attrgetter("partition"))
+    offsets = {partition: one.offset for partition, one in existing}
     errors: Mapping[TopicPartition, ErrorCode] = {}
     if offsets:
-        code = _transaction_code(services, call)
+        code = _transaction_code(services, call) if call.group_id else ErrorCode.INVALID_GROUP_ID
         if code is ErrorCode.NONE:
             reply: OffsetCommitResponse = services.ask(
                 OffsetCommitRequest(
@@ -104,10 +99,10 @@ def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -
                     producer_id=call.producer_id,
                 )
             )
-            errors = reply.errors
+            errors = {one: _AS_OLDER_CLIENTS_KNOW_IT.get(code, code) for one, code in reply.errors.items()}
         else:
             errors = dict.fromkeys(offsets, code)
-    return TxnOffsetCommitReply(topics=tuple(_codes(topic, errors) for topic in call.topics))
+    return TxnOffsetCommitReply(topics=existing.answers(errors))
 
 
 def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
@@ -128,14 +123,3 @@ def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCod
     if code is ErrorCode.TRANSACTION_ABORTABLE and not added:
         return ErrorCode.INVALID_TXN_STATE
     return code
-
-
-def _codes(
-    topic: OfTopic[CommittedPartition], errors: Mapping[TopicPartition, ErrorCode]
-) -> OfTopic[PartitionError]:
-    partitions = []
-    for one in topic.partitions:
-        partition = TopicPartition(topic.name or "", one.partition)
-        code = errors.get(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        partitions.append(PartitionError(one.partition, _AS_OLDER_CLIENTS_KNOW_IT.get(code, code)))
-    return OfTopic(name=topic.name, partitions=tuple(partitions))

@@ -155,7 +155,7 @@ class KafkaTransport:
                 beat: Response = await self._ask_coordinator(_BEAT, request, timeout_ms)
                 return beat
             case LeaveGroupRequest():
-                call = LeaveGroupCall(members=(request,))
+                call = LeaveGroupCall(group_id=request.group_id, members=(request,))
                 return _leave_response(await self._ask_coordinator(_LEAVE, call, timeout_ms))
             case StreamsGroupHeartbeatRequest():
                 beaten: Response = await self._ask_coordinator(_STREAMS_HEARTBEAT, request, timeout_ms)

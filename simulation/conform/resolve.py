@@ -254,6 +254,7 @@ class Situation:
 
     def _remove(self, step: Remove, group_id: str) -> group_messages.LeaveGroupCall:
         return group_messages.LeaveGroupCall(
+            group_id=group_id,
             members=tuple(
                 consumer.LeaveGroupRequest(
                     group_id=group_id,
@@ -274,7 +275,7 @@ class Situation:
             )
             calls.append(Call(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, goodbye, ADMIN, self.group_id))
         if members:
-            leave = group_messages.LeaveGroupCall(members=members)
+            leave = group_messages.LeaveGroupCall(group_id=self.group_id, members=members)
             calls.append(Call(ApiKey.LEAVE_GROUP, 5, leave, ADMIN, self.group_id))
         for group_id in self._asked:
             delete = group_messages.DeleteGroupsCall(

@@ -158,7 +158,7 @@ class Member:
             LeaveGroupRequest(group_id=self._group, member_id=member_id, instance_id=instance_id)
             for member_id, instance_id in members
         )
-        answer = self.ask(ApiKey.LEAVE_GROUP, 5, LeaveGroupCall(members=requests))
+        answer = self.ask(ApiKey.LEAVE_GROUP, 5, LeaveGroupCall(group_id=self._group, members=requests))
         return [member.error_code.name for member in answer.members]
 
     def described(self) -> tuple[str, str, str, int]:

@@ -150,7 +150,8 @@ def test_fetches_arrive(version: int, everything: bool) -> None:
             ApiKey.LEAVE_GROUP,
             3,
             groups.LeaveGroupCall(
-                members=(consumer.LeaveGroupRequest(group_id="g", member_id="m", instance_id="i"),)
+                group_id="g",
+                members=(consumer.LeaveGroupRequest(group_id="g", member_id="m", instance_id="i"),),
             ),
         ),
         (
@@ -163,7 +164,7 @@ def test_fetches_arrive(version: int, everything: bool) -> None:
             2,
             administration.CreateTopicsRequest(
                 topics=(
-                    administration.NewTopic(name="x", assignments={0: (1,)}, configs={"a": "b"}),
+                    administration.NewTopic(name="x", assignments=((0, (1,)),), configs={"a": "b"}),
                     administration.NewTopic(name="y", partitions=3, replication_factor=1),
                 ),
                 validate_only=True,
@@ -203,8 +204,8 @@ def test_requests_arrive(api_key: ApiKey, low: int, message: Any) -> None:
 
 def test_below_version_3_one_member_leaves() -> None:
     one = consumer.LeaveGroupRequest(group_id="g", member_id="m")
-    read = server_reads(ApiKey.LEAVE_GROUP, 2, groups.LeaveGroupCall(members=(one,), single=True))
-    assert read == groups.LeaveGroupCall(members=(one,), single=True)
+    call = groups.LeaveGroupCall(group_id="g", members=(one,), single=True)
+    assert server_reads(ApiKey.LEAVE_GROUP, 2, call) == call
 
 
 def test_a_topic_id_of_zeroes_is_none() -> None:

@@ -92,7 +92,9 @@ async def test_a_topic_has_up_to_as_many_replicas_as_there_are_brokers(brokers):
 
 
 async def test_new_partitions_have_as_many_replicas_as_the_others(brokers):
-    assert create(brokers, NewTopic(name="by-hand", assignments={0: (3, 1), 1: (1, 2)})) == [("NONE", None)]
+    assert create(brokers, NewTopic(name="by-hand", assignments=((0, (3, 1)), (1, (1, 2))))) == [
+        ("NONE", None)
+    ]
     assert replicas(brokers, "by-hand") == [(1, 2), (2, 3)]
     assert grow(brokers, "by-hand") == grow(brokers, "by-hand", (2, 3)) == ("NONE", None)
     assert [len(each) for each in replicas(brokers, "by-hand")] == [2, 2, 2, 2]
@@ -101,7 +103,7 @@ async def test_new_partitions_have_as_many_replicas_as_the_others(brokers):
         "The manual partition assignment includes a partition with 1 replica(s), but this is not consistent "
         "with previous partitions, which have 2 replica(s).",
     )
-    uneven = NewTopic(name="uneven", assignments={0: (3, 1), 1: (1, 2, 3)})
+    uneven = NewTopic(name="uneven", assignments=((0, (3, 1)), (1, (1, 2, 3))))
     assert create(brokers, uneven)[0][0] == "INVALID_REPLICA_ASSIGNMENT"
 
 

@@ -129,9 +129,8 @@ def test_and_its_heartbeats_and_farewells(
     assert message_sizes(beat, answer, "client-1") == on_the_wire(ApiKey.HEARTBEAT, 4, beat, answer)
     leave = consumer.LeaveGroupRequest(group_id=group_id, member_id=member_id, instance_id=instance_id)
     gone = consumer.LeaveGroupResponse(member_id=member_id, instance_id=instance_id, error_code=error)
-    written = on_the_wire(
-        ApiKey.LEAVE_GROUP, 5, LeaveGroupCall(members=(leave,)), LeaveGroupReply(members=(gone,))
-    )
+    call, reply = LeaveGroupCall(group_id=group_id, members=(leave,)), LeaveGroupReply(members=(gone,))
+    written = on_the_wire(ApiKey.LEAVE_GROUP, 5, call, reply)
     assert message_sizes(leave, gone, "client-1") == written
 
 

@@ -141,7 +141,7 @@ async def test_topics_of_commits_are_looked_up_first(broker, wire):
         )
 
     reply = await wire.ask(8, 10, group_id="g", member_id="", topics=(topic(bad, 0), topic(good, 1, 2)))
-    assert [[one.error_code for one in part.partitions] for part in reply.topics] == [[100], [0, 3]]
+    assert [[one.error_code for one in part.partitions] for part in reply.topics] == [[100], [3, 0]]
     asked = nested(
         9,
         10,
@@ -173,6 +173,47 @@ async def test_administration_of_members(broker, wire):
     assert (await wire.ask(13, 2, group_id="g", member_id="m")).error_code == 25
     (result,) = (await wire.ask(42, 2, groups_names=("g",))).results
     assert (result.group_id, result.error_code) == ("g", 0)
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_members_leave_no_group_without_a_name(wire, version):
+    if version < 3:
+        assert (await wire.ask(13, version, group_id="", member_id="m")).error_code == 24
+        return
+    for members in ((), (nested(13, version, "MemberIdentity", member_id="m"),)):
+        reply = await wire.ask(13, version, group_id="", members=members)
+        assert (reply.error_code, reply.members) == (24, ())
+    reply = await wire.ask(13, version, group_id="no-such-group", members=())
+    assert (reply.error_code, reply.members) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([(0, 1), (0, 1)], "Found multiple manual partition assignments for partition 0"),
+        ([(0, 1), (1, 1), (0, 99)], "Found multiple manual partition assignments for partition 0"),
+        ([(5, 1), (5, 1)], "Found multiple manual partition assignments for partition 5"),
+        (
+            [(0, 99), (0, 1)],
+            "The manual partition assignment includes broker 99, but no such broker is registered.",
+        ),
+    ],
+)
+async def test_a_partition_that_is_placed_twice_is_refused(broker, wire, places, message):
+    topic = nested(
+        *(19, 7, "CreatableTopic"),
+        name="new",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=tuple(
+            nested(19, 7, "CreatableReplicaAssignment", partition_index=number, broker_ids=(node,))
+            for number, node in places
+        ),
+        configs=(),
+    )
+    (answer,) = (await wire.ask(19, 7, topics=(topic,))).topics
+    assert (answer.error_code.name, answer.error_message) == ("invalid_replica_assignment", message)
+    assert "new" not in broker.cluster.image.by_name
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0), (6, 69)])
@@ -209,9 +250,9 @@ async def test_offsets_are_deleted_unless_their_topic_is_subscribed(wire):
         assert reply.error_code == 0
         return [one.error_code for one in reply.topics[0].partitions]
 
-    assert await delete() == [0, 3]
+    assert await delete() == [3, 0]
     assert (await wire.ask(68, 1, **heartbeat_fields(0))).error_code == 0
-    assert await delete() == [86, 3]
+    assert await delete() == [3, 86]
 
 
 async def test_where_a_leader_epoch_ended(wire):

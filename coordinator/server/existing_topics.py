@@ -1,0 +1,92 @@
+"""What exists of the topics that a request names, apart from what does not.
+
+Kafka's broker refuses what does not exist before the coordinator sees the rest. So an answer begins with what
+is refused, and a topic that comes again, be it with what is left of it, is answered where it came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from fencepost.coordinator.codec.offsets import PartitionError
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.cluster import Cluster
+
+P = TypeVar("P")
+Q = TypeVar("Q")
+
+
+class _Found(NamedTuple, Generic[P]):
+    topic: Topic
+    reference: OfTopic[P]
+    """As the request names it, with those partitions that exist; at least one."""
+
+
+class ExistingTopics(Generic[P]):
+    """The partitions of a request that exist; `number_of` tells which one something is about."""
+
+    def __init__(
+        self, cluster: Cluster, references: Iterable[OfTopic[P]], number_of: Callable[[P], int]
+    ) -> None:
+        self._number_of = number_of
+        self._found: list[_Found[P]] = []
+        self._refused: list[OfTopic[PartitionError]] = []
+        for reference in references:
+            try:
+                self._divide(reference, cluster.topic_of(reference))
+            except ProtocolError as error:
+                self._refuse(reference, reference.partitions, error.code)
+
+    def _divide(self, reference: OfTopic[P], topic: Topic) -> None:
+        found: list[P] = []
+        missing: list[P] = []
+        for one in reference.partitions:
+            (found if 0 <= self._number_of(one) < topic.partitions else missing).append(one)
+        if found:
+            self._found.append(_Found(topic, _with(reference, found)))
+        if missing:
+            self._refuse(reference, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _refuse(self, reference: OfTopic[P], partitions: Iterable[P], code: ErrorCode) -> None:
+        self._refused.append(
+            _with(reference, (PartitionError(self._number_of(one), code) for one in partitions))
+        )
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, P]]:
+        for topic, reference in self._found:
+            for one in reference.partitions:
+                yield TopicPartition(topic.name, self._number_of(one)), one
+
+    @property
+    def topics(self) -> Iterator[Topic]:
+        """The topics of which something exists, in the request's order."""
+        return (topic for topic, _ in self._found)
+
+    def answers(self, errors: Mapping[TopicPartition, ErrorCode]) -> tuple[OfTopic[PartitionError], ...]:
+        """The whole answer, from what became of each partition that exists."""
+        answers = [
+            _with(
+                reference,
+                (
+                    PartitionError(number, errors[TopicPartition(topic.name, number)])
+                    for number in map(self._number_of, reference.partitions)
+                ),
+            )
+            for topic, reference in self._found
+        ]
+        if not self._refused:
+            return tuple(answers)
+        merged: dict[tuple[str | None, str | None], OfTopic[PartitionError]] = {}
+        for each in (*self._refused, *answers):
+            key = each.name, each.topic_id
+            before = merged[key].partitions if key in merged else ()
+            merged[key] = _with(each, (*before, *each.partitions))
+        return tuple(merged.values())
+
+
+def _with(reference: OfTopic[P], partitions: Iterable[Q]) -> OfTopic[Q]:
+    return OfTopic(name=reference.name, topic_id=reference.topic_id, partitions=tuple(partitions))
