@@ -1,7 +1,8 @@
 """Writes the parts of the docs that the code knows best: machines, scenario keys, commands, traces.
 
 `make docs` runs it. A part lies between the lines `<!-- generated: NAME -->` and `<!-- end -->`. With
-`--examples` the commands of console blocks are run as well, and the blocks show what they print now.
+`--examples` the commands of console blocks are run as well, and the blocks show what they print now; mutants
+are hunted, and their table shows what they are reported as.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.conform.deviations import DEVIATIONS
 from fencepost.simulation.conform.rules import NAMES
+from fencepost.simulation.mutants.hunt import hunt_all
+from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.mutants.slips import NOBODY
 from fencepost.simulation.scenarios import sac, scenario
 from fencepost.simulation.scenarios.values import Duration, Moment, Span
 from fencepost.simulation.states import markdown
@@ -46,6 +50,8 @@ CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NAMED_FILE = re.compile(r"^```toml\n(# ([\w-]+\.toml)\n.*?)^```$", re.DOTALL | re.MULTILINE)
 """A file that commands of its page read; its first line names it."""
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+HUNT = re.compile(r"(<!-- hunted: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
+"""What takes a while to find out: it is renewed with the examples."""
 
 KEYS_WITHOUT_TEXT = {
     "Scenario.name": "What reports call it; the file's name if it is left out.",
@@ -438,6 +444,17 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 
 
+def mutants() -> Iterator[str]:
+    """The table of mutants, each hunted until it is caught."""
+    yield "| mutant | bug | what it does | seeds needed | reported as |"
+    yield "|---|---|---|---|---|"
+    for name, result in hunt_all(20).items():
+        mutant = MUTANTS[name]
+        bug = f"*{mutant.bug}*" if mutant.bug == NOBODY else mutant.bug
+        by = ", ".join(f"`{invariant}`" for invariant in result.by if invariant in INVARIANTS)
+        yield f"| `{name}` | {bug} | {mutant.summary} | {result.seeds_needed} | {by} |"
+
+
 def renewed(text: str) -> str:
     """A page with its generated parts as the code has them now."""
     return PART.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n{match[3]}", text)
@@ -466,13 +483,14 @@ def _session(command: str, folder: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Renew every page, and with `--examples` the output of their commands."""
+    """Renew every page, and with `--examples` the output of their commands and the table of mutants."""
     for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
         before = page.read_text(encoding="utf-8")
         after = renewed(before)
         if "--examples" in arguments:
             with TemporaryDirectory() as folder:
                 after = rerun(after, folder)
+            after = HUNT.sub(lambda match: "\n".join([match[1], *mutants(), "", match[2]]), after)
         if after != before:
             page.write_text(after, encoding="utf-8")
             sys.stdout.write(f"{page.name} renewed\n")

@@ -124,7 +124,7 @@ MEMBER_MUTANTS: Final = (
         "keepalive-after-lost-reply",
         "franz-go eca3a457; KIP-848, ConsumerGroupHeartbeat",
         "After a lost reply the member goes on with keepalives: what the reply carried never comes.",
-        ("request-fields", "progress"),
+        ("request-fields",),
         LOSSES,
         (Patch(Heartbeats, "failed", _keepalive_after_failure),),
     ),

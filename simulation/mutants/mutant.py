@@ -36,7 +36,7 @@ class Mutant(NamedTuple):
     """Where it is known from: an issue of Kafka's, or a pull request or commit of another project."""
     summary: str
     expected: tuple[str, ...]
-    """Invariants of which one at least must report it."""
+    """Invariants that report it, each within twenty seeds; the first one catches it."""
     scenarios: tuple[str, ...]
     """Scenarios of the library in which it can show; seeds go round them."""
     patches: tuple[Patch, ...]

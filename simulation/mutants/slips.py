@@ -278,7 +278,7 @@ SLIPS: Final = (
         "expressions-kept",
         NOBODY,
         "The resolution of a regular expression stays when its last subscriber goes.",
-        ("regexes-subscribed", "empty-group"),
+        ("regexes-subscribed",),
         ("regex-subscriptions",),
         (Patch(leaving, "removal_records", _keeps_expressions),),
     ),
