@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from fencepost.coordinator.codec.batches import end_marker, is_commit, stored_batch
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.server.logs import PartitionLog
+from tests import batches
 
 
 def batch(*values: bytes, producer: int = -1, epoch: int = 0, sequence: int = -1) -> bytes:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=producer >= 0,
-        producer_id=producer,
-        producer_epoch=epoch if producer >= 0 else -1,
-        base_sequence=sequence,
-        batch_size=1 << 20,
-    )
-    for number, value in enumerate(values):
-        builder.append(number, 1_000, None, value, [])
-    return bytes(builder.build())
+    """In a transaction, if there is a producer."""
+    if producer < 0:
+        return batches.batch(*values)
+    return batches.batch(*values, producer=(producer, epoch, sequence), transactional=True)
 
 
 def put(log: PartitionLog, *values: bytes, producer: int = -1, epoch: int = 0, sequence: int = -1) -> int:
@@ -125,22 +117,7 @@ def test_a_batch_outside_of_its_transaction_is_refused_and_asked_about_once():
         log.append(batch(b"a", producer=7, sequence=sequence), verify=asked.append)
     assert [header.base_sequence for header in asked] == [0]
     with refused(ErrorCode.INVALID_TXN_STATE):
-        plain = bytearray(batch(b"b", producer=7, sequence=2))
-        log.append(_without_transaction(bytes(plain)))
-
-
-def _without_transaction(data: bytes) -> bytes:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=False,
-        producer_id=7,
-        producer_epoch=0,
-        base_sequence=2,
-        batch_size=1 << 20,
-    )
-    builder.append(0, 1_000, None, b"b", [])
-    return bytes(builder.build())
+        log.append(batches.batch(b"b", producer=(7, 0, 2)))
 
 
 def test_a_marker_of_a_newer_epoch_fences_and_begins_anew():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 from aiokafka import codec
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 from hypothesis import assume, given, settings
@@ -17,6 +16,7 @@ from fencepost.coordinator.codec.batches import check_compression, stored_batch
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import RefusedRecords
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
+from tests.batches import batch_of
 
 NOW = 1_700_000_000_000
 CODECS: tuple[Callable[[bytes], bytes], ...] = (
@@ -300,16 +300,9 @@ SOME_RECORDS = st.lists(
 )
 
 
-def built(records: Iterable[tuple[int, bytes | None, bytes | None, list]], compression: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, compression, 0, -1, -1, -1, 1 << 20)
-    for place, each in enumerate(records):
-        assert builder.append(place, *each) is not None
-    return bytes(builder.build())
-
-
 @given(SOME_RECORDS, st.integers(0, 4))
 def test_what_a_client_writes_is_stored_as_it_is(records: list, compression: int) -> None:
-    log, sent = PartitionLog(), built(records, compression)
+    log, sent = PartitionLog(), batch_of(records, compression=compression)
     log.append(sent, now_ms=2**41)
     (stored,) = log.read(0, 1, at_least_one=True).batches
     assert stored[16:] == sent[16:]
@@ -323,7 +316,7 @@ def test_what_a_client_writes_is_stored_as_it_is(records: list, compression: int
 )
 def test_what_is_stored_can_be_read(records: list, compression: int, changes: list[tuple[int, int]]) -> None:
     """Wrong bytes with a right checksum: they are refused, or a client reads as many records as there are."""
-    changed = bytearray(built([(*each[:3], []) for each in records], compression))
+    changed = bytearray(batch_of([(*each[:3], []) for each in records], compression=compression))
     for place, byte in changes:
         changed[21 + place % (len(changed) - 21)] = byte
     log = PartitionLog()

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
@@ -17,6 +16,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.server import cleaner
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
+from tests.batches import NOBODY, batch_of
 
 pytestmark = pytest.mark.real
 
@@ -27,18 +27,12 @@ def batch(
     *records: tuple[int, bytes | None, bytes | None], compression: int = 0, producer: int = -1
 ) -> bytes:
     """A batch of (timestamp, key, value)."""
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=compression,
-        is_transactional=producer >= 0,
-        producer_id=producer,
-        producer_epoch=min(producer, 0),
-        base_sequence=min(producer, 0),
-        batch_size=1 << 20,
+    return batch_of(
+        ((*record, [("h", b"1")]) for record in records),
+        compression=compression,
+        producer=(producer, 0, 0) if producer >= 0 else NOBODY,
+        transactional=producer >= 0,
     )
-    for number, (timestamp, key, value) in enumerate(records):
-        builder.append(number, timestamp, key, value, [("h", b"1")])
-    return bytes(builder.build())
 
 
 def filled(*batches: bytes) -> PartitionLog:

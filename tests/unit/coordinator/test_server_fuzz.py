@@ -16,7 +16,6 @@ from types import ModuleType
 import confluent_kafka
 import pytest
 import structlog
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +24,7 @@ from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import FrameBuffer, MalformedFrame, read_header
 from fencepost.coordinator.codec.registry import REGISTRY, codec_of
 from fencepost.coordinator.server.broker import Broker
+from tests import batches
 
 pytestmark = pytest.mark.real
 
@@ -118,10 +118,8 @@ async def test_thousands_of_wrong_requests_disturb_nobody():
 
 
 def record_batch(compression: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, compression, 0, -1, -1, -1, 1 << 20)
-    for number in range(5):
-        builder.append(number, 1_000 + number, b"k", b"v" * 20, [("h", b"1")])
-    return bytes(builder.build())
+    records = ((1_000 + number, b"k", b"v" * 20, [("h", b"1")]) for number in range(5))
+    return batches.batch_of(records, compression=compression)
 
 
 def sealed(batch: bytes) -> bytes:
@@ -176,9 +174,7 @@ async def test_wrong_records_with_a_right_checksum_block_no_consumer():
                     changed[rng.randrange(21, len(changed))] = byte
                 codes[await code_of(sealed(bytes(changed)))] += 1
             assert await code_of(originals[0][:-1] + b"!") == 2, "without its checksum"
-            end = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
-            end.append(0, 1_000, None, b"the end", [])
-            assert await code_of(bytes(end.build())) == 0
+            assert await code_of(batches.batch(b"the end")) == 0
         finally:
             await closed(writer)
         stored = broker.cluster.log(broker.cluster.image.by_name["orders"], 0).high_watermark

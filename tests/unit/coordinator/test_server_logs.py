@@ -3,30 +3,12 @@ from __future__ import annotations
 import struct
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.server.logs import PartitionLog
-
-
-def batch(
-    *values: bytes, at: int = 1000, producer: tuple[int, int, int] = (-1, -1, -1), codec: int = 0
-) -> bytes:
-    """One batch; record n has the timestamp at + n."""
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=codec,
-        is_transactional=False,
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-        base_sequence=producer[2],
-        batch_size=1 << 20,
-    )
-    for number, value in enumerate(values):
-        builder.append(number, at + number, None, value, [])
-    return bytes(builder.build())
+from tests.batches import batch
 
 
 def read(
@@ -46,7 +28,7 @@ def refused(code: ErrorCode):
 def test_batches_get_their_offsets_and_come_back():
     log = PartitionLog()
     assert log.append(batch(b"a", b"b")) == 0
-    assert log.append(batch(b"c", codec=1)) == 2
+    assert log.append(batch(b"c", compression=1)) == 2
     assert log.high_watermark == 3
     assert read(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
     assert read(log, 2) == [(2, b"c")]
@@ -146,7 +128,7 @@ def test_offsets_by_time():
     assert log.offset_for_time(0) is None
     assert log.offset_of_max_timestamp() is None
     log.append(batch(b"a", b"b", at=1000))
-    log.append(batch(b"c", b"d", at=3000, codec=2))
+    log.append(batch(b"c", b"d", at=3000, compression=2))
     log.append(batch(b"e", at=2000))
     assert log.offset_for_time(0) == (0, 1000)
     assert log.offset_for_time(1001) == (1, 1001)

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.journal.sqlite import JournalFailed
@@ -19,22 +18,9 @@ from fencepost.coordinator.protocol.transactions import AddPartitionsToTxnReques
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.storage import Storage, repaired
+from tests.batches import batch
 
 pytestmark = pytest.mark.real
-
-
-def batch(value: bytes) -> bytes:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=False,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=1 << 20,
-    )
-    builder.append(0, 1_000, None, value, [])
-    return bytes(builder.build())
 
 
 @pytest.fixture

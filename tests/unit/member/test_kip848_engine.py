@@ -11,28 +11,17 @@ import pytest
 from aiokafka.client import ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from fencepost.member.kafka.engine import Call, Fetching
+from tests.batches import batch
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 2)
 
 
-def batch(base: int, count: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=False,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=1 << 20,
-    )
-    for offset in range(count):
-        builder.append(offset, timestamp=0, key=None, value=b"%d" % (base + offset), headers=[])
-    data = bytearray(builder.build())
-    data[:8] = base.to_bytes(8, "big")
-    return bytes(data)
+def stored(base: int, count: int) -> bytes:
+    """Records from an offset on, as a broker has them."""
+    values = (b"%d" % offset for offset in range(base, base + count))
+    return base.to_bytes(8, "big") + batch(*values)[8:]
 
 
 class Cluster:
@@ -71,7 +60,7 @@ class Cluster:
         if offset > self.records:
             return (number, 1, -1, -1, [], b"")
         count = min(10, self.records - offset)
-        return (number, 0, self.records, self.records, [], batch(offset, count) if count else b"")
+        return (number, 0, self.records, self.records, [], stored(offset, count) if count else b"")
 
 
 @pytest.fixture

@@ -7,22 +7,20 @@ from collections.abc import Iterator
 
 import confluent_kafka.admin
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from fencepost.coordinator.codec.batches import placed
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.simulation.embedded import EmbeddedKafka
+from tests.batches import batch_of
 
 pytestmark = pytest.mark.real
 
 
 def garbage(compression: int, offset: int) -> bytes:
     """A stored batch of one record; compression 0 leaves bytes that are no records."""
-    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 10)
-    builder.append(0, 1_000, b"k", b"v", [])
-    batch = bytearray(builder.build())
+    batch = bytearray(batch_of([(1_000, b"k", b"v", [])]))
     batch[22] = compression
     if compression == 0:
         batch[61:] = b"\xff" * (len(batch) - 61)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from fencepost.coordinator.codec.batches import whole_batches
 from fencepost.coordinator.codec.group_record_encoder import encode_record
@@ -18,6 +17,7 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.simulation.chaos.journal import GroupJournal, LogBatch
+from tests.batches import NOBODY, batch_of
 
 COMMIT, ABORT = 1, 0
 ATTRIBUTES_AT, LEADER_EPOCH_AT = 21, 12
@@ -27,15 +27,12 @@ def batch(
     offset: int, *records: Record, producer_id: int = -1, control: int | None = None, leader_epoch: int = 0
 ) -> bytes:
     transactional = producer_id >= 0
-    builder = DefaultRecordBatchBuilder(
-        2, 0, int(transactional), producer_id, 0 if transactional else -1, 0 if transactional else -1, 1 << 20
-    )
     if control is None:
-        for at, record in enumerate(records):
-            builder.append(at, 1_000 + at, *encode_record(record), [])
+        written = [(1_000 + at, *encode_record(record), []) for at, record in enumerate(records)]
     else:
-        builder.append(0, 1_000, struct.pack(">hh", 0, control), struct.pack(">hi", 0, 0), [])
-    data = bytearray(builder.build())
+        written = [(1_000, struct.pack(">hh", 0, control), struct.pack(">hi", 0, 0), [])]
+    producer = (producer_id, 0, 0) if transactional else NOBODY
+    data = bytearray(batch_of(written, producer=producer, transactional=transactional))
     struct.pack_into(">q", data, 0, offset)
     struct.pack_into(">i", data, LEADER_EPOCH_AT, leader_epoch)
     if control is not None:

@@ -9,13 +9,13 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.broker import Broker
+from tests.batches import batch
 
 REQUIRED = {
     3: {"include_topic_authorized_operations": False},
@@ -106,20 +106,6 @@ def fetch_fields(
         "topics": (nested(1, 17, "FetchTopic", topic_id=topic_id, partitions=(partition,)),),
         "forgotten_topics_data": (),
     }
-
-
-def batch(value: bytes) -> bytes:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=False,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=1 << 20,
-    )
-    builder.append(0, 1000, None, value, [])
-    return bytes(builder.build())
 
 
 def produce_fields(value: bytes | None, acks: int = 1, topic: str = "orders") -> dict:

@@ -12,9 +12,9 @@ from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.broker import Broker
+from tests.batches import batch
 from tests.unit.coordinator.wire.raw_client import (
     Wire,
-    batch,
     fetch_fields,
     heartbeat_fields,
     nested,
