@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import io
-import struct
-import sys
 import time
-import uuid
 import warnings
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+
+from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, struct_of
 
 with warnings.catch_warnings():
     # It reads its schemas through an API that Python 3.11 deprecated.
@@ -25,126 +19,13 @@ with warnings.catch_warnings():
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
-SECOND = datetime.timedelta(seconds=1)
-TRY_AGAIN = {
-    "concurrent_transactions",
-    "coordinator_load_in_progress",
-    "coordinator_not_available",
-    "not_coordinator",
-}
 
-
-def struct_of(key: int, version: int, kind: str, /, **fields: Any) -> Any:
-    module = sys.modules[load_request_schema(key, version).__module__]
-    return getattr(module, kind)(**fields)
-
-
-def batch(producer: int = -1, epoch: int = -1, sequence: int = -1, *, txn: bool = False, n: int = 1) -> bytes:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=txn,
-        producer_id=producer,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        batch_size=1 << 20,
-    )
-    now_ms = int(time.time() * 1000)
-    for number in range(n):
-        builder.append(number, now_ms, None, b"x", [])
-    return bytes(builder.build())
-
-
-class Peer:
-    """One connection, one topic, one transactional id; remembers answers under what was asked."""
-
-    def __init__(self) -> None:
-        name = uuid.uuid4().hex[:8]
-        self.topic, self.transactional_id, self.group = f"topic-{name}", f"id-{name}", f"group-{name}"
-        self.producer = -1
-        self.answers: dict[str, Any] = {}
-
-    async def connect(self, servers: str) -> None:
-        host, port = servers.split(",", maxsplit=1)[0].rsplit(":", 1)
-        self.reader, self.writer = await asyncio.open_connection(host, int(port))
-
-    async def ask(self, key: int, version: int, **fields: Any) -> Any:
-        frame = await self.frame(key, version, **fields)
-        answer = load_response_schema(key, version)
-        reply, _ = entity_reader(answer)(frame, 5 if answer.__flexible__ else 4)
-        return reply
-
-    async def frame(self, key: int, version: int, **fields: Any) -> bytes:
-        schema = load_request_schema(key, version)
-        body = io.BytesIO()
-        entity_writer(schema)(body, schema(**fields))
-        head = struct.pack(">hhih", key, version, 1, 4) + b"same" + (b"\0" if schema.__flexible__ else b"")
-        frame = head + body.getvalue()
-        self.writer.write(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
-        return await self.reader.readexactly(size)
-
-    async def until_settled(self, code, key: int, version: int, **fields: Any) -> Any:
-        """The answer once coordinators are there and earlier transactions are over."""
-        deadline = time.monotonic() + 60
-        while True:
-            reply = await self.ask(key, version, **fields)
-            if code(reply) not in TRY_AGAIN:
-                return reply
-            assert time.monotonic() < deadline, reply
-            await asyncio.sleep(0.05)
-
-    async def begin(self) -> None:
-        """The topic exists, and coordinators are found."""
-        await self.create(self.topic, 1)
-        for kind, name in ((1, self.transactional_id), (0, self.group)):
-            await self.until_settled(
-                lambda r: r.coordinators[0].error_code.name, 10, 4, key_type=kind, coordinator_keys=(name,)
-            )
-        deadline = time.monotonic() + 60
-        while (await self.produce(batch()))[0] != "none":
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
-
-    async def create(self, name: str, partitions: int, **configs: str) -> Any:
-        """A topic; settings have underscores."""
-        settings = tuple(
-            struct_of(19, 7, "CreatableTopicConfig", name=key.replace("_", "."), value=value)
-            for key, value in configs.items()
-        )
-        topic = struct_of(
-            *(19, 7, "CreatableTopic"),
-            name=name,
-            num_partitions=partitions,
-            replication_factor=1,
-            assignments=(),
-            configs=settings,
-        )
-        return await self.ask(19, 7, topics=(topic,), timeout=10 * SECOND, validate_only=False)
-
-    async def produce(self, records: bytes, txn: str | None = None, version: int = 11) -> tuple[str, int]:
-        data = struct_of(0, version, "PartitionProduceData", index=0, records=records)
-        topic = struct_of(0, version, "TopicProduceData", name=self.topic, partition_data=(data,))
-        reply = await self.ask(
-            0, version, transactional_id=txn, acks=-1, timeout=5 * SECOND, topic_data=(topic,)
-        )
-        found = reply.responses[0].partition_responses[0]
-        return found.error_code.name, found.base_offset
+class Producer(Peer):
+    """Asks what producers ask, and who looks after them."""
 
     async def in_txn(self, epoch: int, sequence: int, version: int = 11) -> tuple[str, int]:
         return await self.produce(
-            batch(self.producer, epoch, sequence, txn=True), self.transactional_id, version
-        )
-
-    async def init(self, name: str | None = "", producer: int = -1, epoch: int = -1, ms: int = 60_000) -> Any:
-        """`name` "" is the transactional id of this peer."""
-        return await self.until_settled(
-            lambda r: r.error_code.name,
-            *(22, 4),
-            transactional_id=self.transactional_id if name == "" else name,
-            transaction_timeout=datetime.timedelta(milliseconds=ms),
-            producer_id=producer,
-            producer_epoch=epoch,
+            batch_now(self.producer, epoch, sequence, txn=True), self.transactional_id, version
         )
 
     async def add(self, epoch: int, *partitions: tuple[str, int], producer: int | None = None) -> list[Any]:
@@ -170,17 +51,6 @@ class Peer:
         )
         return [(name == self.topic, number, code) for name, number, code in codes(reply)]
 
-    async def end(self, epoch: int, *, commit: bool, version: int = 3) -> Any:
-        reply = await self.until_settled(
-            lambda r: r.error_code.name,
-            *(26, version),
-            transactional_id=self.transactional_id,
-            producer_id=self.producer,
-            producer_epoch=epoch,
-            committed=commit,
-        )
-        return reply.error_code.name, getattr(reply, "producer_epoch", None)
-
     async def commit_offset(self, epoch: int, *, generation: int = -1, member: str = "") -> str:
         one = struct_of(
             *(28, 3, "TxnOffsetCommitRequestPartition"),
@@ -201,17 +71,6 @@ class Peer:
             topics=(topic,),
         )
         name: str = reply.topics[0].partitions[0].error_code.name
-        return name
-
-    async def add_offsets(self, epoch: int) -> str:
-        reply = await self.ask(
-            *(25, 3),
-            transactional_id=self.transactional_id,
-            producer_id=self.producer,
-            producer_epoch=epoch,
-            group_id=self.group,
-        )
-        name: str = reply.error_code.name
         return name
 
     async def fetched_offset(self, *, stable: bool) -> Any:
@@ -241,20 +100,6 @@ class Peer:
             len(found.records or b""),
             aborted if aborted is None else [one.first_offset for one in aborted],
         )
-
-    async def list_offset(self, time_ms: int, *, committed: bool) -> Any:
-        part = struct_of(2, 7, "ListOffsetsPartition", partition_index=0, timestamp=time_ms)
-        topic = struct_of(2, 7, "ListOffsetsTopic", name=self.topic, partitions=(part,))
-        reply = await self.ask(2, 7, replica_id=-1, isolation_level=int(committed), topics=(topic,))
-        found = reply.topics[0].partitions[0]
-        return found.error_code.name, found.offset, found.leader_epoch
-
-    async def delete_records(self, offset: int, partition: int = 0) -> Any:
-        part = struct_of(21, 2, "DeleteRecordsPartition", partition_index=partition, offset=offset)
-        topic = struct_of(21, 2, "DeleteRecordsTopic", name=self.topic, partitions=(part,))
-        reply = await self.ask(21, 2, topics=(topic,), timeout=5 * SECOND)
-        found = reply.topics[0].partitions[0]
-        return found.error_code.name, found.low_watermark
 
     async def alter(self, kind: int, name: str, *changes: tuple[str, int, str | None]) -> str:
         configs = tuple(
@@ -327,17 +172,17 @@ class Peer:
         return reply.error_code.name, sorted((kind, "" if kind == 2 else name) for kind, name in found & mine)
 
 
-async def idempotence(peer: Peer) -> AsyncIterator[Any]:
+async def idempotence(peer: Producer) -> AsyncIterator[Any]:
     one = (await peer.init(None)).producer_id
     for epoch, sequence, count in (
         *((0, 0, 2), (0, 0, 2), (0, 5, 1), (0, 0, 1), (0, 1, 1), (0, 2, 1)),
         *((1, 3, 1), (1, 0, 1), (0, 2, 1), (0, 0, 2), (1, 1, 1)),
     ):
-        yield await peer.produce(batch(one, epoch, sequence, n=count))
-    yield await peer.produce(batch(one + 500_000, 0, 7)), "nothing is known of that producer"
+        yield await peer.produce(batch_now(one, epoch, sequence, n=count))
+    yield await peer.produce(batch_now(one + 500_000, 0, 7)), "nothing is known of that producer"
 
 
-async def initializations(peer: Peer) -> AsyncIterator[Any]:
+async def initializations(peer: Producer) -> AsyncIterator[Any]:
     first = await peer.init()
     yield first.error_code.name, first.producer_epoch
     producer = first.producer_id
@@ -350,9 +195,9 @@ async def initializations(peer: Peer) -> AsyncIterator[Any]:
         yield fields.keys(), reply.error_code.name, reply.producer_epoch
 
 
-async def transactions(peer: Peer) -> AsyncIterator[Any]:
+async def transactions(peer: Producer) -> AsyncIterator[Any]:
     peer.producer = (await peer.init()).producer_id
-    records = batch(peer.producer, 0, 0, txn=True)
+    records = batch_now(peer.producer, 0, 0, txn=True)
     yield "not added", await peer.in_txn(0, 0), await peer.in_txn(0, 0, version=9)
     yield "no id", await peer.produce(records), "another id", await peer.produce(records, "other")
     yield "nothing open", await peer.end(0, commit=True), await peer.end(0, commit=False)
@@ -360,7 +205,7 @@ async def transactions(peer: Peer) -> AsyncIterator[Any]:
     yield await peer.add(0, here, ("no-such-topic", 0)), await peer.add(0, here, (peer.topic, 7))
     yield await peer.add(1, here), await peer.add(0, here, producer=peer.producer + 9)
     yield await peer.add(0, here), await peer.in_txn(0, 0)
-    yield "outside", await peer.produce(batch(peer.producer, 0, 1))
+    yield "outside", await peer.produce(batch_now(peer.producer, 0, 1))
     yield "open", await peer.fetch(committed=True), await peer.fetch(committed=False)
     for time_ms in (-1, -2, -3):
         yield time_ms, [await peer.list_offset(time_ms, committed=each) for each in (False, True)]
@@ -378,7 +223,7 @@ async def transactions(peer: Peer) -> AsyncIterator[Any]:
     yield "fenced", again.error_code.name, again.producer_epoch, await peer.end(0, commit=True)
 
 
-async def transactions_with_epochs(peer: Peer) -> AsyncIterator[Any]:
+async def transactions_with_epochs(peer: Producer) -> AsyncIterator[Any]:
     peer.producer = (await peer.init()).producer_id
     yield await peer.in_txn(0, 0, version=12), await peer.end(0, commit=True, version=5)
     yield "retry", await peer.end(0, commit=True, version=5), await peer.in_txn(0, 1, version=12)
@@ -396,7 +241,7 @@ async def transactions_with_epochs(peer: Peer) -> AsyncIterator[Any]:
     yield "over an open one", reply.error_code.name, reply.producer_epoch
 
 
-async def settings(peer: Peer) -> AsyncIterator[Any]:
+async def settings(peer: Producer) -> AsyncIterator[Any]:
     retention, session = "retention.ms", "consumer.session.timeout.ms"
     for kind, name, *changes in (
         *((2, peer.topic, (retention, 0, "5000")), (2, peer.topic, (retention, 0, "abc"))),
@@ -420,7 +265,7 @@ async def settings(peer: Peer) -> AsyncIterator[Any]:
     yield sorted(one.name for one in reply.topics[0].configs)
 
 
-async def times_and_keys(peer: Peer) -> AsyncIterator[Any]:
+async def times_and_keys(peer: Producer) -> AsyncIterator[Any]:
     began_ms = int(time.time() * 1000)
     for number, configs in enumerate(
         ({"message_timestamp_type": "LogAppendTime"}, {"cleanup_policy": "compact"}, {})
@@ -429,7 +274,7 @@ async def times_and_keys(peer: Peer) -> AsyncIterator[Any]:
         yield configs, (await peer.create(name, 1, **configs)).topics[0].error_code.name
         deadline = time.monotonic() + 60
         while True:
-            data = struct_of(0, 11, "PartitionProduceData", index=0, records=batch(n=2))
+            data = struct_of(0, 11, "PartitionProduceData", index=0, records=batch_now(n=2))
             topic = struct_of(0, 11, "TopicProduceData", name=name, partition_data=(data,))
             reply = await peer.ask(
                 *(0, 11), transactional_id=None, acks=-1, timeout=5 * SECOND, topic_data=(topic,)
@@ -448,15 +293,15 @@ async def times_and_keys(peer: Peer) -> AsyncIterator[Any]:
         peer.topic = before
 
 
-async def deletions(peer: Peer) -> AsyncIterator[Any]:
-    await peer.produce(batch(n=5))
+async def deletions(peer: Producer) -> AsyncIterator[Any]:
+    await peer.produce(batch_now(n=5))
     for offset, partition in ((2, 0), (1, 0), (10**6, 0), (-5, 0), (0, 9)):
         yield offset, await peer.delete_records(offset, partition)
     yield await peer.fetch(committed=False), await peer.list_offset(-2, committed=False)
     yield await peer.delete_records(-1), await peer.list_offset(-2, committed=False)
 
 
-async def inspections(peer: Peer) -> AsyncIterator[Any]:
+async def inspections(peer: Producer) -> AsyncIterator[Any]:
     yield "nothing yet", await peer.described(peer.transactional_id), await peer.described("")
     peer.producer = (await peer.init()).producer_id
     yield "initialized", await peer.described(peer.transactional_id), await peer.producers()
@@ -493,11 +338,5 @@ async def inspections(peer: Peer) -> AsyncIterator[Any]:
     ids=lambda script: script.__name__,
 )
 async def test_kafka_answers_the_same(script, ours, cluster):
-    told = []
-    for servers in (ours.servers, cluster.bootstrap_servers):
-        peer = Peer()
-        await peer.connect(servers)
-        await peer.begin()
-        told.append([answer async for answer in script(peer)])
-        peer.writer.close()
-    assert told[0] == told[1]
+    for mine, kafkas in await answers_of_both(script, Producer, ours.servers, cluster.bootstrap_servers):
+        assert mine == kafkas

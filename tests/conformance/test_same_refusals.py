@@ -3,121 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
-import datetime
 import struct
 import time
-import typing
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader
 
-from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
-from tests.conformance.test_same_answers import Peer
+from fencepost.coordinator.codec.registry import REGISTRY
+from tests.conformance.both import Peer, answers_of_both
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 
-def made(kind: Any, value: Any) -> Any:
-    """A value as kio wants it: what is left out of a struct is empty, durations are milliseconds."""
-    arguments = typing.get_args(kind)
-    if value is None:
-        return None
-    if dataclasses.is_dataclass(kind):
-        return kind(**of_struct(kind, value))
-    if typing.get_origin(kind) is tuple:
-        return tuple(made(arguments[0], one) for one in value)
-    if arguments:
-        return made(next(one for one in arguments if one is not type(None)), value)
-    return datetime.timedelta(milliseconds=value) if "imedelta" in str(kind) else value
-
-
-def of_struct(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a struct, with all that have no default."""
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(kind)}
-    assert values.keys() <= fields.keys(), kind
-    return {
-        name: made(hints[name], values[name]) if name in values else empty(hints[name])
-        for name, needed in fields.items()
-        if needed or name in values
-    }
-
-
-def empty(kind: Any) -> Any:
-    if typing.get_origin(kind) is tuple:
-        return ()
-    if type(None) in typing.get_args(kind):
-        return None
-    name = getattr(kind, "__name__", str(kind))
-    if "imedelta" in str(kind):
-        return datetime.timedelta()
-    return "" if kind is str or "Name" in name or "Id" in name else 0
-
-
-def shown(entity: Any, own: str, hidden: tuple[str, ...]) -> Any:
-    """Codes and names of an answer; what differs between any two brokers is left out, and `own` of names."""
-    hide = {"throttle_time", "brokers", "cluster_id", "controller_id", "leader_id", "isr_nodes", *hidden}
-    if dataclasses.is_dataclass(entity):
-        fields = [field.name for field in dataclasses.fields(entity)]
-        return {name: shown(getattr(entity, name), own, hidden) for name in fields if name not in hide}
-    if isinstance(entity, tuple):
-        return sorted((shown(one, own, hidden) for one in entity), key=str)
-    if isinstance(entity, str):
-        return entity.replace(own, "")
-    return entity.name if hasattr(entity, "name") else entity
-
-
 class Administrator(Peer):
-    """Asks with plain dictionaries. `name` differs in each run: names of topics end on it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.servers = ""
-
-    async def connect(self, servers: str) -> None:
-        self.servers = servers
-        await super().connect(servers)
-
-    async def close(self) -> None:
-        self.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self.writer.wait_closed()
-
-    async def connect_again(self) -> None:
-        await self.close()
-        await self.connect(self.servers)
-
-    async def asked(self, key: int, version: int, *hidden: str, **fields: Any) -> Any:
-        """The answer without the fields that are `hidden`, or "closed"."""
-        schema = load_request_schema(key, version)
-        try:
-            reply = await self.ask(key, version, **of_struct(schema, fields))
-            return shown(reply, self.topic, hidden)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            await self.connect_again()
-            return "closed"
-
-    async def ask(self, key: int, version: int, **fields: Any) -> Any:
-        if key != ApiKey.API_VERSIONS:
-            return await super().ask(key, version, **fields)
-        # Its answer has the first header in every version.
-        reply, _ = entity_reader(load_response_schema(key, version))(
-            await self.frame(key, version, **fields), 4
-        )
-        return reply
-
-    async def until_found(self, topic: str) -> None:
-        """A new topic is known to the broker a little later than to the controller."""
-        deadline = time.monotonic() + 60
-        while (await self.asked(3, 12, topics=[{"name": topic}]))["topics"][0]["error_code"] != "none":
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+    """Asks what administrators ask."""
 
     async def closes(self, key: int, version: int, body: bytes) -> bool:
         """Whether a request is answered by the end of its connection."""
@@ -139,9 +40,13 @@ async def versions(peer: Administrator) -> AsyncIterator[Any]:
         yield key, version, await peer.closes(key, version, struct.pack(">hii", -1, 1000, 0))
 
 
-def by_hand(*replicas: tuple[int, ...]) -> dict[str, Any]:
-    places = [{"partition_index": number, "broker_ids": ids} for number, ids in enumerate(replicas)]
+def placed(*replicas: tuple[int, tuple[int, ...]]) -> dict[str, Any]:
+    places = [{"partition_index": number, "broker_ids": ids} for number, ids in replicas]
     return {"num_partitions": -1, "replication_factor": -1, "assignments": places}
+
+
+def by_hand(*replicas: tuple[int, ...]) -> dict[str, Any]:
+    return placed(*enumerate(replicas))
 
 
 def of_factor(replicas: int, partitions: int = 1) -> dict[str, Any]:
@@ -154,7 +59,9 @@ async def replicas(peer: Administrator) -> AsyncIterator[Any]:
         *(by_hand((1, 99)), by_hand((1, 1)), by_hand(()), by_hand((-1,)), by_hand((1,), (1, 99))),
         *(by_hand((1,)) | {"num_partitions": 1}, by_hand((1,)) | {"replication_factor": 1}),
         by_hand((1,)) | of_factor(1),
-        by_hand() | {"assignments": [{"partition_index": 1, "broker_ids": (1,)}]},
+        *(placed((1, (1,))), placed((-1, (1,)), (0, (1,))), placed((0, (1,)), (0, (1,)))),
+        *(placed((0, (1,)), (1, (1,)), (0, (1,))), placed((5, (1,)), (5, (1,))), placed((0, (1,)), (0, ()))),
+        *(placed((0, (1,)), (0, (99,))), placed((0, (99,)), (0, (1,))), placed((0, (1, 1)), (0, (1,)))),
     ):
         yield (
             place,
@@ -211,8 +118,7 @@ async def creations(peer: Administrator) -> AsyncIterator[Any]:
 
 async def removals(peer: Administrator) -> AsyncIterator[Any]:
     own = peer.topic
-    metadata = of_struct(load_request_schema(3, 12), {"topics": [{"name": own}]})
-    topic_id = (await peer.ask(3, 12, **metadata)).topics[0].topic_id
+    topic_id = (await peer.ask_plain(3, 12, topics=[{"name": own}])).topics[0].topic_id
     by_name, by_id = {"name": own}, {"topic_id": topic_id}
     nobody = {"topic_id": uuid.UUID(int=77)}
     for topics in (
@@ -340,7 +246,9 @@ async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
         yield group, await peer.asked(47, 0, group_id=group, topics=topics)
     for group in ("", "no-such-group"):
         yield group, await peer.asked(13, 2, group_id=group, member_id="m")
-        yield group, await peer.asked(13, 5, group_id=group, members=[{"member_id": "m"}])
+        for version in (3, 4, 5):
+            for members in ([], [{"member_id": "m"}], [{"member_id": "m"}] * 2):
+                yield group, version, await peer.asked(13, version, group_id=group, members=members)
     peer.producer = (await peer.init()).producer_id
     peer.group = ""
     yield "in a transaction", await peer.add_offsets(0), await peer.add_offsets(4)
@@ -363,14 +271,5 @@ async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
     ids=lambda script: script.__name__,
 )
 async def test_kafka_answers_the_same(script, ours, cluster):
-    told = []
-    for servers in (ours.servers, cluster.bootstrap_servers):
-        peer = Administrator()
-        await peer.connect(servers)
-        try:
-            await peer.begin()
-            told.append([answer async for answer in script(peer)])
-        finally:
-            await peer.close()
-    for one, other in zip(*told, strict=True):
-        assert one == other
+    for mine, kafkas in await answers_of_both(script, Administrator, ours.servers, cluster.bootstrap_servers):
+        assert mine == kafkas

@@ -1,0 +1,163 @@
+"""The same requests about offsets to our broker and to Kafka's: what is told, and in which order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.conformance.both import TRY_AGAIN, Peer, answers_of_both, fields_of
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+Topics = tuple[tuple[str, tuple[int, ...]], ...]
+OWN, MORE = "own", "more"
+"""Two topics that there are, of one partition and of three; all others that are asked about are not there."""
+
+MIXED: tuple[Topics, ...] = (
+    ((OWN, (0,)), ("no", (0,)), (MORE, (1, 0))),
+    (("no", (1, 0)), (OWN, (0,)), ("none", (0,)), (MORE, (0,))),
+    ((MORE, (9, 1, -1, 0)), ("no", (0,)), (OWN, (0, 7))),
+    ((MORE, (0,)), (OWN, (7,)), (MORE, (1,)), ("no", (0,))),
+    ((MORE, (9,)), (OWN, (0,)), (MORE, (0, 1))),
+    ((MORE, (1,)), (OWN, (0,)), (MORE, (0,))),
+    (("no", (0,)), ("none", (0,)), ("no", (1, 0))),
+    ((OWN, (0, 0)), (MORE, (1, 1, 9, 1))),
+    ((OWN, (0, 0)),),
+    ((OWN, ()), ("no", ()), (MORE, (0,))),
+    ((OWN, ()), ("no", ())),
+    ((OWN, ()),),
+    (),
+)
+MEMBERS = (("group", -1, ""), ("group", 5, "m"), ("", 5, "m"))
+"""A group, an epoch, a member: nobody, one that is not known, and one in a group without a name. Nobody's
+commit to that group would stay with Kafka for good: nothing can delete it."""
+
+
+class Committer(Peer):
+    """Commits, fetches and deletes offsets of the topics above."""
+
+    async def begin(self) -> None:
+        await super().begin()
+        self.names = {OWN: self.topic, MORE: f"{self.topic}-more"}
+        await self.create(self.names[MORE], 3)
+        await self.until_found(self.names[MORE])
+        found = (await self.ask_plain(3, 12, topics=[{"name": name} for name in self.names.values()])).topics
+        self.seen: dict[Any, str] = {name: label for label, name in self.names.items()}
+        self.ids = {self.seen[topic.name]: topic.topic_id for topic in found}
+        self.ids |= {label: uuid.UUID(int=number) for number, label in enumerate(("no", "none"), 77)}
+        self.seen |= {topic_id: label for label, topic_id in self.ids.items()}
+        await self.commit(9, ((OWN, (0,)), (MORE, (1, 2))))
+
+    def reference(self, label: str, *, by_id: bool) -> dict[str, Any]:
+        return {"topic_id": self.ids[label]} if by_id else {"name": self.names.get(label, label)}
+
+    def asked_topics(self, topics: Topics, *, by_id: bool = False, **position: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                **self.reference(label, by_id=by_id),
+                "partitions": [{"partition_index": number, **position} for number in numbers],
+            }
+            for label, numbers in topics
+        ]
+
+    def told(self, topics: Any) -> list[Any]:
+        """Of each topic what is said of its partitions."""
+        answers = []
+        for topic in topics:
+            key = getattr(topic, "name", None) or topic.topic_id
+            partitions = [
+                (one.partition_index, one.error_code.name, getattr(one, "committed_offset", None))
+                for one in topic.partitions
+            ]
+            answers.append((self.seen.get(key, key), partitions))
+        return answers
+
+    async def settled(self, key: int, version: int, **fields: Any) -> Any:
+        """The topics of an answer that no coordinator will answer otherwise in a moment."""
+
+        def code(reply: Any) -> str:
+            codes = {one.error_code.name for topic in reply.topics for one in topic.partitions}
+            return next(iter(codes & TRY_AGAIN), "")
+
+        reply = await self.until_settled(code, key, version, **fields_of(key, version, **fields))
+        return self.told(reply.topics)
+
+    async def commit(
+        self, version: int, topics: Topics, group: str = "group", epoch: int = -1, member: str = ""
+    ) -> Any:
+        return await self.settled(
+            *(8, version),
+            group_id=group and self.group,
+            generation_id_or_member_epoch=epoch,
+            member_id=member,
+            topics=self.asked_topics(
+                topics, by_id=version >= 10, committed_offset=3 + version, committed_metadata=""
+            ),
+        )
+
+
+async def commits(peer: Committer) -> AsyncIterator[Any]:
+    for version in (8, 9, 10):
+        for topics in MIXED:
+            for who in MEMBERS:
+                yield version, topics, who, await peer.commit(version, topics, *who)
+
+
+async def commits_in_transactions(peer: Committer) -> AsyncIterator[Any]:
+    peer.producer = (await peer.init()).producer_id
+    for version in (3, 5):
+        for topics in MIXED:
+            for group, epoch, member in MEMBERS:
+                answer = await peer.settled(
+                    *(28, version),
+                    transactional_id=peer.transactional_id,
+                    producer_id=peer.producer,
+                    producer_epoch=0,
+                    group_id=group and peer.group,
+                    generation_id=epoch,
+                    member_id=member,
+                    topics=peer.asked_topics(topics, committed_offset=3, committed_metadata=""),
+                )
+                yield version, topics, group, member, answer
+    yield await peer.end(0, commit=False)
+
+
+async def fetches(peer: Committer) -> AsyncIterator[Any]:
+    for version in (1, 2, 7, 8, 9, 10):
+        for topics in (*MIXED, None):
+            if topics is None and version < 2:
+                continue
+            wanted = topics and [
+                {**peer.reference(label, by_id=version >= 10), "partition_indexes": numbers}
+                for label, numbers in topics
+            ]
+            fields: dict[str, Any] = {"group_id": peer.group, "topics": wanted}
+            if version >= 8:
+                fields = {"groups": [fields]}
+            reply = await peer.ask_plain(9, version, **fields)
+            (answer,) = reply.groups if version >= 8 else (reply,)
+            told = peer.told(answer.topics)
+            if topics is None:  # Kafka tells all there is in the order of its hash maps
+                told = sorted((name, sorted(partitions)) for name, partitions in told)
+            yield version, topics, told
+
+
+async def deletions(peer: Committer) -> AsyncIterator[Any]:
+    for topics in MIXED:
+        for group in (peer.group, "no-such-group", ""):
+            wanted = peer.asked_topics(topics)
+            reply = await peer.ask_plain(47, 0, group_id=group, topics=wanted)
+            yield topics, group == peer.group, reply.error_code.name, peer.told(reply.topics)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [commits, commits_in_transactions, fetches, deletions],
+    ids=lambda script: script.__name__,
+)
+async def test_kafka_answers_in_the_same_order(script, ours, cluster):
+    for mine, kafkas in await answers_of_both(script, Committer, ours.servers, cluster.bootstrap_servers):
+        assert mine == kafkas
