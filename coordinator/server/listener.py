@@ -19,10 +19,6 @@ from fencepost.coordinator.server.tls import Handshake
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
-_ACCEPTED_AT_ONCE = 1
-"""asyncio takes that many connections in a turn, and else tries until there is none: a client would wait
-for the attempt that fails.
-"""
 _ACCEPT_TURNS = 2
 """Turns of the loop from a connection's accept to its protocol's connection_made, in asyncio."""
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -88,13 +84,10 @@ class Listener(Generic[C]):
         accepted = made if self._tls is None else shaking_hands
         try:
             address = await _address(self.host)
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            listening = socket.create_server((address, self.port), family=family)
-            self._server = await loop.create_server(accepted, sock=listening, backlog=_ACCEPTED_AT_ONCE)
+            self._server = await loop.create_server(accepted, address, self.port, backlog=_BACKLOG)
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
-        listening.listen(_BACKLOG)
-        self.port = listening.getsockname()[1]
+        self.port = self._server.sockets[0].getsockname()[1]
 
     def drop(self) -> None:
         """Close all connections; the port stays open."""
