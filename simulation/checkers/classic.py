@@ -51,11 +51,15 @@ class KnownClassic:
         self.timers = _most_timers(group)
 
     def is_still(self, group: ClassicGroup) -> bool:
-        """Whether an event that nobody asked for left the group alone: such a one takes members, at most."""
+        """Whether an event that nobody asked for left the group alone: such a one takes members, at most.
+
+        They may be ones whose id was given out and who did not come: those are only counted.
+        """
         return (
             self.generation == group.generation
             and self.state is group.state
             and len(self.members) == len(group.members)
+            and self.timers == _most_timers(group)
         )
 
     def expected_error(self, request: _Fenced, generation: int) -> ErrorCode:
@@ -203,6 +207,8 @@ class ClassicGroups(Checker):
         named = getattr(event, "group_id", None)
         for group_id in self._changed(live) if named is None else (named,):
             self._look(live, group_id)
+        if len(live.classic.timers) > self._timers:
+            self.report_all(_timers(live))
 
     def _changed(self, live: GroupCoordinator) -> list[str]:
         """The groups that an event was about which names none."""
@@ -224,9 +230,6 @@ class ClassicGroups(Checker):
         self.report_all(self._moved(group, self._known.get(group_id)))
         self.report_all(_sizes(group))
         self._know(group)
-        if len(live.classic.timers) > self._timers:
-            # Counted anew before it is reported: what changed a group may not have named it.
-            self.report_all(_timers(live))
 
     def _know(self, group: ClassicGroup) -> None:
         before = self._known.get(group.group_id)

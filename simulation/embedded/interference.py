@@ -98,9 +98,11 @@ class Interference:
         return [each for each in self._connections.get(member_id, ()) if not each.is_closed]
 
     def _heard(self, request: Any, reply: Any, asked: Asked) -> None:
-        """A member that gets its id here has none in its request."""
+        """A member that gets its id here has none in its request. One that is none any more is forgotten."""
         member_id = getattr(request, "member_id", None) or getattr(reply, "member_id", None)
-        if member_id:
+        leaves = getattr(request, "member_epoch", 0) < 0
+        unknown = getattr(reply, "error_code", None) is ErrorCode.UNKNOWN_MEMBER_ID
+        if member_id and not leaves and not unknown:
             known = self._connections.setdefault(member_id, {})
             if asked.connection not in known:
                 for connection in [each for each in known if each.is_closed]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
@@ -129,10 +129,8 @@ class _GroupWatch:
                 self.heard.discard(member_id)
             else:
                 self.heard.add(member_id)
-        for record in outcome.records:
-            if record.value is None and isinstance(record.key, _MEMBERS):
-                self.heard.discard(record.key.member_id)
-                self._watch.on_member_gone(record.key.member_id)
+        for member_id in _removed(outcome):
+            self.heard.discard(member_id)
 
     def step(self, host: str, event: Event, outcome: Outcome, steady: bool) -> None:
         """A step of the coordinator that is about this group."""
@@ -144,9 +142,8 @@ class _GroupWatch:
             self.tell("on_commit", event.member_id, event, reply)
         if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
             self.told.after(event, reply, self.view.active)
-        for record in outcome.records:
-            if record.value is None and isinstance(record.key, _MEMBERS):
-                self.told.removed(record.key.member_id)
+        for member_id in _removed(outcome):
+            self.told.removed(member_id)
 
 
 class _ShardWatch:
@@ -171,6 +168,7 @@ class Watch:
         self.failure: Exception | None = None
         """What an observer raised first."""
         self.on_member_gone: Callable[[MemberId], None] = lambda member_id: None
+        """Called within the step that removes a member, before it is answered."""
         self.on_row: Callable[[Row], None] = lambda row: None
         """Called with each row of the trace."""
         self._start_ms: int | None = None
@@ -223,6 +221,8 @@ class Watch:
 
     def step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
         """A step of a coordinator: told now, or soon if a client waits for its answer and nobody looks."""
+        for member_id in _removed(outcome):
+            self.on_member_gone(member_id)
         if type(event) not in _AWAITED or not outcome.records or self.waiting:
             self._tell_step(shard, event, outcome, now_ms)
             return
@@ -256,7 +256,7 @@ class Watch:
             group = watch.groups.get(group_id)
             if group is None:
                 group = watch.groups[group_id] = _GroupWatch(watch.view, group_id, self)
-            group.keep_up(event, part)
+            self._guarded(group.keep_up, event, part)
             self._guarded(group.step, host, event, part, steady)
 
     def _tell(self, methods: Iterable[Callable[..., None]], *arguments: object) -> None:
@@ -362,6 +362,13 @@ def _is_steady(outcome: Outcome) -> bool:
         and type(reply) is ConsumerGroupHeartbeatResponse
         and reply.error_code is ErrorCode.NONE
     )
+
+
+def _removed(outcome: Outcome) -> Iterator[MemberId]:
+    """The members that a step removed; one of them may have come back in it under the same id."""
+    for record in outcome.records:
+        if record.value is None and isinstance(record.key, _MEMBERS):
+            yield record.key.member_id
 
 
 def _by_group(event: Event, outcome: Outcome) -> Iterable[tuple[str, Outcome]]:

@@ -16,7 +16,11 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupProtocol, JoinGroupRequest, SyncGroupRequest
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    LeaveGroupRequest,
+)
 from fencepost.coordinator.protocol.consumer_protocol import (
     Assignment,
     Subscription,
@@ -345,6 +349,29 @@ def test_timers_of_classic_groups_that_nobody_needs_are_found(scene):
     leak(scene, 7)
     assert scene.join(group_id="g0", member_id="c-1") is None
     assert scene.found == ["bounded-memory"]
+
+
+def test_timers_are_counted_anew_when_an_id_is_not_taken_up(scene):
+    for group_id in "gh":
+        assert scene.join(group_id=group_id) is E.MEMBER_ID_REQUIRED
+    scene.now_ms += 10_000
+    scene.step(DeadlineReached())
+    assert not scene.live.classic.groups["g"].pending_joins
+    leak(scene, 5)
+    scene.join(group_id="h")
+    assert scene.found == ["bounded-memory"]
+
+
+def test_timers_that_outlive_their_group_are_found(scene):
+    for group_id in "gh":
+        assert scene.join(group_id=group_id) is E.MEMBER_ID_REQUIRED
+    leak(scene, 4)
+    assert scene.found == []
+    scene.now_ms += 10_000
+    scene.step(DeadlineReached())
+    scene.step(DeleteGroupsRequest(group_id="g"))
+    scene.step(TopicsChanged(image=IMAGE))
+    assert set(scene.found) == {"bounded-memory"}
 
 
 def test_a_classic_group_that_no_event_names_is_looked_at(scene):

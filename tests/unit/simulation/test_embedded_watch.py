@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.embedded import EmbeddedKafka, watch
 from fencepost.simulation.trace.schema import Kind
@@ -87,6 +88,30 @@ def test_whoever_looks_sees_all(
     join(kafka)
     assert look(kafka)
     assert told[0] == JOINED
+
+
+def test_a_static_member_that_comes_back_is_connected(kafka: EmbeddedKafka) -> None:
+    member = join(kafka)
+    member.heartbeat(-1)
+    for epoch in (-2, -2):
+        member.join("orders", instance_id="i")
+        member.heartbeat(epoch, instance_id="i")
+    member.join("orders", instance_id="i")
+    kafka.clock.advance(60)
+    assert [each.member_id for each in kafka.group("g").members()] == ["m"]
+    kafka.disconnect("i")
+    with pytest.raises(EOFError):
+        member.heartbeat()
+
+
+def test_who_left_is_forgotten(kafka: EmbeddedKafka) -> None:
+    known = kafka.endpoint.interference
+    member = join(kafka)
+    assert known.is_connected("m")
+    member.heartbeat(-1)
+    assert not known.is_connected("m")
+    assert member.heartbeat(3).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert not known.is_connected("m")
 
 
 def test_whoever_waits_is_woken_at_once(kafka: EmbeddedKafka) -> None:
