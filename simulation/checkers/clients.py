@@ -1,53 +1,135 @@
-"""Clients of whom only the requests are known: they say what they were told, and own what they were given."""
+"""Clients of whom only the requests are known: they say what they were told, and own what they were given.
+
+What a client is told it does one after the other, while it goes on sending heartbeats. So it may say that
+it owns what a newer answer has taken away already: a thread of Kafka Streams lists nothing in the heartbeat
+after it joined, the coordinator takes that for a release, and then it lists what it was told when it joined.
+Whether two own something at once is another invariant's business, one-claimant.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.streams import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    Tasks,
+)
+from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.checkers.base import Checker, Finding, shown
-from fencepost.simulation.checkers.holders import merged
 from fencepost.simulation.world.observers import StepEvent
 
+if TYPE_CHECKING:
+    from fencepost.coordinator.coordinator import GroupCoordinator
+
+_Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
+_Answer: TypeAlias = ConsumerGroupHeartbeatResponse | StreamsGroupHeartbeatResponse
+_Member: TypeAlias = ConsumerGroupMember | StreamsGroupMember
+
+_Owned: TypeAlias = Mapping[str, frozenset[int]]
+"""Partition numbers by topic id, or by role and subtopology."""
+
 _REMEMBERED = 8
-"""How many epochs back a client may be: its answers may have been lost."""
+"""How many answers back a client may be: some may have been lost, and it takes time to do what they say."""
+_NOTHING: _Owned = {}
+_NONE: frozenset[int] = frozenset()
 
 
 class Client:
-    """What one member was told."""
+    """What one member was told, and what it said."""
 
-    __slots__ = ("epochs", "held")
+    __slots__ = ("epochs", "member", "said", "told")
 
-    def __init__(self) -> None:
+    def __init__(self, member: _Member) -> None:
         self.epochs: deque[int] = deque(maxlen=_REMEMBERED)
-        self.held: Partitions = NO_PARTITIONS
-        """What the coordinator believed that it holds, before the request that is looked at."""
+        self.told: deque[_Owned] = deque(maxlen=_REMEMBERED)
+        """What it was told to own, and has not said yet that it does."""
+        self.said = _NOTHING
+        """What it said last."""
+        self.member = member
+        """What the coordinator knew of it before the request that is looked at."""
 
-    def says(
-        self, who: str, request: ConsumerGroupHeartbeatRequest, topics: frozenset[str]
-    ) -> Iterator[Finding]:
-        """A heartbeat that was accepted; partitions of deleted topics are nobody's business."""
-        if request.member_epoch > 0 and request.member_epoch not in self.epochs:
+    def says(self, request: _Heartbeat, topics: Container[TopicId]) -> Iterator[Finding]:
+        """A heartbeat that was accepted; `topics` are those that there are: others are nobody's business."""
+        who = f"{self.member.member_id} of {request.group_id}"
+        if request.member_epoch == JOIN_EPOCH:
+            self.told.clear()
+        elif request.member_epoch > 0 and request.member_epoch not in self.epochs:
             yield (
                 "epoch-as-answered",
                 f"{who} sent epoch {request.member_epoch}, it was told {list(self.epochs)}",
             )
+        listed = _listed(request)
+        if listed is None:
+            return
+        known = (_held(self.member), self.said, *self.told)
         foreign = {
-            topic_id: extra
-            for topic_id, numbers in (request.topic_partitions or NO_PARTITIONS).items()
-            if topic_id in topics
-            and (extra := tuple(n for n in numbers if n not in self.held.get(topic_id, ())))
+            each: tuple(sorted(extra))
+            for each, numbers in listed.items()
+            if isinstance(request, StreamsGroupHeartbeatRequest) or each in topics
+            if (extra := numbers.difference(*(owned.get(each, ()) for owned in known)))
         }
         if foreign:
             yield "owned-honest", f"{who} says at epoch {request.member_epoch} that it owns {shown(foreign)}"
+        self.said = listed
+        if listed and listed in self.told:  # it is done with that, and with what it was told before
+            while self.told.popleft() != listed:
+                pass
+
+    def hears(self, answer: _Answer) -> None:
+        """An answer, which may be lost on its way."""
+        if answer.member_epoch not in self.epochs:
+            self.epochs.append(answer.member_epoch)
+        if isinstance(answer, StreamsGroupHeartbeatResponse):
+            if answer.tasks is not None:
+                self.told.append(_by_role(answer.tasks))
+        elif answer.assignment is not None:
+            self.told.append(_sets(answer.assignment))
+
+
+def _listed(request: _Heartbeat) -> _Owned | None:
+    """What a member says that it owns, if it says so."""
+    if isinstance(request, StreamsGroupHeartbeatRequest):
+        return None if request.owned is None else _by_role(request.owned)
+    return None if request.topic_partitions is None else _sets(request.topic_partitions)
+
+
+def _held(member: _Member) -> _Owned:
+    """What the coordinator gave a member, and did not hear that it let go of."""
+    if isinstance(member, StreamsGroupMember):
+        assigned, pending = _by_role(member.assigned), _by_role(member.pending_revocation)
+    else:
+        assigned, pending = _sets(member.assigned), _sets(member.pending_revocation)
+    return {each: assigned.get(each, _NONE) | pending.get(each, _NONE) for each in (*assigned, *pending)}
+
+
+def _sets(partitions: Partitions) -> _Owned:
+    return {each: frozenset(numbers) for each, numbers in partitions.items()}
+
+
+def _by_role(tasks: Tasks) -> _Owned:
+    """Tasks as other partitions: to have one in another role is to have another one."""
+    roles = {"active": tasks.active, "standby": tasks.standby, "warm-up": tasks.warmup}
+    return {
+        f"{role} {one}:": frozenset(numbers) for role, ids in roles.items() for one, numbers in ids.items()
+    }
+
+
+def _member(live: GroupCoordinator, request: _Heartbeat, member_id: MemberId) -> _Member | None:
+    streams = isinstance(request, StreamsGroupHeartbeatRequest)
+    group = (live.streams.groups if streams else live.groups).get(request.group_id)
+    return None if group is None else group.members.get(member_id)
 
 
 class Clients(Checker):
@@ -64,33 +146,26 @@ class Clients(Checker):
         """Looks at heartbeats that were accepted, and at commits."""
         if isinstance(event, OffsetCommitRequest) and isinstance(outcome.reply, OffsetCommitResponse):
             self.report_all(self._commit(event, outcome.reply))
-        elif isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
-            outcome.reply, ConsumerGroupHeartbeatResponse
-        ):
+        elif isinstance(event, _Heartbeat) and isinstance(outcome.reply, _Answer):
             self._heartbeat(host, event, outcome.reply)
 
-    def _heartbeat(
-        self, host: str, request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse
-    ) -> None:
+    def _heartbeat(self, host: str, request: _Heartbeat, reply: _Answer) -> None:
         live = self.world.coordinators[host].coordinator
         if reply.error_code is not ErrorCode.NONE or live is None:
             return
         member_id = reply.member_id or request.member_id
         key = request.group_id, member_id
         client = self._clients.get(key)
-        if client is None:  # a new one, or one of before anybody looked
-            client = self._clients[key] = Client()
-        else:
-            who = f"{member_id} of {request.group_id}"
-            self.report_all(client.says(who, request, frozenset(live.image.by_id)))
-        group = live.groups.get(request.group_id)
-        member = None if group is None else group.members.get(member_id)
+        if client is not None:
+            self.report_all(client.says(request, live.image.by_id))
+        member = _member(live, request, member_id)
         if member is None:
-            del self._clients[key]
+            self._clients.pop(key, None)
             return
-        if reply.member_epoch not in client.epochs:
-            client.epochs.append(reply.member_epoch)
-        client.held = merged(member.assigned, member.pending_revocation)
+        if client is None:  # a new one, or one of before anybody looked
+            client = self._clients[key] = Client(member)
+        client.member = member
+        client.hears(reply)
 
     def _commit(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> Iterator[Finding]:
         """Nobody can have processed what is not in the log."""

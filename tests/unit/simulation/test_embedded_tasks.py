@@ -105,7 +105,7 @@ def test_two_that_claim_the_same_task_are_seen(kafka: EmbeddedKafka, threads: li
     one.heartbeat()
     assert kafka.check() == []
     two.heartbeat(**owns({"0": (0, 1)}))
-    assert {violation.invariant for violation in kafka.check()} == {"one-claimant"}
+    assert {violation.invariant for violation in kafka.check()} == {"one-claimant", "owned-honest"}
 
 
 def test_a_thread_that_is_gone_claims_nothing(kafka: EmbeddedKafka, threads: list[Thread]) -> None:
