@@ -123,7 +123,10 @@ async def test_the_trace_tells_of_streams_groups(kafka: AsyncEmbeddedKafka) -> N
 
 def test_java_streams(streams_application) -> None:
     """Two instances of two threads each: their tasks, a clock that leaves them alone, a rebalance."""
-    with EmbeddedKafka(topics={"orders": 4, "single": 1}, config=QUICK) as kafka:
+    # Who joins while others do is given tasks, says in its next heartbeat that it has none, and takes them up
+    # then: they may be another one's by that time. With a delay nobody is given any before all have joined.
+    config = {**QUICK, "group.streams.initial.rebalance.delay.ms": 2_000}
+    with EmbeddedKafka(topics={"orders": 4, "single": 1}, config=config) as kafka:
         group = kafka.group("app")
         arguments = (kafka.bootstrap_servers, "app", "streams", "count", "orders", "single")
         for _ in range(2):
