@@ -109,9 +109,16 @@ class Targets:
 
 
 def _digest(step: GroupStep) -> Iterator[Finding]:
-    """The group's epoch was raised for these topics: its record has their digest."""
+    """The group's epoch was raised for these topics: its record has their digest.
+
+    An expression whose topics are not known yet comes without a new epoch, and the one before it goes at
+    once: the digest waits for the answer.
+    """
     group = step.group
     assert group is not None
+    expressions = {member.subscribed_topic_regex for member in group.members.values()}
+    if any(expression and expression not in group.resolved for expression in expressions):
+        return
     kinds = {member.subscribed_topic_names for member in group.members.values()}
     names = {name for kind in kinds for name in kind}
     names.update(name for value in group.resolved.values() for name in value.topics)

@@ -34,7 +34,12 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
-from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome, TopicsChanged
+from fencepost.coordinator.protocol.outcome import (
+    DeadlineReached,
+    Outcome,
+    RegularExpressionsResolved,
+    TopicsChanged,
+)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.simulation.checkers.classic import ClassicGroups, KnownClassic, WrittenGenerations
@@ -383,3 +388,33 @@ def test_a_classic_group_that_no_event_names_is_looked_at(scene):
     scene.live.classic.groups["g"].generation = 5
     scene.step(DeadlineReached())
     assert scene.found == ["classic-generations"]
+
+
+def test_an_expression_that_is_not_resolved_yet_leaves_the_digest_of_the_one_before(scene):
+    def join(expression):
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="A",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=(),
+            subscribed_topic_regex=expression,
+            topic_partitions={},
+        )
+        return scene.step(request)
+
+    def resolve(expression, *topics):
+        version = scene.live.image.version
+        scene.step(
+            RegularExpressionsResolved(group_id="g", topics={expression: topics}, image_version=version)
+        )
+
+    assert join("x.*").error_code is E.NONE
+    resolve("x.*", "x")
+    group = scene.live.groups["g"]
+    epoch, digest = group.group_epoch, group.metadata_hash
+    assert digest
+    assert join("y.*").error_code is E.NONE
+    assert (group.group_epoch, group.metadata_hash, group.assignment_epoch) == (epoch, digest, epoch)
+    assert group.resolved == {}
+    assert scene.found == []
