@@ -21,8 +21,6 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from fencepost.coordinator.protocol.consumer_protocol import read_assignment
-
 with warnings.catch_warnings():
     # It reads its schemas through an API that Python 3.11 deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -53,8 +51,18 @@ def committed(served: Any) -> int:
 class Crew:
     """librdkafka's consumers of one group, polled in turn; they commit what they read."""
 
-    def __init__(self, served: Any) -> None:
-        self.served = served
+    def __init__(
+        self,
+        servers: str,
+        topic: str = "orders",
+        group_id: str = "g",
+        seen: Callable[[], object] = lambda: "not ours to look at",
+    ) -> None:
+        self.servers = servers
+        self.topic = topic
+        self.group_id = group_id
+        self.seen = seen
+        """What the coordinator has of the group: for who reads a failure."""
         self.members: list[Consumer] = []
         self.read: list[bytes] = []
         self.refusals: list[str] = []
@@ -63,8 +71,8 @@ class Crew:
     def join(self, **settings: Any) -> Consumer:
         consumer = Consumer(
             {
-                "bootstrap.servers": self.served.bootstrap_servers,
-                "group.id": "g",
+                "bootstrap.servers": self.servers,
+                "group.id": self.group_id,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "log_level": 0,
@@ -76,14 +84,14 @@ class Crew:
         def count(_consumer: Consumer, partitions: list[Any]) -> None:
             self.revoked[number] += len(partitions)
 
-        consumer.subscribe(["orders"], on_revoke=count)
+        consumer.subscribe([self.topic], on_revoke=count)
         self.members.append(consumer)
         return consumer
 
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, ([self.owned(each) for each in self.members], self.group())
+            assert time.monotonic() < deadline, ([self.owned(each) for each in self.members], self.seen())
             for member in self.members:
                 message = member.poll(0.02)
                 if message is not None and message.error() is not None:
@@ -92,16 +100,6 @@ class Crew:
                     self.read.append(message.value())
                     with contextlib.suppress(Exception):  # a rebalance came between: it is read again
                         member.commit(message, asynchronous=False)
-
-    def group(self) -> list[str]:
-        """What the coordinator has of the group: for who reads a failure."""
-
-        def seen(broker: Any) -> list[str]:
-            coordinator = broker.coordinator
-            group = coordinator.groups.get("g") or coordinator.classic.groups.get("g")
-            return [str(getattr(group, "state", None)), *map(str, getattr(group, "members", {}).values())]
-
-        return list(self.served.look(seen))
 
     @staticmethod
     def owned(member: Consumer) -> list[int]:
@@ -120,17 +118,30 @@ class Crew:
 
     def kind(self) -> str:
         """The group's type and its state, as an administrator sees them."""
-        admin = AdminClient({"bootstrap.servers": self.served.bootstrap_servers, "log_level": 0})
-        (group,) = admin.list_consumer_groups().result(20).valid
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        groups = admin.list_consumer_groups().result(20).valid
+        (group,) = (each for each in groups if each.group_id == self.group_id)
         return str(group.type.name)
+
+
+@contextlib.contextmanager
+def closing(crew: Crew) -> Iterator[Crew]:
+    try:
+        yield crew
+    finally:
+        for member in crew.members:
+            member.close()
 
 
 @pytest.fixture
 def crew(served: Any) -> Iterator[Crew]:
-    made = Crew(served)
-    yield made
-    for member in made.members:
-        member.close()
+    def seen(broker: Any) -> list[str]:
+        coordinator = broker.coordinator
+        group = coordinator.groups.get("g") or coordinator.classic.groups.get("g")
+        return [str(getattr(group, "state", None)), *map(str, getattr(group, "members", {}).values())]
+
+    with closing(Crew(served.bootstrap_servers, seen=lambda: served.look(seen))) as made:
+        yield made
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
@@ -206,37 +217,27 @@ def test_a_group_rolls_to_the_consumer_protocol_and_back(served: Any, crew: Crew
     assert len(crew.read) == read, "commits outlive the changes of the protocol"
 
 
-def user_data(served: Any) -> list[bytes | None]:
-    """What the assignments of the classic group carry beside partitions."""
-
-    def seen(broker: Any) -> list[bytes | None]:
-        group = broker.coordinator.classic.groups.get("g")
-        members = [] if group is None else group.members.values()
-        return [read_assignment(each.assignment).user_data for each in members if each.assignment]
-
-    return list(served.look(seen))
-
-
-def test_a_cooperative_group_goes_over_until_its_assignments_carry_user_data(served: Any, crew: Crew) -> None:
+def test_a_cooperative_group_goes_over_until_its_assignments_carry_user_data(world: Any) -> None:
     """librdkafka's sticky assignor hands back what it was sent, and Kafka would lose it: it says no."""
-    produce(served)
     cooperative = {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"}
     modern = {"group.protocol": "consumer"}
-    crew.join(**cooperative)
-    crew.until(lambda: crew.shared() and committed(served) == len(VALUES))
-    for settings in (modern, cooperative):
-        crew.join(**settings)
+    with closing(Crew(world.servers, world.topic(PARTITIONS), world.group)) as crew:
+        crew.join(**cooperative)
         crew.until(crew.shared)
-        assert crew.kind() == "CONSUMER"
-    crew.leave(1)
-    crew.until(lambda: crew.shared() and any(user_data(served)))
-    assert crew.kind() == "CLASSIC"
-    crew.join(**modern)
-    crew.until(lambda: any("group id does not exist" in each for each in crew.refusals))
-    crew.leave(2)
-    crew.until(crew.shared)
-    assert crew.kind() == "CLASSIC"
-    assert set(crew.read) == set(VALUES)
+        for settings in (modern, cooperative):
+            crew.join(**settings)
+            crew.until(crew.shared)
+            assert crew.kind() == "CONSUMER"
+        crew.leave(1)
+        crew.until(crew.shared)
+        assert crew.kind() == "CLASSIC"
+        crew.join(**cooperative)  # it gets its share in a generation of which the others know the one before
+        crew.until(crew.shared)
+        crew.join(**modern)
+        crew.until(lambda: any("group id does not exist" in each for each in crew.refusals))
+        assert crew.kind() == "CLASSIC"
+        crew.leave(3)
+        crew.until(crew.shared)
 
 
 @pytest.mark.parametrize(
