@@ -118,7 +118,8 @@ def _walk(  # noqa: C901, PLR0912, PLR0915  # a call for each number would take 
 ) -> _Walked:
     """Read `count` records up to the end of the data; an IndexError if it ends before.
 
-    Each record that is produced goes through here: numbers of one byte and lengths of two are read in place.
+    Each record that is produced goes through here: numbers of one byte, and those that often have two, are
+    read in place.
     """
     times: list[int] = []
     keyless: list[int] = []
