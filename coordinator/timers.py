@@ -55,13 +55,21 @@ class Timers(Generic[K]):
 
     def next_deadline(self) -> int | None:
         """The earliest deadline, or None if no timer is armed."""
-        self._settle()
-        return self._heap[0][0] if self._heap else None
+        while self._heap:
+            at, sequence, key = self._heap[0]
+            known = self._deadlines.get(key)
+            if known is not None and known[0] == at and known[1] == sequence:
+                return at
+            # It is out of date: bring it up to date.
+            heapq.heappop(self._heap)
+            if known is not None and known[2] == at:
+                self._push(key, known[0], known[1])
+        return None
 
     def pop_due(self, now_ms: int) -> K | None:
         """Disarm the most overdue timer and answer its key; None if none is due."""
-        self._settle()
-        if not self._heap or self._heap[0][0] > now_ms:
+        deadline = self.next_deadline()
+        if deadline is None or deadline > now_ms:
             return None
         _, _, key = heapq.heappop(self._heap)
         del self._deadlines[key]
@@ -70,17 +78,6 @@ class Timers(Generic[K]):
     def _push(self, key: K, deadline_ms: int, sequence: int) -> None:
         self._deadlines[key] = deadline_ms, sequence, deadline_ms
         heapq.heappush(self._heap, (deadline_ms, sequence, key))
-
-    def _settle(self) -> None:
-        """Bring the heap's first entry up to date."""
-        while self._heap:
-            at, sequence, key = self._heap[0]
-            known = self._deadlines.get(key)
-            if known is not None and known[:2] == (at, sequence):
-                return
-            heapq.heappop(self._heap)
-            if known is not None and known[2] == at:
-                self._push(key, known[0], known[1])
 
     def _rebuild(self) -> None:
         self._heap = [(at, sequence, key) for key, (at, sequence, _) in self._deadlines.items()]
