@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import threading
 from asyncio import events
 from collections.abc import Callable
@@ -158,17 +159,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
         """Run `action(argument)` at that time. It can't be taken back. An exception ends the run."""
         self._sequence = sequence = self._sequence + 1
-        entry = (when_us, sequence, action, argument)
         if when_us < self._horizon_us:
-            heappush(self._heap, entry)
+            heappush(self._heap, (when_us, sequence, action, argument))
             return
         slot = when_us >> _SLOT_BITS
-        entries = self._slots.get(slot)
-        if entries is None:
-            self._slots[slot] = [entry]
+        if slot not in self._slots:
+            self._slots[slot] = []
             heappush(self._next_slots, slot)
-        else:
-            entries.append(entry)
+        self._slots[slot].append((when_us, sequence, action, argument))
 
     def timer(self, when_us: int, action: Callable[[Any], Any], argument: object) -> Timer:
         """As `schedule`, but with a way to take it back."""
@@ -266,26 +264,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """One pass for asyncio's `run_forever`: goes on until the loop is told to stop."""
         ready, heap = self._ready, self._heap
-        limit = self.max_events
+        limit = sys.maxsize if self.max_events is None else self.max_events
         count = self.events
         try:
             while True:
-                for _ in range(len(ready)):
-                    handle = ready.popleft()
-                    count += 1
-                    if not handle._cancelled:
-                        handle._run()
-                if limit is not None and count > limit:
-                    self._give_up(limit)
-                if self._stopping:
-                    return
                 if ready:
-                    continue
-                if not heap:
-                    self._open_slot()
-                self.now_us, _, action, argument = heappop(heap)
-                count += 1
-                action(argument)
+                    for _ in range(len(ready)):
+                        handle = ready.popleft()
+                        count += 1
+                        if not handle._cancelled:
+                            handle._run()
+                    if self._stopping:
+                        return
+                elif self._stopping:
+                    return
+                else:
+                    if not heap:
+                        self._open_slot()
+                    self.now_us, _, action, argument = heappop(heap)
+                    count += 1
+                    action(argument)
+                if count > limit:
+                    self._give_up(limit)
         finally:
             self.events = count
 

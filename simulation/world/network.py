@@ -60,7 +60,7 @@ class Call:
     A future of asyncio would take two more passes through the loop, and a run has a million calls.
     """
 
-    __slots__ = ("_callbacks", "_done", "connection", "deadline_us", "generation", "request", "response")
+    __slots__ = ("_callbacks", "connection", "deadline_us", "generation", "request", "response")
 
     def __init__(self, connection: Connection, request: object, deadline_us: int) -> None:
         self.connection = connection
@@ -69,30 +69,50 @@ class Call:
         self.generation = connection.client.generation
         self.response: object = None
         """The answer, or the exception that stands for it; under way to the member until `done`."""
-        self._done = False
-        self._callbacks: tuple[Callable[[Any], object], ...] = ()
+        self._callbacks: tuple[Callable[[Any], object], ...] | None = ()
+        """Who is to be told; None once it is over."""
 
     # -- the broker's side --------------------------------------------------------------------------------
 
     def answer(self, response: object, ready_us: int) -> None:
         """Send the response at that time. An exception is delivered as the call's failure."""
-        self.connection.network.respond(self, response, ready_us)
+        connection = self.connection
+        network = connection.network
+        if connection.pipe is not OPEN:
+            if connection.pipe is STALLED:
+                network.wait(self)
+            return
+        self.response = response
+        arrives = ready_us + connection.samples.draw()
+        if network.rules:
+            client, server = connection.client.name, connection.server.name
+            delay = network.judge(self, Message(client, server, RESPONSE, self.request, response))
+            if delay is None:
+                return
+            arrives += delay
+        if arrives > connection.responses_us:
+            connection.responses_us = arrives
+        else:
+            arrives = connection.responses_us
+        if arrives > self.deadline_us:
+            network.wait(self)
+        else:
+            network.loop.schedule(arrives, network.deliver, self)
 
     # -- the member's side --------------------------------------------------------------------------------
 
     def is_expected(self) -> bool:
         """Whether the process that sent it is still there, and still waits."""
-        return not self._done and self.generation == self.connection.client.generation
+        return self._callbacks is not None and self.generation == self.connection.client.generation
 
     def finish(self) -> tuple[Callable[[Any], object], ...]:
         """It is over; answers who is to be told."""
-        self._done = True
-        callbacks, self._callbacks = self._callbacks, ()
+        callbacks, self._callbacks = self._callbacks or (), None
         return callbacks
 
     def done(self) -> bool:
         """Whether there is a result, or an exception."""
-        return self._done
+        return self._callbacks is None
 
     def cancelled(self) -> bool:
         """Never: nobody takes a request back."""
@@ -110,7 +130,7 @@ class Call:
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call back with this call once it is done."""
-        if self._done:
+        if self._callbacks is None:
             self.connection.network.loop.call_soon(callback, self)
         else:
             self._callbacks += (callback,)
@@ -190,12 +210,14 @@ class Network:
             return call
         if self.rules:
             message = Message(connection.client.name, connection.server.name, REQUEST, request)
-            delay = self._judge(call, message)
+            delay = self.judge(call, message)
             if delay is None:
                 return call
             arrives += delay
-        arrives = max(arrives, connection.requests_us)
-        connection.requests_us = arrives
+        if arrives > connection.requests_us:
+            connection.requests_us = arrives
+        else:
+            arrives = connection.requests_us
         if arrives > call.deadline_us:
             loop.schedule(call.deadline_us, self._time_out, call)
         loop.schedule(arrives, self._arrive, call)
@@ -205,30 +227,7 @@ class Network:
         """The server does not answer for now: the member's side gives the call up when its time is over."""
         self.loop.schedule(max(call.deadline_us, self.loop.now_us), self._time_out, call)
 
-    def respond(self, call: Call, response: object, ready_us: int) -> None:
-        """Send the answer of a call at that time."""
-        connection = call.connection
-        if connection.pipe is STALLED:
-            self.wait(call)
-            return
-        if connection.pipe is not OPEN:
-            return
-        call.response = response
-        arrives = ready_us + connection.samples.draw()
-        if self.rules:
-            client, server = connection.client.name, connection.server.name
-            delay = self._judge(call, Message(client, server, RESPONSE, call.request, response))
-            if delay is None:
-                return
-            arrives += delay
-        arrives = max(arrives, connection.responses_us)
-        connection.responses_us = arrives
-        if arrives > call.deadline_us:
-            self.wait(call)
-        else:
-            self.loop.schedule(arrives, self._deliver, call)
-
-    def _judge(self, call: Call, message: Message) -> int | None:
+    def judge(self, call: Call, message: Message) -> int | None:
         """The delay that the rules put on a message; None if it is lost."""
         for rule in self.rules:
             verdict = rule.judge(message)
@@ -262,13 +261,17 @@ class Network:
         else:
             self.cut(connection)
 
-    def _deliver(self, call: Call) -> None:
+    def deliver(self, call: Call) -> None:
+        """The answer arrives."""
         connection = call.connection
-        if connection.pipe is OPEN and not connection.client.frozen:
+        client = connection.client
+        if connection.pipe is OPEN and not client.frozen:
             connection.calls.pop(call, None)
-            if call.is_expected():
+            callbacks = call._callbacks
+            if callbacks is not None and call.generation == client.generation:
+                call._callbacks = None
                 # Nothing else is ready at this moment: whoever waits would be called next in any case.
-                for callback in call.finish():
+                for callback in callbacks:
                     callback(call)
         elif connection.pipe is OPEN or connection.pipe is STALLED:
             # Overtaken by a loss in the other direction; TCP would still deliver what had arrived before it.
