@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import repeat
+from typing import TypeAlias
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId
+
+_Held: TypeAlias = Mapping[TopicId, Collection[int]]
 
 _NOBODY: list[MemberId | None] = []
 
@@ -55,29 +58,26 @@ class PartitionEpochs:
 
         :raises ValueError: if a partition of `new` is held by another member at its epoch or a later one.
         """
-        if old is not None and new is not None and self._holds_the_same(old, new):
-            if new.assigned:
+        if old is not None and new is not None and new.member_id not in self._ousted:
+            # All that it held is entered as its own: what it keeps may stay.
+            before, after = old.assignment_epochs, new.assignment_epochs
+            if after is not before:
+                self._remove(old, _without(before, after))
+                self._add(new, _without(after, before))
+            if after:
                 self._epochs[new.member_id] = new.member_epoch
+            else:
+                self._epochs.pop(new.member_id, None)
             return
         if old is not None:
-            self._remove(old.member_id, old.assigned)
-            self._remove(old.member_id, old.pending_revocation)
+            self._remove(old, old.assignment_epochs)
             self._epochs.pop(old.member_id, None)
             self._ousted.discard(old.member_id)
         if new is not None:
-            self._add(new, new.assigned)
-            self._add(new, new.pending_revocation)
+            self._add(new, new.assignment_epochs)
 
-    def _holds_the_same(self, old: ConsumerGroupMember, new: ConsumerGroupMember) -> bool:
-        """Whether no partition comes or goes, and all of them are entered as this member's."""
-        return (
-            new.assigned is old.assigned
-            and not new.pending_revocation
-            and not old.pending_revocation
-            and new.member_id not in self._ousted
-        )
-
-    def _remove(self, member_id: MemberId, held: Partitions) -> None:
+    def _remove(self, member: ConsumerGroupMember, held: _Held) -> None:
+        member_id = member.member_id
         for topic_id, partitions in held.items():
             holders = self._topics.get(topic_id)
             if holders is None:
@@ -92,7 +92,7 @@ class PartitionEpochs:
             if not holders:
                 del self._topics[topic_id]
 
-    def _add(self, member: ConsumerGroupMember, held: Partitions) -> None:
+    def _add(self, member: ConsumerGroupMember, held: _Held) -> None:
         member_id, epoch = member.member_id, member.member_epoch
         for topic_id, partitions in held.items():
             holders = self._topics.setdefault(topic_id, [])
@@ -122,3 +122,12 @@ class PartitionEpochs:
             topic_id: {number: epochs[holder] for number, holder in enumerate(holders) if holder is not None}
             for topic_id, holders in self._topics.items()
         }
+
+
+def _without(held: Mapping[TopicId, dict[int, int]], other: Mapping[TopicId, dict[int, int]]) -> _Held:
+    """The partitions that only the first has."""
+    return {
+        topic_id: rest
+        for topic_id, numbers in held.items()
+        if (rest := numbers.keys() - other[topic_id].keys() if topic_id in other else numbers)
+    }
