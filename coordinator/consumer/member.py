@@ -189,8 +189,8 @@ def _assignment_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict
     epochs, missing = value.assignment_epochs, max(value.member_epoch, 0)
     complete = (
         not value.pending_revocation
-        and epochs.keys() == value.assigned.keys()
-        and all(tuple(epochs[topic_id]) == numbers for topic_id, numbers in value.assigned.items())
+        and [*epochs] == [*value.assigned]
+        and [*map(tuple, epochs.values())] == [*value.assigned.values()]
     )
     if complete:
         return epochs
@@ -199,5 +199,5 @@ def _assignment_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict
         for topic_id, partitions in part.items():
             known = epochs.get(topic_id, {})
             of_topic = held.setdefault(topic_id, {})
-            of_topic.update((p, known.get(p, missing)) for p in partitions)
+            of_topic.update({p: known.get(p, missing) for p in partitions})
     return held

@@ -159,10 +159,9 @@ def _held_since(
     for part in (assigned, pending):
         for topic_id, numbers in part.items():
             known = member.assignment_epochs.get(topic_id, {})
-            fresh = frozenset(added.get(topic_id, ()))
-            of_topic = held.setdefault(topic_id, {})
-            for partition in numbers:
-                of_topic[partition] = epoch if partition in fresh else known[partition]
+            if topic_id in added:
+                known = known | dict.fromkeys(added[topic_id], epoch)
+            held.setdefault(topic_id, {}).update({partition: known[partition] for partition in numbers})
     return held
 
 
