@@ -16,7 +16,7 @@ from fencepost.member.driver.transport import Disconnected, RequestTimedOut, Tra
 from fencepost.simulation.world.host import Host
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.rng import Quantiles, Samples, Streams
-from fencepost.simulation.world.rules import Delay, Direction, Fate, Matching, Message, Rule
+from fencepost.simulation.world.rules import PASS, Delay, Direction, Fate, Matching, Message, Rule
 
 LossHook: TypeAlias = Callable[[str, str, str, Any, int], None]
 
@@ -51,7 +51,6 @@ class Pipe(enum.Enum):
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 OPEN, STALLED, CLOSED, CUT = Pipe
 REQUEST, RESPONSE = Direction
-PASS = Fate.PASS
 
 
 class Call:
