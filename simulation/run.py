@@ -89,7 +89,7 @@ class _KafkaRun:
             seed,
             loop,
             members=plan.members,
-            observers=[self._chronicle, *(_checkers() if checkers is None else checkers)],
+            observers=[self._chronicle, *(_checkers(scenario) if checkers is None else checkers)],
             sequence=lambda: recorder.seq,
         )
 
@@ -197,10 +197,10 @@ def _prepared(
     return _KafkaRun(scenario, seed, plan, loop, recorder, checkers=checkers)
 
 
-def _checkers() -> Sequence[Observer]:
+def _checkers(scenario: Scenario) -> Sequence[Observer]:
     from fencepost.simulation.checkers import all_checkers
 
-    return all_checkers()
+    return all_checkers(scenario.protocols)
 
 
 def _slices(end_us: int) -> Iterator[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.checkers.callbacks import Callbacks
 from fencepost.simulation.checkers.catalogue import NOT_ON_REAL
@@ -16,9 +18,13 @@ from fencepost.simulation.checkers.requests import Requests
 from fencepost.simulation.checkers.transitions import Transitions
 
 
-def all_checkers() -> list[Checker]:
-    """New checkers, in the order in which they look at an event; each set watches one run."""
-    return [Coordination(), ClassicGroups(), *_of_members(), ClassicMembers()]
+def all_checkers(protocols: Container[str] = ("consumer", "classic")) -> list[Checker]:
+    """New checkers, in the order in which they look at an event; each set watches one run.
+
+    Those of classic members watch worlds that have some: `protocols` are all that members speak.
+    """
+    of_classic_members = [ClassicMembers()] if "classic" in protocols else []
+    return [Coordination(), ClassicGroups(), *_of_members(), *of_classic_members]
 
 
 def real_checkers() -> list[Checker]:
