@@ -89,7 +89,10 @@ class Callbacks(Checker):
 
     def watch(self, host: str) -> CallbackWatch:
         """The process that runs on a host now."""
-        return self.watches.setdefault(host, CallbackWatch(host))
+        watch = self.watches.get(host)
+        if watch is None:
+            watch = self.watches[host] = CallbackWatch(host)
+        return watch
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A process starts with nothing, and ends cleanly with nothing; a crash runs no callbacks."""

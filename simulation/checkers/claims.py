@@ -92,7 +92,13 @@ class OneClaimant(Checker):
         self._generation = 0
 
     def _claims(self) -> Claims:
-        return self._groups.setdefault(self.world.group_id, Claims())
+        return self._claims_of(self.world.group_id)
+
+    def _claims_of(self, group_id: str) -> Claims:
+        claims = self._groups.get(group_id)
+        if claims is None:
+            claims = self._groups[group_id] = Claims()
+        return claims
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Notes whom the coordinator keeps."""
@@ -103,7 +109,7 @@ class OneClaimant(Checker):
                 epoch = value.member_epoch if isinstance(value, _PLACED) else None
                 if epoch is None and group is not None and key.member_id in group.members:
                     continue  # it stays, and the group has become a classic one
-                self._groups.setdefault(key.group_id, Claims()).stored(key.member_id, epoch)
+                self._claims_of(key.group_id).stored(key.member_id, epoch)
 
         if group is not None and type(event) is not HeartbeatRequest:
             self._in_generation(group, outcome)

@@ -128,7 +128,10 @@ class Records(Checker):
         """Topics that were created again. Classic members can't tell them from those before."""
 
     def _application(self, host: str) -> Application:
-        return self._applications.setdefault(host, Application(host))
+        application = self._applications.get(host)
+        if application is None:
+            application = self._applications[host] = Application(host)
+        return application
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A new process has processed nothing."""

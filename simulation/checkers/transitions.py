@@ -49,5 +49,7 @@ class Transitions(Checker):
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Checks one move."""
-        machine = self._machines.setdefault(host, MachineWatch())
+        machine = self._machines.get(host)
+        if machine is None:
+            machine = self._machines[host] = MachineWatch()
         self.report_all(machine.move(host, event, str(source), str(target)))
