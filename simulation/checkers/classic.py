@@ -32,6 +32,10 @@ _E = ErrorCode
 _FENCING: Final = frozenset(
     {_E.UNKNOWN_MEMBER_ID, _E.FENCED_INSTANCE_ID, _E.ILLEGAL_GENERATION, _E.REBALANCE_IN_PROGRESS}
 )
+_OF_GENERATIONS: Final = frozenset(
+    {r.GroupMetadataKey, r.ConsumerGroupMemberMetadataKey, r.ConsumerGroupMetadataKey}
+)
+"""Records of these begin, go on with, or end what a group's generations are counted in."""
 _Fenced: TypeAlias = HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest
 
 
@@ -126,6 +130,13 @@ def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Fin
                     )
 
 
+def _assignments(records: Iterable[r.Record]) -> Iterator[Finding]:
+    """What a leader has sent, as it was written."""
+    for record in records:
+        if isinstance(record.value, r.GroupMetadataValue):
+            yield from check_assignment(record.key.group_id, record.value)
+
+
 class WrittenGenerations:
     """The generations on record.
 
@@ -142,6 +153,8 @@ class WrittenGenerations:
         """Consumer groups that the batch ends, and that were not empty."""
         for record in records:
             key, value = record.key, record.value
+            if type(key) not in _OF_GENERATIONS:
+                continue
             if isinstance(value, r.GroupMetadataValue):
                 yield from self._write(key.group_id, value.generation)
             elif isinstance(key, r.GroupMetadataKey):
@@ -190,7 +203,8 @@ class ClassicGroups(Checker):
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
-        known = self._known.get(getattr(event, "group_id", None) or "")
+        named = getattr(event, "group_id", None)
+        known = self._known.get(named or "")
         reply = outcome.reply
         if known is not None and isinstance(event, HeartbeatRequest):
             self.report_all(check_answer(event, reply.error_code, known))  # type: ignore[union-attr]
@@ -203,8 +217,9 @@ class ClassicGroups(Checker):
                 for code in {code: None for each, code in reply.errors.items() if each not in gone}:
                     self.report_all(check_answer(event, code, known))
             return
-        self.report_all(self._records(event, outcome))
-        named = getattr(event, "group_id", None)
+        self.report_all(self._written.check(outcome.records, self._known))
+        if isinstance(event, SyncGroupRequest):
+            self.report_all(_assignments(outcome.records))
         for group_id in self._changed(live) if named is None else (named,):
             self._look(live, group_id)
         if len(live.classic.timers) > self._timers:
@@ -235,12 +250,6 @@ class ClassicGroups(Checker):
         before = self._known.get(group.group_id)
         now = self._known[group.group_id] = KnownClassic(group)
         self._timers += now.timers - (0 if before is None else before.timers)
-
-    def _records(self, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
-        yield from self._written.check(outcome.records, self._known)
-        for record in outcome.records if isinstance(event, SyncGroupRequest) else ():
-            if isinstance(record.value, r.GroupMetadataValue):
-                yield from check_assignment(record.key.group_id, record.value)
 
     def _moved(self, group: ClassicGroup, known: KnownClassic | None) -> Iterator[Finding]:
         before = group.generation if known is None else known.generation
