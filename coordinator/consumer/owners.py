@@ -41,8 +41,10 @@ class PartitionEpochs:
         """The same for several partitions of a topic, in their order."""
         holders, epochs = self._topics.get(topic_id, _NOBODY), self._epochs
         known = len(holders)
-        held_by = (holders[number] if number < known else None for number in partitions)
-        return [NO_EPOCH if holder is None else epochs[holder] for holder in held_by]
+        return [
+            NO_EPOCH if number >= known or (holder := holders[number]) is None else epochs[holder]
+            for number in partitions
+        ]
 
     def taken(self, topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
         """Those of the topic's partitions that someone holds."""
