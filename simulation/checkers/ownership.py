@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import NO_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
@@ -31,22 +31,35 @@ class Ownership:
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
-        moved = [change for change in step.members if not change.holds_the_same]
-        before = {change.member_id: self._held.get(change.member_id, NO_PARTITIONS) for change in moved}
-        for change in moved:
-            self.holders.release(change.member_id, before[change.member_id], held(change.after))
-        for change in moved:
-            yield from self._grant(step, change, before[change.member_id])
-        if step.group is not None:
-            yield from self._compare(step, before)
+        stayed = [change for change in step.members if change.holds_the_same]
+        moved = [
+            (change, self._held.get(change.member_id, NO_PARTITIONS), held(change.after))
+            for change in step.members
+            if not change.holds_the_same
+        ]
+        for change, before, after in moved:
+            self.holders.release(change.member_id, before, after)
+        for change, before, after in moved:
+            yield from self._grant(step, change, before, after)
+        if step.group is None:
+            return
+        for change in stayed:
+            if _epoch(change.before) != _epoch(change.after):
+                yield from self._compare(step, held(change.after).items())
+        for change, before, after in moved:
+            same_epoch = _epoch(change.before) == _epoch(change.after)
+            yield from self._compare(step, _sorted(added(before, after)) if same_epoch else after.items())
+            yield from self._compare(step, _sorted(added(after, before)))
 
-    def _grant(self, step: GroupStep, change: MemberChange, before: Partitions) -> Iterator[Finding]:
-        after = held(change.after)
+    def _grant(
+        self, step: GroupStep, change: MemberChange, before: Partitions, after: Partitions
+    ) -> Iterator[Finding]:
         if change.after is None:
             self._held.pop(change.member_id, None)
             return
         self._held[change.member_id] = after
-        if twice := _overlap(change.after.assigned, change.after.pending_revocation):
+        pending = change.after.pending_revocation
+        if pending and (twice := _overlap(change.after.assigned, pending)):
             yield (
                 "one-owner",
                 f"{change.member_id} of {step.group_id} is assigned {shown(twice)} and is to release it",
@@ -60,39 +73,27 @@ class Ownership:
                 f" {change.after.member_epoch} while {holder} ({epoch}) holds it",
             )
 
-    def _compare(self, step: GroupStep, before: Mapping[MemberId, Partitions]) -> Iterator[Finding]:
-        """The coordinator's own map, on what the event gave, took, or moved to another epoch."""
-        for change in step.members:
-            new = held(change.after)
-            old = before.get(change.member_id, new)
-            if _epoch(change.before) != _epoch(change.after):
-                for topic_id, numbers in new.items():
-                    yield from self._compare_topic(step, topic_id, numbers)
-            else:
-                for topic_id, gained in added(old, new):
-                    yield from self._compare_topic(step, topic_id, sorted(gained))
-            for topic_id, lost in added(new, old):
-                yield from self._compare_topic(step, topic_id, sorted(lost))
-
-    def _compare_topic(
-        self, step: GroupStep, topic_id: TopicId, numbers: Collection[int]
+    def _compare(
+        self, step: GroupStep, partitions: Iterable[tuple[TopicId, Collection[int]]]
     ) -> Iterator[Finding]:
+        """The coordinator's own map, on what the event gave, took, or moved to another epoch."""
         group = step.group
         assert group is not None
-        holders = self.holders.of(topic_id, numbers)
-        epochs = group.partition_epochs.of_all(topic_id, numbers)
-        one = group.members.get(holders[0] or "") if len(set(holders)) == 1 else None
-        if one is not None and epochs.count(one.member_epoch) == len(epochs):
-            return  # that member holds them all, at its epoch
-        for number, holder, stored in zip(numbers, holders, epochs, strict=True):
-            member = None if holder is None else group.members.get(holder)
-            epoch = NO_EPOCH if member is None else member.member_epoch
-            if stored != epoch:
-                yield (
-                    "owners-map",
-                    f"{step.group_id}: the map has epoch {stored} for {topic_id}-{number}, which"
-                    f" {holder or 'nobody'} holds at epoch {epoch}",
-                )
+        for topic_id, numbers in partitions:
+            holders = self.holders.of(topic_id, numbers)
+            epochs = group.partition_epochs.of_all(topic_id, numbers)
+            one = group.members.get(holders[0] or "") if len(set(holders)) == 1 else None
+            if one is not None and epochs.count(one.member_epoch) == len(epochs):
+                continue  # that member holds them all, at its epoch
+            for number, holder, stored in zip(numbers, holders, epochs, strict=True):
+                member = None if holder is None else group.members.get(holder)
+                epoch = NO_EPOCH if member is None else member.member_epoch
+                if stored != epoch:
+                    yield (
+                        "owners-map",
+                        f"{step.group_id}: the map has epoch {stored} for {topic_id}-{number}, which"
+                        f" {holder or 'nobody'} holds at epoch {epoch}",
+                    )
 
     def compare_all(self, group: ConsumerGroup) -> Iterator[Finding]:
         """The whole map against all members; for failovers and the end."""
@@ -112,13 +113,20 @@ class Ownership:
     def others(self, member_id: MemberId, partitions: Partitions) -> Iterator[tuple[TopicId, int, MemberId]]:
         """Which of these partitions somebody else holds."""
         for topic_id, numbers in partitions.items():
-            for number, holder in zip(numbers, self.holders.of(topic_id, numbers), strict=True):
+            holders = self.holders.of(topic_id, numbers)
+            if holders.count(member_id) == len(holders):
+                continue
+            for number, holder in zip(numbers, holders, strict=True):
                 if holder is not None and holder != member_id:
                     yield topic_id, number, holder
 
 
 def _epoch(member: ConsumerGroupMember | None) -> int | None:
     return None if member is None else member.member_epoch
+
+
+def _sorted(partitions: Iterable[tuple[TopicId, Iterable[int]]]) -> Iterator[tuple[TopicId, list[int]]]:
+    return ((topic_id, sorted(numbers)) for topic_id, numbers in partitions)
 
 
 def _overlap(one: Partitions, other: Partitions) -> Partitions:
