@@ -111,34 +111,35 @@ class Coordination(Checker):
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
-        self.report_all(self._before(live, event, outcome))
+        self.report_all(self._findings(live, event, outcome, now_us // 1000))
+
+    def _findings(
+        self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
+    ) -> Iterator[Finding]:
+        yield from self._before(live, event, outcome)
         if not outcome.records:
-            self.report_all(self._reply(live, event, outcome))
+            yield from self._reply(live, event, outcome)
             return
         failed = getattr(outcome.reply, "error_code", ErrorCode.NONE) != ErrorCode.NONE
         if failed and not makes_a_group(event, outcome, self._shadow):
-            self.report(
-                "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
-            )
+            yield "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
         named = touched_groups(outcome.records)
         before: dict[MemberId, ConsumerGroupMember | None] = {}
-        for step in self._tracker.steps(
-            named, live.groups, live.image, event, outcome, now_ms=now_us // 1000
-        ):
+        for step in self._tracker.steps(named, live.groups, live.image, event, outcome, now_ms=now_ms):
             checks = self._checks.get(step.group_id)
             if checks is None:
                 checks = self._checks[step.group_id] = GroupChecks(
                     self.world.config.group_consumer_assignors[0]
                 )
-            self.report_all(checks.check(step))
-            self.report_all(self._reply(live, event, outcome))
-            self.report_all(self._soft.check(live, step))
+            yield from checks.check(step)
+            yield from self._reply(live, event, outcome)
+            yield from self._soft.check(live, step)
             for change in step.members:
                 before[change.member_id] = change.before
                 self._verified.pop(change.member_id, None)
             if step.group is None:
                 del self._checks[step.group_id]
-        self.report_all(self._shadow.follow(live, outcome.records, named, before))
+        yield from self._shadow.follow(live, outcome.records, named, before)
 
     def _before(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
         """What is judged by the state that the event met."""
