@@ -24,17 +24,11 @@ class GroupWatch:
 
     def check(self, step: GroupStep, held_partitions: int) -> Iterator[Finding]:
         """Findings of one event; `held_partitions` is how many partitions the members hold."""
-        yield from _tombstones(step)
+        if step.ends:
+            yield from _tombstones(step)
         group = step.group
         if group is None:
             return
-        yield from self._moved(step, group)
-        yield from self._instances(step, group)
-        yield from _sizes(group, held_partitions)
-        if not group.members:
-            yield from _empty(group)
-
-    def _moved(self, step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
         state = group.state
         if state is not self._state and not step.is_load and not GROUP_TABLE.allows(self._state, state):
             yield (
@@ -42,6 +36,10 @@ class GroupWatch:
                 f"{group.group_id} went from {self._state} to {state}, which is no arrow of its table",
             )
         self._state = state
+        yield from self._instances(step, group)
+        yield from _sizes(group, held_partitions)
+        if not group.members:
+            yield from _empty(group)
 
     def _instances(self, step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
         for change in step.members:
@@ -106,8 +104,6 @@ _ORDER = (
 
 def _tombstones(step: GroupStep) -> Iterator[Finding]:
     """A member's tombstones are 8, then 7, then 5, in one batch; a group's own comes last."""
-    if all(record.value is not None for record in step.outcome.records):
-        return
     seen: dict[MemberId, list[int]] = {}
     ended = False
     for record in step.outcome.records:

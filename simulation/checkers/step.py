@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     Groups: TypeAlias = Mapping[str, ConsumerGroup]
 
 
+_NOBODY: Mapping[MemberId, ConsumerGroupMember] = {}
+_NO_TARGETS: Mapping[MemberId, Partitions] = {}
+
+
 class MemberChange(msgspec.Struct, frozen=True, gc=False):
     """A member that records of the event name. None: it was, or is, not there."""
 
@@ -103,6 +107,8 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     image: TopicsImage
     now_ms: int
+    ends: bool = False
+    """One of its records is a tombstone."""
 
     @property
     def is_load(self) -> bool:
@@ -140,23 +146,20 @@ class Tracker:
             if known is None:
                 known = self.groups[group_id] = Known()
             group = groups.get(group_id)
+            members = _NOBODY if group is None else group.members
+            targets = _NO_TARGETS if group is None else group.targets
             step = GroupStep(
                 group_id,
                 group,
                 known,
-                tuple(
-                    MemberChange(m, known.members.get(m), None if group is None else group.members.get(m))
-                    for m in touched.members
-                ),
-                tuple(
-                    TargetChange(m, known.targets.get(m), None if group is None else group.targets.get(m))
-                    for m in touched.targets
-                ),
+                tuple([MemberChange(m, known.members.get(m), members.get(m)) for m in touched.members]),
+                tuple([TargetChange(m, known.targets.get(m), targets.get(m)) for m in touched.targets]),
                 touched.new_target,
                 event,
                 outcome,
                 image,
                 now_ms,
+                touched.ends,
             )
             yield step
             known.settle(step)
@@ -167,12 +170,14 @@ class Tracker:
 class Touched:
     """What the records of a batch name in one group, in their order."""
 
-    __slots__ = ("members", "new_target", "targets")
+    __slots__ = ("ends", "members", "new_target", "targets")
 
     def __init__(self) -> None:
         self.members: dict[MemberId, None] = {}
         self.targets: dict[MemberId, None] = {}
         self.new_target = False
+        self.ends = False
+        """There is a tombstone among them."""
 
 
 def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
@@ -185,6 +190,10 @@ def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
         touched = groups.get(key.group_id)
         if touched is None:
             touched = groups[key.group_id] = Touched()
+        if record.value is None:
+            touched.ends = True
+        elif type(key) is r.ConsumerGroupTargetAssignmentMetadataKey:
+            touched.new_target = True
         if (
             type(key) is r.ConsumerGroupCurrentMemberAssignmentKey
             or type(key) is r.ConsumerGroupMemberMetadataKey
@@ -192,8 +201,6 @@ def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
             touched.members[key.member_id] = None
         elif type(key) is r.ConsumerGroupTargetAssignmentMemberKey:
             touched.targets[key.member_id] = None
-        elif type(key) is r.ConsumerGroupTargetAssignmentMetadataKey and record.value is not None:
-            touched.new_target = True
     return groups
 
 
@@ -207,4 +214,5 @@ def subscribed_topics(
     names = member.subscribed_topic_names
     if resolution is not None:
         names = (*names, *resolution.topics)
-    return frozenset(topic.topic_id for name in names if (topic := image.by_name.get(name)) is not None)
+    by_name = image.by_name
+    return frozenset([topic.topic_id for name in names if (topic := by_name.get(name)) is not None])
