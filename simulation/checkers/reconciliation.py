@@ -50,13 +50,15 @@ class Reconciliation:
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
         for change in step.members:
-            yield from self._bounded(step, change)
-            if change.after is not None and change.after != change.before:
-                if not _only_epoch_rose(change.before, change.after):
-                    yield from _epochs_of_partitions(step, change.after)
-                if change.after.member_epoch != STATIC_LEAVE_EPOCH:
-                    yield from _revocation(step, change, change.after)
-                    yield from self._against_target(step, change, change.after)
+            before, after = change.before, change.after
+            if change.member_id in self._revoking_since or (after is not None and after.state is UNREVOKED):
+                yield from self._bounded(step, change)
+            if after is not None and after != before:
+                if not _only_epoch_rose(before, after):
+                    yield from _epochs_of_partitions(step, after)
+                if after.member_epoch != STATIC_LEAVE_EPOCH:
+                    yield from _revocation(step, change, after)
+                    yield from self._against_target(step, change, after)
 
     def _bounded(self, step: GroupStep, change: MemberChange) -> Iterator[Finding]:
         """A rebalance timer is set anew by each reconciliation that changed the member."""
@@ -97,16 +99,17 @@ class Reconciliation:
         assert group is not None
         if after.state not in _RECONCILED or after.member_epoch != group.assignment_epoch:
             return
-        if before is not None and _place(before) == _place(after):
+        if before is not None and _same_place(before, after):
             return  # only the description of the member changed
-        who = f"{change.member_id} of {step.group_id}"
         topics = subscribed_topics(after, group.resolved, step.image)
         if step.unsettled:
             topics |= step.unsettled
-        target = group.targets.get(change.member_id, NO_PARTITIONS)
-        wanted = {topic_id: numbers for topic_id, numbers in target.items() if topic_id in topics}
-        if after.state == STABLE and after.assigned == wanted:
+        wanted = group.targets.get(change.member_id, NO_PARTITIONS)
+        if not wanted.keys() <= topics:
+            wanted = {topic_id: numbers for topic_id, numbers in wanted.items() if topic_id in topics}
+        if after.state is STABLE and after.assigned == wanted:
             return
+        who = f"{change.member_id} of {step.group_id}"
         if extra := _missing(wanted, after.assigned):
             yield (
                 "assigned-in-target",
@@ -129,8 +132,13 @@ class Reconciliation:
             )
 
 
-def _place(member: ConsumerGroupMember) -> tuple[int, MemberState, Partitions, Partitions]:
-    return member.member_epoch, member.state, member.assigned, member.pending_revocation
+def _same_place(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool:
+    return (
+        before.member_epoch == after.member_epoch
+        and before.state is after.state
+        and before.assigned == after.assigned
+        and before.pending_revocation == after.pending_revocation
+    )
 
 
 def _only_epoch_rose(before: ConsumerGroupMember | None, after: ConsumerGroupMember) -> bool:
@@ -145,7 +153,7 @@ def _only_epoch_rose(before: ConsumerGroupMember | None, after: ConsumerGroupMem
 
 
 def _same_reconciliation(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool:
-    return _place(before) == _place(after) and before.previous_member_epoch == after.previous_member_epoch
+    return _same_place(before, after) and before.previous_member_epoch == after.previous_member_epoch
 
 
 def _missing(have: Partitions, wanted: Partitions) -> dict[TopicId, tuple[int, ...]]:
@@ -222,7 +230,7 @@ def _epochs_of_partitions(step: GroupStep, member: ConsumerGroupMember) -> Itera
     who = f"{member.member_id} of {step.group_id}"
     holding = held(member)
     epochs = member.assignment_epochs
-    if {t: tuple(sorted(numbers)) for t, numbers in epochs.items() if numbers} != dict(holding):
+    if {t: tuple(sorted(numbers)) for t, numbers in epochs.items() if numbers} != holding:
         yield "assignment-epochs", f"{who} holds {shown(holding)}, but has assignment epochs of {epochs}"
         return
     limit = max(member.member_epoch, 0)
