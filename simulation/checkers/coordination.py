@@ -184,21 +184,14 @@ class Coordination(Checker):
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
         """The steady heartbeat: its answer was verified once, and the member has not changed since."""
-        if type(event) is not ConsumerGroupHeartbeatRequest:
-            live = self.world.coordinators[host].coordinator
-            if live is not None:
-                self.report_all(self._before(live, event, outcome))
-            return
-        reply = outcome.reply
-        if (
-            self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch  # type: ignore[union-attr]  # a heartbeat's
-        ):
-            return
-        live = self.world.coordinators[host].coordinator
-        if live is not None:
-            self.report_all(self._before(live, event, outcome))
-            self.report_all(self._reply(live, event, outcome))
+        if type(event) is ConsumerGroupHeartbeatRequest:
+            reply = outcome.reply
+            if (
+                self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch  # type: ignore[union-attr]  # a heartbeat's
+            ):
+                return
             self._verified[event.member_id] = outcome
+        self.on_coordinator_step(host, event, outcome, now_us)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A coordinator that has loaded must be what the last one was."""
