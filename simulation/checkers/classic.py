@@ -35,7 +35,7 @@ _FENCING: Final = frozenset(
 _OF_GENERATIONS: Final = frozenset(
     {r.GroupMetadataKey, r.ConsumerGroupMemberMetadataKey, r.ConsumerGroupMetadataKey}
 )
-"""Records of these begin, go on with, or end what a group's generations are counted in."""
+"""Records of these keys begin, go on with, or end what a group's generations are counted in."""
 _Fenced: TypeAlias = HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest
 
 
@@ -153,8 +153,6 @@ class WrittenGenerations:
         """Consumer groups that the batch ends, and that were not empty."""
         for record in records:
             key, value = record.key, record.value
-            if type(key) not in _OF_GENERATIONS:
-                continue
             if isinstance(value, r.GroupMetadataValue):
                 yield from self._write(key.group_id, value.generation)
             elif isinstance(key, r.GroupMetadataKey):
@@ -217,7 +215,8 @@ class ClassicGroups(Checker):
                 for code in {code: None for each, code in reply.errors.items() if each not in gone}:
                     self.report_all(check_answer(event, code, known))
             return
-        self.report_all(self._written.check(outcome.records, self._known))
+        if counted := [record for record in outcome.records if type(record.key) in _OF_GENERATIONS]:
+            self.report_all(self._written.check(counted, self._known))
         if isinstance(event, SyncGroupRequest):
             self.report_all(_assignments(outcome.records))
         for group_id in self._changed(live) if named is None else (named,):
