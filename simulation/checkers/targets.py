@@ -169,10 +169,12 @@ def _sticky(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]
             if topic_id in topics
             and (kept := tuple(n for n in sorted(numbers) if n < step.image.by_id[topic_id].partitions))
         }
+        if not lost:
+            continue
         gained = {
             topic_id: tuple(sorted(numbers)) for topic_id, numbers in added(change.before, change.after)
         }
-        if lost and gained and not lost.keys() <= step.unsettled:
+        if gained and not lost.keys() <= step.unsettled:
             yield (
                 "target-sticky",
                 f"the target of {change.member_id} of {step.group_id} lost {shown(lost)} and got"
