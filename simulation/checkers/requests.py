@@ -7,7 +7,6 @@ and nothing that it depends on has changed since, which costs one comparison.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from typing import TypeAlias
 
 from fencepost.coordinator.protocol.consumer import (
@@ -185,6 +184,8 @@ class Sender:
     def _honest(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
         """What the member was told last, and may still take, it may list already: it is not released."""
         listed = self._named(request.topic_partitions or {})
+        if listed == self._owned:
+            return
         if unlisted := self._owned - listed:
             yield (
                 "owned-honest",
@@ -200,13 +201,10 @@ class Sender:
             )
 
     def _named(self, partitions: Partitions) -> set[TopicPartition]:
-        names = self._names
-        return set(
-            chain.from_iterable(
-                topic_partitions(names.get(topic_id, topic_id), numbers)
-                for topic_id, numbers in partitions.items()
-            )
-        )
+        named: set[TopicPartition] = set()
+        for topic_id, numbers in partitions.items():
+            named.update(topic_partitions(self._names.get(topic_id, topic_id), numbers))
+        return named
 
     def receives(
         self, request: ConsumerGroupHeartbeatRequest, response: Response | Exception, now_us: int
