@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any
 
 from fencepost.coordinator.consumer.states import MemberState
@@ -50,6 +50,9 @@ from fencepost.simulation.world.observers import (
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 NONE = ErrorCode.NONE
 _HEARTBEAT = Kind.HEARTBEAT.value
+_ASSIGNMENT = Kind.ASSIGNMENT.value
+_MEMBER_STATE = Kind.MEMBER_STATE.value
+_CALLBACK_BEGIN, _CALLBACK_END = Kind.CALLBACK_BEGIN.value, Kind.CALLBACK_END.value
 _KEEPALIVE = "keepalive"
 _SETTLED = frozenset({"Stable", "Empty", "Dead"})
 
@@ -116,14 +119,19 @@ class Chronicle(Observer):
         self.heartbeats += 1
         reply: Any = outcome.reply
         error = "" if reply.error_code is NONE else reply.error_code.name
-        self._add(
-            now_us,
-            self._hosts.get(event.member_id, event.member_id),
-            Kind.HEARTBEAT,
-            member_epoch=reply.member_epoch if not error else event.member_epoch,
-            partitions=() if reply.assignment is None else self._named(reply.assignment),
-            error=error,
-            detail=self._asked(event, reply),
+        self._append(
+            (
+                now_us,
+                self._hosts.get(event.member_id, event.member_id),
+                _HEARTBEAT,
+                "",
+                "",
+                reply.member_epoch if not error else event.member_epoch,
+                self._group_epoch,
+                () if reply.assignment is None else self._named(reply.assignment),
+                error,
+                self._asked(event, reply),
+            )
         )
 
     def _asked(self, event: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse) -> str:
@@ -133,8 +141,10 @@ class Chronicle(Observer):
 
     def _records(self, host: str, event: StepEvent, outcome: Outcome, state: str, now_us: int) -> None:
         for record in outcome.records:
-            value = record.value
-            if isinstance(value, r.ConsumerGroupMetadataValue):
+            key, value = record.key, record.value
+            if isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
+                self._assignment(key.member_id, value, now_us)
+            elif isinstance(value, r.ConsumerGroupMetadataValue):
                 cause = cause_of(event)
                 self._add(
                     now_us, host, Kind.GROUP_EPOCH, state_to=state, group_epoch=value.epoch, detail=cause
@@ -143,24 +153,16 @@ class Chronicle(Observer):
                 self._settle(state)
             elif isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue):
                 self._add(now_us, host, Kind.TARGET, group_epoch=value.assignment_epoch)
-            elif isinstance(record.key, r.ConsumerGroupCurrentMemberAssignmentKey):
-                self._assignment(record.key.member_id, value, now_us)
-            elif value is None and isinstance(record.key, r.ConsumerGroupMemberMetadataKey):
-                self._removed(record.key.member_id, event, outcome, now_us)
+            elif value is None and isinstance(key, r.ConsumerGroupMemberMetadataKey):
+                self._removed(key.member_id, event, outcome, now_us)
 
     def _assignment(self, member_id: MemberId, value: Any, now_us: int) -> None:
+        actor, state, epoch = self._hosts.get(member_id, member_id), "", -1
         held: tuple[TopicPartition, ...] = ()
         if value is not None:
+            state, epoch = MemberState.of_code(value.state)._value_, value.member_epoch
             held = self._named(value.assigned) + self._named(value.pending_revocation)
-        self._add(
-            now_us,
-            self._hosts.get(member_id, member_id),
-            Kind.ASSIGNMENT,
-            state_to="" if value is None else MemberState.of_code(value.state)._value_,
-            member_epoch=-1 if value is None else value.member_epoch,
-            partitions=held,
-            detail=member_id,
-        )
+        self._append((now_us, actor, _ASSIGNMENT, "", state, epoch, self._group_epoch, held, "", member_id))
 
     def _settle(self, state: str) -> None:
         if state in _SETTLED:
@@ -193,24 +195,17 @@ class Chronicle(Observer):
         """A member machine moved."""
         driver = self.world.members[host].driver
         epoch, owned = (-1, ()) if driver is None else (driver.member_epoch, driver.assignment)
-        self._add(
-            now_us,
-            host,
-            Kind.MEMBER_STATE,
-            state_from=str(source),
-            state_to=str(target),
-            member_epoch=epoch,
-            partitions=owned,
-            detail=str(event),
-        )
+        states = str(source), str(target)
+        self._append((now_us, host, _MEMBER_STATE, *states, epoch, self._group_epoch, owned, "", str(event)))
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
         """A rebalance callback began or ended."""
-        row = Kind.CALLBACK_BEGIN if phase == "begin" else Kind.CALLBACK_END
+        row = _CALLBACK_BEGIN if phase == "begin" else _CALLBACK_END
         error = "CallbackFailed" if phase == "raised" else ""
-        self._add(now_us, host, row, partitions=tuple(sorted(partitions)), error=error, detail=str(kind))
+        chosen = tuple(sorted(partitions))
+        self._append((now_us, host, row, "", "", -1, self._group_epoch, chosen, error, str(kind)))
 
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
@@ -291,9 +286,9 @@ class Chronicle(Observer):
     def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
         if not partitions:
             return ()
-        name_of = self.world.topics.name_of
-        by_name = sorted((name_of(topic_id) or topic_id, numbers) for topic_id, numbers in partitions.items())
-        return tuple(chain.from_iterable(topic_partitions(name, numbers) for name, numbers in by_name))
+        known = self.world.topics.by_id
+        by_name = [(known[i].name if i in known else i, numbers) for i, numbers in partitions.items()]
+        return tuple(chain.from_iterable(starmap(topic_partitions, sorted(by_name))))
 
 
 def _asks(request: ConsumerGroupHeartbeatRequest) -> str:
