@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -124,9 +125,9 @@ def _strings(values: Sequence[str]) -> pa.Array:
 
 
 def _partition_lists(column: Sequence[Sequence[tuple[str, int]]]) -> pa.Array:
-    topics, numbers = list(zip(*chain.from_iterable(column), strict=True)) or ((), ())
+    flat: list[Any] = list(chain.from_iterable(chain.from_iterable(column)))
     values = pa.StructArray.from_arrays(
-        [_strings(topics), _integers(numbers, pa.int32())], fields=list(_PARTITIONS.value_type)
+        [_strings(flat[::2]), _integers(flat[1::2], pa.int32())], fields=list(_PARTITIONS.value_type)
     )
     offsets = pa.py_buffer(_offsets(map(len, column)))
     return pa.Array.from_buffers(_PARTITIONS, len(column), [None, offsets], children=[values])
