@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.nodes.broker import BrokerHost, BrokerStatus
+from fencepost.simulation.nodes.broker import ACTIVE, BrokerHost
 from fencepost.simulation.nodes.journal import ReplicatedJournal
 from fencepost.simulation.nodes.logs import PartitionLogs
 from fencepost.simulation.nodes.requests import (
@@ -77,7 +77,7 @@ class Cluster:
     def active(self) -> GroupCoordinator | None:
         """The coordinator that answers requests now, if there is one."""
         leader = self.leader
-        return leader.coordinator if leader is not None and leader.status is BrokerStatus.ACTIVE else None
+        return leader.coordinator if leader is not None and leader.status is ACTIVE else None
 
     def elect(self, avoid: BrokerHost | None = None) -> None:
         """Put a broker that is up in charge, another than `avoid` if there is one."""
