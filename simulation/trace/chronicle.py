@@ -35,6 +35,7 @@ from fencepost.coordinator.protocol.outcome import (
     SessionEnded,
     TopicsChanged,
 )
+from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
 from fencepost.simulation.trace.sizes import message_sizes
@@ -64,6 +65,8 @@ class Chronicle(Observer):
 
     def __init__(self, recorder: Recorder) -> None:
         self._hosts: Mapping[MemberId, str] = {}
+        self._held: dict[MemberId, tuple[Partitions, TopicsImage, tuple[TopicPartition, ...]]] = {}
+        """What each member was assigned last, and its partitions under the names of those topics."""
         self._append = recorder.append
         self._group_state = ""
         self._group_epoch = -1
@@ -92,7 +95,7 @@ class Chronicle(Observer):
                 "",
                 reply.member_epoch,
                 self._group_epoch,
-                () if reply.assignment is None else self._named(reply.assignment),
+                () if reply.assignment is None else self._assigned(event.member_id, reply.assignment),
                 "",
                 _KEEPALIVE
                 if event.topic_partitions is None and reply.assignment is None
@@ -128,7 +131,7 @@ class Chronicle(Observer):
                 "",
                 reply.member_epoch if not error else event.member_epoch,
                 self._group_epoch,
-                () if reply.assignment is None else self._named(reply.assignment),
+                () if reply.assignment is None else self._assigned(event.member_id, reply.assignment),
                 error,
                 self._asked(event, reply),
             )
@@ -159,9 +162,11 @@ class Chronicle(Observer):
     def _assignment(self, member_id: MemberId, value: Any, now_us: int) -> None:
         actor, state, epoch = self._hosts.get(member_id, member_id), "", -1
         held: tuple[TopicPartition, ...] = ()
-        if value is not None:
+        if value is None:
+            self._held.pop(member_id, None)
+        else:
             state, epoch = MemberState.of_code(value.state)._value_, value.member_epoch
-            held = self._named(value.assigned) + self._named(value.pending_revocation)
+            held = self._assigned(member_id, value.assigned) + self._named(value.pending_revocation)
         self._append((now_us, actor, _ASSIGNMENT, "", state, epoch, self._group_epoch, held, "", member_id))
 
     def _settle(self, state: str) -> None:
@@ -282,6 +287,16 @@ class Chronicle(Observer):
         epoch = self._group_epoch if group_epoch is None else group_epoch
         states = state_from, state_to
         self._append((now_us, actor, kind._value_, *states, member_epoch, epoch, partitions, error, detail))
+
+    def _assigned(self, member_id: MemberId, partitions: Partitions) -> tuple[TopicPartition, ...]:
+        """What a member is assigned, under names: mostly the same set as the last time."""
+        topics = self.world.topics
+        known = self._held.get(member_id)
+        if known is not None and known[0] is partitions and known[1] is topics:
+            return known[2]
+        named = self._named(partitions)
+        self._held[member_id] = partitions, topics, named
+        return named
 
     def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
         if not partitions:
