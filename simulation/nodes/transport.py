@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.driver.transport import Disconnected, Reply
@@ -73,30 +73,22 @@ class SimulatedTransport:
             connection = self._connect(coordinator)
         return self._network.send(connection, request, timeout_ms * 1_000)
 
-    def find_coordinator(self, group_id: str) -> Reply[None]:
-        """Ask some broker who coordinates the group."""
-        found: asyncio.Future[None] = self._network.loop.create_future()
+    def find_coordinator(self, group_id: str) -> Call:
+        """Ask some broker who coordinates the group. A refusal fails the call."""
         if self._on_search is not None:
             self._on_search()
+        call = self._ask(FindCoordinator(group_id))
+        call.add_done_callback(self._found)
+        return call
 
-        def answered(asked: Call) -> None:
-            if found.done():
-                return
-            error = asked.exception()
-            if error is not None:
-                self._next += 1
-                found.set_exception(error)
-                return
-            answer = asked.result()
-            assert isinstance(answer, CoordinatorFound)
-            if answer.error_code != ErrorCode.NONE:
-                found.set_exception(ProtocolError(answer.error_code, "the group has no coordinator"))
-                return
+    def _found(self, asked: Call) -> None:
+        answer = asked.response
+        if not isinstance(answer, CoordinatorFound):
+            self._next += 1
+        elif answer.error_code:
+            asked.response = ProtocolError(answer.error_code, "the group has no coordinator")
+        else:
             self._coordinator = next(broker for broker in self._brokers if broker.name == answer.host)
-            found.set_result(None)
-
-        self._ask(FindCoordinator(group_id)).add_done_callback(answered)
-        return found
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
         """Names of topics, as the cluster knows them now."""
