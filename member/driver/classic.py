@@ -30,7 +30,7 @@ from fencepost.member.classic.machine import ClassicMember, GroupResponse
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.driver.listener import MemberObserver, RebalanceListener
 from fencepost.member.driver.member import MemberDriver
-from fencepost.member.driver.shell import error_of
+from fencepost.member.driver.shell import outcome_of
 from fencepost.member.driver.transport import Clock, Reply, Transport
 
 
@@ -104,21 +104,14 @@ class ClassicDriver(MemberDriver):
         reply.add_done_callback(functools.partial(self._group_request_done, action))
 
     def _group_request_done(self, action: SendGroupRequest, reply: Reply[Any]) -> None:
-        error = error_of(reply)
+        response = outcome_of(reply)
         if self._stopped:
             return
-        if error is None:
-            response = reply.result()
-        elif isinstance(error, ProtocolError):
-            response = _refusal(action.request, error.code)
-        else:
-            if self._observer is not None:
-                self._observer.on_response(action.request, error)
-            self._failed(action.token, error)
-            return
+        if isinstance(response, ProtocolError):
+            response = _refusal(action.request, response.code)
         if self._observer is not None:
             self._observer.on_response(action.request, response)
-        self._run(self._member.group_answered(action.token, response, self._clock.now_ms()))
+        self._take(action.token, self._member.group_answered, response)
 
     def _count_partitions(self, action: CountPartitions) -> None:
         reply = self._transport.partition_counts(action.topics)

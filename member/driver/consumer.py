@@ -21,7 +21,7 @@ from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver, RebalanceListener
 from fencepost.member.driver.member import MemberDriver
-from fencepost.member.driver.shell import error_of
+from fencepost.member.driver.shell import outcome_of
 from fencepost.member.driver.transport import Clock, Reply, Transport
 
 
@@ -62,24 +62,19 @@ class ConsumerDriver(MemberDriver):
         reply.add_done_callback(self._heartbeat_answered)
 
     def _heartbeat_done(self, action: SendHeartbeat, reply: Reply[Any]) -> None:
-        error = error_of(reply)
+        response = outcome_of(reply)
         if self._stopped:
             return
-        if error is None:
-            response = reply.result()
-        elif isinstance(error, ProtocolError):
-            response = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-        else:
-            if self._observer is not None:
-                self._observer.on_response(action.request, error)
-            self._failed(action.token, error)
-            return
+        if isinstance(response, ProtocolError):
+            response = ConsumerGroupHeartbeatResponse(
+                error_code=response.code, error_message=response.message
+            )
         if self._observer is not None:
             self._observer.on_response(action.request, response)
-        actions = self._member.heartbeat_answered(action.token, response, self._clock.now_ms())
-        for each in actions:
-            self._PERFORM[type(each)](self, each)
-        self._arm()
+        if isinstance(response, Exception):
+            self._failed(action.token, response)
+        else:
+            self._run(self._member.heartbeat_answered(action.token, response, self._clock.now_ms()))
 
     def _resolve_topic_names(self, action: ResolveTopicNames) -> None:
         reply = self._transport.topic_names(action.topic_ids)
@@ -87,7 +82,7 @@ class ConsumerDriver(MemberDriver):
 
     @staticmethod
     def _discard(reply: Reply[Any]) -> None:
-        error_of(reply)
+        outcome_of(reply)
 
     def _moved(self, action: Moved) -> None:
         if self._observer is not None:

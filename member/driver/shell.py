@@ -154,9 +154,6 @@ class MachineShell:
             return
         for action in actions:
             self._PERFORM[type(action)](self, action)
-        self._arm()
-
-    def _arm(self) -> None:
         deadline = self._member.next_deadline()
         if deadline is None or self._stopped:
             return
@@ -169,11 +166,7 @@ class MachineShell:
         while at_ms < when_ms:  # a clock that stood still may run late timers in any order
             handle.cancel()
             at_ms, handle = self._timers.pop()
-        now_ms = self._clock.now_ms()
-        actions = self._member.deadline_reached(now_ms)
-        for action in actions:
-            self._PERFORM[type(action)](self, action)
-        self._arm()
+        self._run(self._member.deadline_reached(self._clock.now_ms()))
 
     def _stop(self) -> None:
         """Carry nothing out any more, and tell nobody."""
@@ -191,16 +184,16 @@ class MachineShell:
         reply = self._transport.find_coordinator(self._member.group_id)
         reply.add_done_callback(functools.partial(self._coordinator_done, action.token))
 
-    def _coordinator_done(self, token: int, reply: Reply[None]) -> None:
-        error = error_of(reply)
+    def _coordinator_done(self, token: int, reply: Reply[Any]) -> None:
+        outcome = outcome_of(reply)
         if self._stopped:
             return
-        if error is None:
-            self._run(self._member.coordinator_found(token, self._clock.now_ms()))
-        elif isinstance(error, ProtocolError):
-            self._run(self._member.coordinator_refused(token, error.code, self._clock.now_ms()))
+        if isinstance(outcome, ProtocolError):
+            self._run(self._member.coordinator_refused(token, outcome.code, self._clock.now_ms()))
+        elif isinstance(outcome, Exception):
+            self._failed(token, outcome)
         else:
-            self._failed(token, error)
+            self._run(self._member.coordinator_found(token, self._clock.now_ms()))
 
     def _find_log_offsets(self, action: FindLogOffsets) -> None:
         reply = self._transport.log_offsets(action.partitions, earliest=action.earliest)
@@ -211,12 +204,10 @@ class MachineShell:
         reply.add_done_callback(functools.partial(self._fetch_done, action))
 
     def _fetch_done(self, action: FetchOffsets, reply: Reply[Any]) -> None:
-        error = error_of(reply)
-        if isinstance(error, ProtocolError) and not self._stopped:
-            refused = OffsetFetchResponse(group_id=self._member.group_id, error_code=error.code)
-            self._run(self._member.offsets_fetched(action.token, refused, self._clock.now_ms()))
-        else:
-            self._done(action.token, self._member.offsets_fetched, reply)
+        response = outcome_of(reply)
+        if isinstance(response, ProtocolError):
+            response = OffsetFetchResponse(group_id=self._member.group_id, error_code=response.code)
+        self._take(action.token, self._member.offsets_fetched, response)
 
     def _send_commit(self, action: SendCommit) -> None:
         if self._observer is not None:
@@ -225,30 +216,26 @@ class MachineShell:
         reply.add_done_callback(functools.partial(self._commit_done, action))
 
     def _commit_done(self, action: SendCommit, reply: Reply[Any]) -> None:
-        error = error_of(reply)
+        response = outcome_of(reply)
         if self._stopped:
             return
-        if error is None:
-            response = reply.result()
-        elif isinstance(error, ProtocolError):
-            response = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, error.code))
-        else:
-            if self._observer is not None:
-                self._observer.on_commit(action.request, error)
-            self._failed(action.token, error)
-            return
+        if isinstance(response, ProtocolError):
+            response = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, response.code))
         if self._observer is not None:
             self._observer.on_commit(action.request, response)
-        self._run(self._member.commit_answered(action.token, response, self._clock.now_ms()))
+        self._take(action.token, self._member.commit_answered, response)
 
     def _done(self, token: int, answered: Answered, reply: Reply[Any]) -> None:
-        error = error_of(reply)
+        self._take(token, answered, outcome_of(reply))
+
+    def _take(self, token: int, answered: Answered, outcome: Any) -> None:
+        """Feed the machine with what a request came to."""
         if self._stopped:
             return
-        if error is None:
-            self._run(answered(token, reply.result(), self._clock.now_ms()))
+        if isinstance(outcome, Exception):
+            self._failed(token, outcome)
         else:
-            self._failed(token, error)
+            self._run(answered(token, outcome, self._clock.now_ms()))
 
     def _failed(self, token: int, error: Exception) -> None:
         """A request got no answer. An error that is not the transport's own is a defect of it: logged."""
@@ -306,11 +293,11 @@ class MachineShell:
     """What carries an action out."""
 
 
-def error_of(reply: Reply[Any]) -> Exception | None:
-    """The reply's exception; a cancelled request counts as disconnected."""
-    if reply.cancelled():
+def outcome_of(reply: Reply[Any]) -> Any:
+    """What came, or the exception that stands for it; a cancelled request counts as disconnected."""
+    try:
+        return reply.result()
+    except asyncio.CancelledError:
         return TransportError("the request was cancelled")
-    error = reply.exception()
-    if error is None or isinstance(error, Exception):
+    except Exception as error:
         return error
-    raise error
