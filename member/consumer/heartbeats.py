@@ -158,10 +158,6 @@ class Heartbeats:
             self._keepalive = SendHeartbeat(next(self._tokens), request)
         return self._keepalive
 
-    def repeat(self, keepalive: SendHeartbeat) -> None:
-        """The keepalive goes out once more."""
-        self.in_flight = keepalive.token
-
     def _says_nothing(self, view: MemberView) -> bool:
         if view.epoch <= 0:
             return False

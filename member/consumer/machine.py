@@ -212,10 +212,11 @@ class ConsumerMember(Exchange):
         if deadline is None or now_ms < deadline:
             return ()
         keepalive = self._keepalive
-        if keepalive is not None and self._heartbeats.in_flight is None:
+        heartbeats = self._heartbeats
+        if keepalive is not None and heartbeats.in_flight is None:
             idle_until_ms = self._idle_until_ms
             if idle_until_ms is None or now_ms < idle_until_ms:
-                self._heartbeats.repeat(keepalive[0])
+                heartbeats.in_flight = keepalive[0].token
                 self._deadline_ms = idle_until_ms
                 return keepalive
         return self._step(now_ms)
