@@ -86,26 +86,25 @@ class HostClock:
     of the run.
     """
 
-    __slots__ = ("_host", "_loop", "drift_ppm", "offset_us")
+    __slots__ = ("_host", "_loop", "_offset_ps", "_rate")
 
     def __init__(self, host: Host, *, drift_ppm: int = 0, offset_us: int = 0) -> None:
         self._host = host
         self._loop = host.loop
-        self.drift_ppm = drift_ppm
-        self.offset_us = offset_us
+        self._rate = 1_000_000 + drift_ppm
+        """Picoseconds of this clock in a microsecond of the world's."""
+        self._offset_ps = offset_us * 1_000_000
 
     def now_us(self) -> int:
         """This clock's time in microseconds."""
-        true = self._loop.now_us
-        return self.offset_us + true + true * self.drift_ppm // 1_000_000
+        return (self._offset_ps + self._loop.now_us * self._rate) // 1_000_000
 
     def now_ms(self) -> int:
         """This clock's time in milliseconds."""
-        true = self._loop.now_us
-        return (self.offset_us + true + true * self.drift_ppm // 1_000_000) // 1_000
+        return (self._offset_ps + self._loop.now_us * self._rate) // 1_000_000_000
 
     def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> HostTimer:
         """Run the callback once `now_ms` has reached that time."""
-        local_us = when_ms * 1_000 - self.offset_us
-        true_us = -(-local_us * 1_000_000 // (1_000_000 + self.drift_ppm))  # the first moment of that time
+        # Rounded up: the first moment of that time.
+        true_us = -((self._offset_ps - when_ms * 1_000_000_000) // self._rate)
         return HostTimer(self._host, max(true_us, self._loop.now_us), callback, args)
