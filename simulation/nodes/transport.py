@@ -19,7 +19,7 @@ from fencepost.simulation.nodes.requests import (
     TopicNames,
 )
 from fencepost.simulation.world.host import Host
-from fencepost.simulation.world.network import Call, Connection, Network
+from fencepost.simulation.world.network import CLOSED, Call, Connection, Network
 
 if TYPE_CHECKING:
     from fencepost.simulation.nodes.broker import BrokerHost
@@ -69,7 +69,7 @@ class SimulatedTransport:
             future.set_exception(Disconnected("no coordinator is known"))
             return future
         connection = self._connections.get(coordinator.name)
-        if connection is None or not connection.usable:
+        if connection is None or connection.pipe is CLOSED:
             connection = self._connect(coordinator)
         return self._network.send(connection, request, timeout_ms * 1_000)
 
@@ -124,7 +124,7 @@ class SimulatedTransport:
     def _ask(self, request: object) -> Call:
         broker = self._brokers[self._next % len(self._brokers)]
         connection = self._connections.get(broker.name)
-        if connection is None or not connection.usable:
+        if connection is None or connection.pipe is CLOSED:
             connection = self._connect(broker)
         return self._network.send(connection, request, self._timeout_us)
 

@@ -157,11 +157,6 @@ class Connection:
         """When the last request arrives; the next one does not arrive before."""
         self.responses_us = 0
 
-    @property
-    def usable(self) -> bool:
-        """Whether the member's side takes it for working."""
-        return self.pipe is not CLOSED
-
 
 class Network:
     """All connections. `rules` are asked about each message, in their order."""

@@ -9,7 +9,7 @@ from fencepost.member.driver.transport import Disconnected, RequestTimedOut
 from fencepost.simulation.world import rng
 from fencepost.simulation.world.host import Host
 from fencepost.simulation.world.loop import VirtualLoop
-from fencepost.simulation.world.network import Call, Network
+from fencepost.simulation.world.network import CLOSED, Call, Network
 from fencepost.simulation.world.rules import (
     Delay,
     Direction,
@@ -113,7 +113,7 @@ async def test_a_dropped_request_times_out_and_takes_its_connection_along(
         await second
     assert loop.now_us == SECOND
     assert broker.received == []
-    assert not connection.usable
+    assert connection.pipe is CLOSED
     assert losses == [("member-1", "broker-1", "request", "lost")]
 
 
