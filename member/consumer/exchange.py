@@ -100,7 +100,7 @@ class Exchange(Membership):
     def _send_heartbeat(self, now_ms: int) -> bool:
         """Send the heartbeat, if one is due. Whether that moved the member."""
         heartbeats = self._heartbeats
-        if not self._keeps_session or heartbeats.in_flight is not None or not self._coordinator.known:
+        if heartbeats.in_flight is not None or not self._coordinator.known or not self._keeps_session:
             return False
         if self._poll_expired(now_ms) or now_ms < heartbeats.due_ms(
             now_ms, acknowledges=self.state is states.ACKNOWLEDGING
@@ -210,7 +210,7 @@ class Exchange(Membership):
         elif self._keepalive is None or self._keepalive[0].request.member_epoch != self.member_epoch:
             self._keepalive = (heartbeats.keepalive(self.member_epoch),)
         due: int | None = None
-        sends = self._keeps_session and heartbeats.in_flight is None and self._coordinator.known
+        sends = heartbeats.in_flight is None and self._coordinator.known and self._keeps_session
         if sends and not self._poll_expired(now_ms):
             due = heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
         poll = self._poll_deadline_ms if self.state in ACTIVE else None

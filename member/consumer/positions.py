@@ -62,13 +62,13 @@ class Positions:
         "_fresh",
         "_frozen",
         "_group_id",
-        "_incomplete",
         "_member_id",
         "_partitions",
         "_reset_asked",
         "_suspended",
         "_tokens",
         "backoff",
+        "complete",
         "fetch_in_flight",
         "reset_in_flight",
         "retry_at_ms",
@@ -97,9 +97,9 @@ class Positions:
         """Partitions whose on_assigned callback runs, and where it said to start reading."""
         self._fresh: dict[TopicPartition, Position] = {}
         """Partitions of which records were handed over since the last `process`."""
-        self._incomplete = False
-        """A position is still to be asked for."""
         self.backoff = backoff
+        self.complete = True
+        """There is nothing to ask for."""
         self.fetch_in_flight: int | None = None
         self.reset_in_flight: int | None = None
         self.retry_at_ms = 0
@@ -113,10 +113,10 @@ class Positions:
         for partition in partitions:
             position = self._partitions[partition] = Position()
             start = self._announced.pop(partition, None)
-            if start is None:
-                self._incomplete = True
-            else:
+            if start is not None:
                 position.start(start)
+            elif not self._frozen:
+                self.complete = False
         if not self._announced:
             self._announced = {}  # one that was emptied keeps its room
         self._fetchable = None
@@ -129,13 +129,13 @@ class Positions:
 
     def _positions_found(self) -> None:
         self._fetchable = None
-        self._incomplete = any(
-            position.state in (UNKNOWN, RESETTING) for position in self._partitions.values()
+        self.complete = self._frozen or all(
+            position.state in (KNOWN, UNDECIDED) for position in self._partitions.values()
         )
 
     def freeze(self) -> None:
         """Everything is about to be given up: nothing may be fetched any more."""
-        self._frozen = True
+        self._frozen = self.complete = True
         self._announced = {}
         self._fetchable = None
 
@@ -158,16 +158,14 @@ class Positions:
     def fetchable(self) -> Mapping[TopicPartition, int]:
         """Position of each partition that may be fetched now."""
         if self._fetchable is None:
+            partitions = {} if self._frozen else self._partitions
+            suspended = self._suspended
             self._fetchable = {
                 partition: position.delivered
-                for partition, position in self._partitions.items()
-                if self._may_be_fetched(partition, position)
+                for partition, position in partitions.items()
+                if position.state is KNOWN and partition not in suspended
             }
         return self._fetchable
-
-    def _may_be_fetched(self, partition: TopicPartition, position: Position) -> bool:
-        known = position.state is KNOWN
-        return known and partition not in self._suspended and not self._frozen
 
     def position(self, partition: TopicPartition) -> int | None:
         """Offset of the next record to hand over, also of a partition on its way out; None if not known."""
@@ -178,9 +176,10 @@ class Positions:
 
     def deliver(self, consumed: Mapping[TopicPartition, int]) -> None:
         """Records before these offsets were handed over. Partitions that are not fetchable are left alone."""
+        fetchable = self.fetchable()
         for partition, offset in consumed.items():
-            position = self._partitions.get(partition)
-            if position is not None and self._may_be_fetched(partition, position):
+            if partition in fetchable:
+                position = self._partitions[partition]
                 position.delivered = offset
                 self._fresh[partition] = position
                 self._fetchable = None
@@ -236,11 +235,6 @@ class Positions:
         for partition, offset in offsets.items():
             if (position := self._partitions.get(partition)) is not None:
                 position.committed = offset.offset
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is nothing to ask for."""
-        return not self._incomplete or self._frozen
 
     def _in_state(self, state: PositionState) -> dict[TopicPartition, Position]:
         if self.complete:
