@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
@@ -17,13 +18,16 @@ from fencepost.member.consumer.states import ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
 
 
+def earlier(one: int | None, other: int | None) -> int | None:
+    """The smaller of two moments; None stands for never."""
+    if one is None or other is None:
+        return one if other is None else other
+    return one if one < other else other
+
+
 def earliest(*moments: int | None) -> int | None:
-    """The smallest of the moments that are set."""
-    found: int | None = None
-    for moment in moments:
-        if moment is not None and (found is None or moment < found):
-            found = moment
-    return found
+    """The smallest of the moments; None stands for never."""
+    return functools.reduce(earlier, moments, None)
 
 
 class Exchange(Membership):
@@ -102,9 +106,8 @@ class Exchange(Membership):
         heartbeats = self._heartbeats
         if heartbeats.in_flight is not None or not self._coordinator.known or not self._keeps_session:
             return False
-        if self._poll_expired(now_ms) or now_ms < heartbeats.due_ms(
-            now_ms, acknowledges=self.state is states.ACKNOWLEDGING
-        ):
+        due_ms = heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
+        if now_ms < due_ms or self._poll_expired(now_ms):
             return False
         self._may_be_member = True
         view = MemberView(
@@ -214,8 +217,8 @@ class Exchange(Membership):
         if sends and not self._poll_expired(now_ms):
             due = heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
         poll = self._poll_deadline_ms if self.state in ACTIVE else None
-        self._idle_until_ms = earliest(self._other_deadline_ms, poll)
-        self._deadline_ms = earliest(due, self._idle_until_ms)
+        self._idle_until_ms = earlier(self._other_deadline_ms, poll)
+        self._deadline_ms = earlier(due, self._idle_until_ms)
 
     def _other_deadline(self) -> int | None:
         coordinator, names, positions = self._coordinator, self._names, self.positions
@@ -227,8 +230,8 @@ class Exchange(Membership):
         if not positions.complete:
             found = earliest(found, positions.reset_retry_ms(), positions.fetch_retry_ms() if known else None)
         if not known and coordinator.in_flight is None and self._wants_coordinator:
-            found = earliest(found, coordinator.retry_at_ms)
+            found = earlier(found, coordinator.retry_at_ms)
         waits_for_names = self.state is states.RECONCILING and names.in_flight is None
         if waits_for_names and names.unknown(self.assignment.target or ()):
-            found = earliest(found, names.retry_at_ms)
+            found = earlier(found, names.retry_at_ms)
         return found

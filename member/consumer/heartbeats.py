@@ -119,8 +119,10 @@ class Heartbeats:
 
     def due_ms(self, now_ms: int, *, acknowledges: bool) -> int:
         """When the next heartbeat may go out, if none is in flight; an acknowledgement goes at once."""
-        at_once = self.urgent or acknowledges
-        return max(self.not_before_ms, min(now_ms, self.at_ms) if at_once else self.at_ms)
+        due_ms = self.at_ms
+        if now_ms < due_ms and (self.urgent or acknowledges):
+            due_ms = now_ms
+        return due_ms if due_ms > self.not_before_ms else self.not_before_ms
 
     def build(self, view: MemberView) -> SendHeartbeat:
         """The next heartbeat, now in flight. What it carries counts as sent."""

@@ -26,7 +26,7 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.member.consumer.assignment import named
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import Failure
-from fencepost.member.consumer.exchange import Exchange, earliest
+from fencepost.member.consumer.exchange import Exchange, earlier
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.states import ACTIVE
@@ -128,8 +128,8 @@ class ConsumerMember(Exchange):
             return False
         heartbeats = self._heartbeats
         due = heartbeats.at_ms if heartbeats.in_flight is None else None
-        self._idle_until_ms = earliest(self._other_deadline_ms, self._poll_deadline_ms)
-        self._deadline_ms = earliest(due, self._idle_until_ms)
+        self._idle_until_ms = earlier(self._other_deadline_ms, self._poll_deadline_ms)
+        self._deadline_ms = earlier(due, self._idle_until_ms)
         return True
 
     def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
@@ -163,8 +163,7 @@ class ConsumerMember(Exchange):
                 self._keepalive = (heartbeats.keepalive(self.member_epoch),)
             heartbeats.in_flight = None
             due = heartbeats.at_ms = now_ms + heartbeats.interval_ms
-            idle_until = self._idle_until_ms
-            self._deadline_ms = due if idle_until is None else min(due, idle_until)
+            self._deadline_ms = earlier(due, self._idle_until_ms)
             return ()
         if heartbeats.in_flight == token:
             if heartbeats.answered(token) and self._keeps_session:
