@@ -33,6 +33,7 @@ class SimulatedTransport:
 
     __slots__ = (
         "_brokers",
+        "_connection",
         "_connections",
         "_coordinator",
         "_host",
@@ -60,17 +61,18 @@ class SimulatedTransport:
         self._on_search = on_search
         self._connections: dict[str, Connection] = {}
         self._coordinator: BrokerHost | None = None
+        self._connection: Connection | None = None
+        """The one to the coordinator."""
 
     def send(self, request: Request, timeout_ms: int) -> Reply[Response]:
         """Send a group request to the coordinator that was found last."""
-        coordinator = self._coordinator
-        if coordinator is None:
-            future: asyncio.Future[Response] = self._network.loop.create_future()
-            future.set_exception(Disconnected("no coordinator is known"))
-            return future
-        connection = self._connections.get(coordinator.name)
+        connection = self._connection
         if connection is None or connection.pipe is CLOSED:
-            connection = self._connect(coordinator)
+            if self._coordinator is None:
+                future: asyncio.Future[Response] = self._network.loop.create_future()
+                future.set_exception(Disconnected("no coordinator is known"))
+                return future
+            connection = self._connection = self._connected(self._coordinator)
         return self._network.send(connection, request, timeout_ms * 1_000)
 
     def find_coordinator(self, group_id: str) -> Call:
@@ -89,6 +91,7 @@ class SimulatedTransport:
             asked.response = ProtocolError(answer.error_code, "the group has no coordinator")
         else:
             self._coordinator = next(broker for broker in self._brokers if broker.name == answer.host)
+            self._connection = None
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
         """Names of topics, as the cluster knows them now."""
@@ -123,12 +126,10 @@ class SimulatedTransport:
 
     def _ask(self, request: object) -> Call:
         broker = self._brokers[self._next % len(self._brokers)]
+        return self._network.send(self._connected(broker), request, self._timeout_us)
+
+    def _connected(self, broker: BrokerHost) -> Connection:
         connection = self._connections.get(broker.name)
         if connection is None or connection.pipe is CLOSED:
-            connection = self._connect(broker)
-        return self._network.send(connection, request, self._timeout_us)
-
-    def _connect(self, broker: BrokerHost) -> Connection:
-        connection = self._network.connect(self._host, broker)
-        self._connections[broker.name] = connection
+            connection = self._connections[broker.name] = self._network.connect(self._host, broker)
         return connection
