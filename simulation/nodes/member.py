@@ -225,8 +225,6 @@ class MemberHost(Host):
         await self._callback()
 
     async def _callback(self) -> None:
-        if (task := asyncio.current_task(self.loop)) is not None:
-            self._keep(task)
         stall, self._callback_stall_us = self._callback_stall_us, 0
         await self.sleep(self.world.callback_times.draw() + stall)
         if self._callback_raises:
@@ -247,12 +245,9 @@ class MemberHost(Host):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the process, which ends with it."""
-        self._keep(self.loop.create_task(work))
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        if task not in self._tasks:
-            self._tasks[task] = None
-            task.add_done_callback(self._forget_task)
+        task = self.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget_task)
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
