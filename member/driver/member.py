@@ -137,8 +137,9 @@ class MemberDriver(MachineShell, abc.ABC):
 
         :raises MemberError, CallbackFailed: what happened since the last poll; this poll has not begun.
         """
-        self._raise_pending(self._clock.now_ms())
-        self._run(self._member.poll_begin(self._clock.now_ms()))
+        now_ms = self._clock.now_ms()
+        self._raise_pending(now_ms)
+        self._run(self._member.poll_begin(now_ms))
 
     def poll_end(self, consumed: Mapping[TopicPartition, int]) -> None:
         """The application got all records before these offsets; the poll timer starts.
