@@ -198,25 +198,23 @@ class Exchange(Membership):
 
     def _plan(self, now_ms: int) -> None:
         """Work out when time alone makes something due, and whether the next heartbeat is a repetition."""
-        heartbeats = self._heartbeats
-        self._other_deadline_ms = self._other_deadline()
-        steady = (
-            self.state is states.STABLE
-            and self._coordinator.known
-            and not heartbeats.urgent
-            and not heartbeats.has_news(
+        heartbeats, state, known = self._heartbeats, self.state, self._coordinator.known
+        if (
+            state is not states.STABLE
+            or not known
+            or heartbeats.urgent
+            or heartbeats.has_news(
                 self._announced, self.assignment.acknowledged_epoch, self.assignment.owned
             )
-        )
-        if not steady:
+        ):
             self._keepalive = None
         elif self._keepalive is None or self._keepalive[0].request.member_epoch != self.member_epoch:
             self._keepalive = (heartbeats.keepalive(self.member_epoch),)
         due: int | None = None
-        sends = heartbeats.in_flight is None and self._coordinator.known and self._keeps_session
-        if sends and not self._poll_expired(now_ms):
-            due = heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
-        poll = self._poll_deadline_ms if self.state in ACTIVE else None
+        if known and heartbeats.in_flight is None and self._keeps_session and not self._poll_expired(now_ms):
+            due = heartbeats.due_ms(now_ms, acknowledges=state is states.ACKNOWLEDGING)
+        self._other_deadline_ms = self._other_deadline()
+        poll = self._poll_deadline_ms if state in ACTIVE else None
         self._idle_until_ms = earlier(self._other_deadline_ms, poll)
         self._deadline_ms = earlier(due, self._idle_until_ms)
 
@@ -224,9 +222,10 @@ class Exchange(Membership):
         coordinator, names, positions = self._coordinator, self._names, self.positions
         known = coordinator.known
         found = self._close_deadline_ms
-        for requests in (self._commits, self._leave):
-            if not requests.idle:
-                found = earliest(found, requests.expires_ms(), requests.retry_ms() if known else None)
+        if not self._commits.idle:
+            found = earliest(found, self._commits.expires_ms(), self._commits.retry_ms() if known else None)
+        if not self._leave.idle:
+            found = earliest(found, self._leave.expires_ms(), self._leave.retry_ms() if known else None)
         if not positions.complete:
             found = earliest(found, positions.reset_retry_ms(), positions.fetch_retry_ms() if known else None)
         if not known and coordinator.in_flight is None and self._wants_coordinator:

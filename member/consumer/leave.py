@@ -33,7 +33,16 @@ class Leave(Generic[R, A]):
     `send` makes the action that sends a request under a token.
     """
 
-    __slots__ = ("_backoff", "_request", "_send", "_tokens", "deadline_ms", "idle", "in_flight", "retry_at_ms")
+    __slots__ = (
+        "_backoff",
+        "_request",
+        "_send",
+        "_tokens",
+        "deadline_ms",
+        "idle",
+        "in_flight",
+        "retry_at_ms",
+    )
 
     def __init__(self, backoff: Backoff, tokens: Iterator[int], send: Callable[[int, R], A]) -> None:
         self._backoff = backoff
