@@ -102,6 +102,21 @@ class _KafkaRun:
         return self._chronicle.heartbeats, self._chronicle.rebalances, {}
 
 
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect garbage rarely: a run makes many small objects and hardly a cycle.
+
+    Until the run is over and its world gone: a collection before looks at all of it, and finds nothing.
+    """
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1_000_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+@_without_collections()
 def run(
     scenario: AnyScenario,
     seed: int,
@@ -129,7 +144,7 @@ def run(
     recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
     prepared = _prepared(scenario, seed, chosen, loop, recorder, checkers=checkers)
     world = prepared.world
-    with _without_logs(), _without_collections():
+    with _without_logs():
         try:
             said = f"{scenario.name} {seed} {scenario.group.members}"
             recorder.add(0, "", Kind.RUN_START.value, detail=said)
@@ -247,14 +262,3 @@ def _without_logs() -> Iterator[None]:
         standard.setLevel(level)
         if before is not None:
             structlog.configure(**before)
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Collect garbage rarely: a run makes many small objects and hardly a cycle."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(1_000_000, 20, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
