@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import filterfalse
 
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.member.consumer.actions import FindCoordinator, ResolveTopicNames
@@ -87,7 +88,7 @@ class TopicNames:
 
     def unknown(self, topic_ids: Iterable[TopicId]) -> tuple[TopicId, ...]:
         """Those without a name, in the given order."""
-        return tuple(topic_id for topic_id in topic_ids if topic_id not in self.known)
+        return tuple(filterfalse(self.known.__contains__, topic_ids))
 
     def never_answered(self, topic_ids: Iterable[TopicId]) -> bool:
         """Whether no lookup for one of these has ended yet, so that its name may be there in a moment."""
