@@ -203,9 +203,7 @@ class Exchange(Membership):
             state is not states.STABLE
             or not known
             or heartbeats.urgent
-            or heartbeats.has_news(
-                self._announced, self.assignment.acknowledged_epoch, self.assignment.owned
-            )
+            or heartbeats.has_news(self._announced, self.assignment.acknowledged_epoch, self.assignment.owned)
         ):
             self._keepalive = None
         elif self._keepalive is None or self._keepalive[0].request.member_epoch != self.member_epoch:

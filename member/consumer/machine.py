@@ -163,7 +163,8 @@ class ConsumerMember(Exchange):
                 self._keepalive = (heartbeats.keepalive(self.member_epoch),)
             heartbeats.in_flight = None
             due = heartbeats.at_ms = now_ms + heartbeats.interval_ms
-            self._deadline_ms = earlier(due, self._idle_until_ms)
+            idle_until = self._idle_until_ms
+            self._deadline_ms = due if idle_until is None else min(due, idle_until)
             return ()
         if heartbeats.in_flight == token:
             if heartbeats.answered(token) and self._keeps_session:
