@@ -111,7 +111,7 @@ class SimulatedTransport:
 
     def close(self) -> None:
         """Give all connections up."""
-        connections, self._connections = self._connections, {}
+        connections, self._connections, self._connection = self._connections, {}, None
         for connection in connections.values():
             self._network.close(connection)
 
