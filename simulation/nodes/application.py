@@ -119,16 +119,7 @@ class Application:
 
     def _records_at(self) -> int | None:
         """When the first record is there that this member may fetch; None if never."""
-        first: int | None = None
-        outside = []
-        for partition, position in self._driver.fetchable().items():
-            log = self._logs.log(partition)
-            if log is None:
-                continue
-            if position > log.end(self._loop.now_us):
-                outside.append(partition)
-            elif (at := log.appears_us(position)) is not None and (first is None or at < first):
-                first = at
+        first, outside = self._logs.next_record_us(self._driver.fetchable())
         for partition in outside:
             self._driver.offset_out_of_range(partition)
         return first

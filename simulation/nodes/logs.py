@@ -20,10 +20,6 @@ class PartitionLog(msgspec.Struct, frozen=True, gc=False):
         """The next offset at that time."""
         return (now_us - self.began_us) // self.interval_us if self.interval_us else 0
 
-    def appears_us(self, offset: int) -> int | None:
-        """When the record of that offset is there; None if never."""
-        return self.began_us + (offset + 1) * self.interval_us if self.interval_us else None
-
 
 class PartitionLogs(Mapping[TopicPartition, int]):
     """All logs of the cluster. As a mapping: the next offset of each, as of now."""
@@ -58,6 +54,30 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         topic, number = partition
         logs = self._topics.get(topic)
         return logs[number] if logs is not None and 0 <= number < len(logs) else None
+
+    def next_record_us(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> tuple[int | None, list[TopicPartition]]:
+        """When the first record at one of these positions is there, None if never; and whose is out of range.
+
+        A member that polls asks for all of its partitions.
+        """
+        now, topics = self._loop.now_us, self._topics
+        first: int | None = None
+        outside = []
+        for partition, position in positions.items():
+            topic, number = partition
+            logs = topics.get(topic)
+            if logs is None or not 0 <= number < len(logs):
+                continue
+            log = logs[number]
+            interval_us = log.interval_us
+            at = log.began_us + (position + 1) * interval_us
+            if at - interval_us > now if interval_us else position:
+                outside.append(partition)
+            elif interval_us and (first is None or at < first):
+                first = at
+        return first, outside
 
     def __getitem__(self, partition: TopicPartition) -> int:
         log = self.log(partition)

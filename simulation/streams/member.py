@@ -160,12 +160,7 @@ class SimulatedMember(abc.ABC):
 
     def _records_at(self) -> int | None:
         """When the first record is there that may be fetched; None if never."""
-        first: int | None = None
-        for partition, position in self.driver.fetchable().items():
-            log = self._logs.log(partition)
-            at = None if log is None else log.appears_us(position)
-            if at is not None and (first is None or at < first):
-                first = at
+        first, _ = self._logs.next_record_us(self.driver.fetchable())
         return first
 
     def _take(self) -> list[Batch]:
