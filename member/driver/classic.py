@@ -47,6 +47,8 @@ class ClassicDriver(MemberDriver):
     A callback that raised is over all the same: it is not called again.
     """
 
+    __slots__ = ()
+
     _RAISED_IS_OVER = True
     _member: ClassicMember
     _transport: ClassicTransport

@@ -28,6 +28,8 @@ from fencepost.member.driver.transport import Clock, Reply, Transport
 class ConsumerDriver(MemberDriver):
     """One member of one consumer group; see `MemberDriver` for what an application does with it."""
 
+    __slots__ = ("_heartbeat", "_heartbeat_answered")
+
     _member: ConsumerMember
 
     def __init__(

@@ -33,6 +33,8 @@ class MemberDriver(MachineShell, abc.ABC):
     on, CallbackFailed when a listener raised.
     """
 
+    __slots__ = ("_changes", "_commits", "_errors", "_fatal", "_leaving", "_waiting", "on_change")
+
     def __init__(
         self,
         member: Machine,

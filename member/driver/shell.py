@@ -124,6 +124,18 @@ class Machine(Protocol):
 class MachineShell:
     """A member's machine with its transport, its clock and its listener; without requests of one protocol."""
 
+    # Thousands of members in one process take turns: what each of them is made of had better lie together.
+    __slots__ = (
+        "_callback_task",
+        "_clock",
+        "_listener",
+        "_member",
+        "_observer",
+        "_stopped",
+        "_timers",
+        "_transport",
+    )
+
     _RAISED_IS_OVER = False
     """Whether a callback that raised has done its work; otherwise it, or its opposite, is called again."""
 

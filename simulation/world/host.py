@@ -15,6 +15,8 @@ class Host:
     those of an earlier process.
     """
 
+    __slots__ = ("_waiting", "frozen", "generation", "loop", "name")
+
     def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
         self.loop = loop
