@@ -308,8 +308,11 @@ class MachineShell:
 def outcome_of(reply: Reply[Any]) -> Any:
     """What came, or the exception that stands for it; a cancelled request counts as disconnected."""
     try:
-        return reply.result()
+        error = reply.exception()
     except asyncio.CancelledError:
         return TransportError("the request was cancelled")
-    except Exception as error:
-        return error
+    if error is None:
+        return reply.result()
+    if isinstance(error, Exception):
+        return error  # and not raised: what is raised holds the frames that it went through
+    raise error
