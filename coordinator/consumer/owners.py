@@ -7,11 +7,12 @@ from itertools import repeat
 from typing import TypeAlias
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId
+from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId, partition_count
 
 _Held: TypeAlias = Mapping[TopicId, Collection[int]]
 
 _NOBODY: list[MemberId | None] = []
+_NOTHING: Mapping[TopicId, dict[int, int]] = {}
 
 
 class PartitionEpochs:
@@ -58,28 +59,47 @@ class PartitionEpochs:
         An entry of another member is left alone: while a log is being compacted a newer holder may be read
         before the old one's release (KAFKA-19862).
 
-        :raises ValueError: if a partition of `new` is held by another member at its epoch or a later one.
+        :raises ValueError: if a partition of `new` is held by another member at its epoch or a later one, or
+            is in it twice; nothing changes then.
         """
-        if old is not None and new is not None and new.member_id not in self._ousted:
-            # All that it held is entered as its own: what it keeps may stay.
-            before, after = old.assignment_epochs, new.assignment_epochs
-            if after is not before:
-                self._remove(old, _without(before, after))
-                self._add(new, _without(after, before))
-            if after:
-                self._epochs[new.member_id] = new.member_epoch
-            else:
-                self._epochs.pop(new.member_id, None)
+        member = new or old
+        if member is None:
             return
-        if old is not None:
-            self._remove(old, old.assignment_epochs)
-            self._epochs.pop(old.member_id, None)
-            self._ousted.discard(old.member_id)
-        if new is not None:
-            self._add(new, new.assignment_epochs)
-
-    def _remove(self, member: ConsumerGroupMember, held: _Held) -> None:
         member_id = member.member_id
+        before = _NOTHING if old is None else old.assignment_epochs
+        after = _NOTHING if new is None else new.assignment_epochs
+        if after is not before or member_id in self._ousted:
+            # All that it held is entered as its own, and what it keeps may stay; if not, it is entered anew.
+            anew = member_id in self._ousted
+            gained = after if anew else _without(after, before)
+            if new is not None:
+                self._check(new, gained)
+            self._remove(member_id, before if anew else _without(before, after))
+            self._ousted.discard(member_id)
+            self._add(member_id, gained)
+        if after:
+            self._epochs[member_id] = member.member_epoch
+        else:
+            self._epochs.pop(member_id, None)
+
+    def _check(self, member: ConsumerGroupMember, gained: _Held) -> None:
+        member_id, epoch = member.member_id, member.member_epoch
+        for topic_id, partitions in gained.items():
+            holders = self._topics.get(topic_id, _NOBODY)
+            known = len(holders)
+            for partition in partitions:
+                other = holders[partition] if partition < known else None
+                if other is not None and other != member_id and self._epochs[other] >= epoch:
+                    raise ValueError(
+                        f"{topic_id}-{partition} cannot be held at epoch {epoch}, "
+                        f"it is held at epoch {self._epochs[other]}"
+                    )
+        if partition_count(member.assigned) + partition_count(member.pending_revocation) != sum(
+            map(len, member.assignment_epochs.values())
+        ):
+            raise ValueError(f"{member_id} cannot hold a partition twice")
+
+    def _remove(self, member_id: MemberId, held: _Held) -> None:
         for topic_id, partitions in held.items():
             holders = self._topics.get(topic_id)
             if holders is None:
@@ -94,25 +114,20 @@ class PartitionEpochs:
             if not holders:
                 del self._topics[topic_id]
 
-    def _add(self, member: ConsumerGroupMember, held: _Held) -> None:
-        member_id, epoch = member.member_id, member.member_epoch
+    def _add(self, member_id: MemberId, held: _Held) -> None:
         for topic_id, partitions in held.items():
+            if not partitions:
+                continue
             holders = self._topics.setdefault(topic_id, [])
-            if (missing := max(partitions, default=-1) + 1 - len(holders)) > 0:
+            if (missing := max(partitions) + 1 - len(holders)) > 0:
                 holders.extend(repeat(None, missing))
             for partition in partitions:
                 other = holders[partition]
                 if other is None:
                     self._held += 1
                 else:
-                    if self._epochs[other] >= epoch:
-                        raise ValueError(
-                            f"{topic_id}-{partition} cannot be held at epoch {epoch}, "
-                            f"it is held at epoch {self._epochs[other]}"
-                        )
                     self._ousted.add(other)
                 holders[partition] = member_id
-            self._epochs[member_id] = epoch
 
     def __len__(self) -> int:
         return self._held
