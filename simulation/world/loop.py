@@ -274,6 +274,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                         count += 1
                         if not handle._cancelled:
                             handle._run()
+                    if count > limit:
+                        self._give_up(limit)
                     if self._stopping:
                         return
                 elif self._stopping:
@@ -284,8 +286,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self.now_us, _, action, argument = heappop(heap)
                     count += 1
                     action(argument)
-                if count > limit:
-                    self._give_up(limit)
+                    if count > limit:
+                        self._give_up(limit)
         finally:
             self.events = count
 
