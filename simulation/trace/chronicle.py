@@ -192,6 +192,7 @@ class Chronicle(Observer):
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A broker's host changed."""
+        self._held.clear()
         self._add(now_us, host, Kind.COORDINATOR, detail=what)
 
     # -- members ----------------------------------------------------------------------------------------

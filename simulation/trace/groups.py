@@ -59,6 +59,7 @@ class GroupChronicle(Chronicle):
             super().on_coordinator_step(host, event, outcome, now_us)
             self._answers(event, outcome, now_us)
             return
+        self._held.clear()  # of a consumer group that became this one
         self._raised(host, group, event, now_us)
         if type(event) is not HeartbeatRequest:
             self._gone(host, group, event, outcome, now_us)

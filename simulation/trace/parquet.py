@@ -136,6 +136,7 @@ def _partition_lists(column: Sequence[Sequence[tuple[str, int]]]) -> pa.Array:
 def _offsets(lengths: Iterable[int]) -> array[int]:
     """Where each value begins and the last one ends, as Arrow keeps it.
 
-    An array takes unsigned numbers, and those of a list, in half the time; none of them is beyond an int32.
+    An array takes unsigned numbers, and those of a list, in half the time. None of them is beyond an int32:
+    a batch has some thousand rows.
     """
     return array("I", list(accumulate(lengths, initial=0)))
