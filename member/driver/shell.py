@@ -126,6 +126,7 @@ class MachineShell:
 
     # Thousands of members in one process take turns: what each of them is made of had better lie together.
     __slots__ = (
+        "__weakref__",
         "_callback_task",
         "_clock",
         "_listener",

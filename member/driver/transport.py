@@ -33,7 +33,7 @@ class Reply(Protocol[T_co]):
         """Whether it was given up."""
 
     def exception(self) -> BaseException | None:
-        """What it failed with, if it did."""
+        """What it failed with, if it did; raises asyncio.CancelledError if it was given up."""
 
     def result(self) -> T_co:
         """What came; raises the exception if there is one."""

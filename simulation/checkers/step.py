@@ -107,7 +107,7 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     image: TopicsImage
     now_ms: int
-    ends: bool = False
+    ends: bool
     """One of its records is a tombstone."""
 
     @property

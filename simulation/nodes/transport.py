@@ -76,7 +76,10 @@ class SimulatedTransport:
         return self._network.send(connection, request, timeout_ms * 1_000)
 
     def find_coordinator(self, group_id: str) -> Call:
-        """Ask some broker who coordinates the group. A refusal fails the call."""
+        """Ask some broker who coordinates the group.
+
+        The call tells the transport first: it makes a failure of an answer that is a refusal.
+        """
         if self._on_search is not None:
             self._on_search()
         call = self._ask(FindCoordinator(group_id))

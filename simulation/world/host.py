@@ -15,6 +15,7 @@ class Host:
     those of an earlier process.
     """
 
+    # What each delivery looks at; subclasses keep what they add in a dictionary.
     __slots__ = ("_waiting", "frozen", "generation", "loop", "name")
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:

@@ -117,7 +117,7 @@ class History:
         """A step in which just this member changed."""
         known = self.tracker.groups["g"]
         return GroupStep(
-            "g", self.group, known, (change,), (), False, DeadlineReached(), NOTHING, self.image, 0
+            "g", self.group, known, (change,), (), False, DeadlineReached(), NOTHING, self.image, 0, False
         )
 
     def _apply(self, record: r.Record) -> None:
