@@ -84,8 +84,7 @@ class Call:
         self.response = response
         arrives = ready_us + connection.samples.draw()
         if network.rules:
-            client, server = connection.client.name, connection.server.name
-            delay = network.judge(self, Message(client, server, RESPONSE, self.request, response))
+            delay = network.judge(self, RESPONSE, response)
             if delay is None:
                 return
             arrives += delay
@@ -203,8 +202,7 @@ class Network:
             loop.schedule(call.deadline_us, self._time_out, call)
             return call
         if self.rules:
-            message = Message(connection.client.name, connection.server.name, REQUEST, request)
-            delay = self.judge(call, message)
+            delay = self.judge(call, REQUEST)
             if delay is None:
                 return call
             arrives += delay
@@ -221,8 +219,10 @@ class Network:
         """The server does not answer for now: the member's side gives the call up when its time is over."""
         self.loop.schedule(max(call.deadline_us, self.loop.now_us), self._time_out, call)
 
-    def judge(self, call: Call, message: Message) -> int | None:
-        """The delay that the rules put on a message; None if it is lost."""
+    def judge(self, call: Call, direction: Direction, response: object = None) -> int | None:
+        """The delay that the rules put on a call's request, or on its response; None if that is lost."""
+        connection = call.connection
+        message = Message(connection.client.name, connection.server.name, direction, call.request, response)
         for rule in self.rules:
             verdict = rule.judge(message)
             if verdict is PASS:
@@ -231,7 +231,6 @@ class Network:
                 self.rules.remove(rule)
             if isinstance(verdict, Delay):
                 return verdict.us
-            connection = call.connection
             self._on_loss(
                 message.member, message.broker, message.direction, message.request, self.loop.now_us
             )
