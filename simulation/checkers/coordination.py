@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
@@ -185,12 +185,11 @@ class Coordination(Checker):
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
         """The steady heartbeat: its answer was verified once, and the member has not changed since."""
         if type(event) is ConsumerGroupHeartbeatRequest:
-            reply = outcome.reply
-            if (
-                self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch  # type: ignore[union-attr]  # a heartbeat's
-            ):
+            reply: Any = outcome.reply
+            if self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch:
                 return
-            self._verified[event.member_id] = outcome
+            if self.world.coordinators[host].coordinator is not None:
+                self._verified[event.member_id] = outcome
         self.on_coordinator_step(host, event, outcome, now_us)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
