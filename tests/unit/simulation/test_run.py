@@ -9,6 +9,7 @@ from fencepost.simulation.faults.plan import Plan, draw
 from fencepost.simulation.nodes.world import quiet_us
 from fencepost.simulation.run import WallTimeExceeded, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
+from fencepost.simulation.trace.groups import GroupChronicle
 from fencepost.simulation.trace.schema import Kind, Row
 from fencepost.simulation.world.loop import TooManyEvents
 from fencepost.simulation.world.observers import Observer
@@ -165,3 +166,17 @@ def test_the_quiet_phase_covers_all_timeouts():
 def test_a_group_that_cannot_settle_is_told():
     scenario = loads(SMALL + "[network]\nlatency = '40s'\n")
     assert not run(scenario, 1, checkers=[]).converged
+
+
+def test_the_trace_forgets_what_members_of_a_group_were_assigned_that_is_no_more(monkeypatch):
+    made = []
+
+    class Seen(GroupChronicle):
+        def __init__(self, recorder):
+            super().__init__(recorder)
+            made.append(self)
+
+    monkeypatch.setattr("fencepost.simulation.run.GroupChronicle", Seen)
+    run(load("rolling-migration"), 2)  # no other coordinator takes over once it is a classic group
+    (chronicle,) = made
+    assert chronicle._held == {}, "it ends as a classic group"
