@@ -138,9 +138,12 @@ def delete_group(request: DeleteGroupsRequest, groups: AllGroups, offsets: Offse
 
 def end_of_empty(group: ClassicGroup) -> tuple[Record, ...] | None:
     """The tombstone of a classic group; None if it is not empty."""
-    if not group.is_in(ClassicGroupState.EMPTY):
-        return None
-    return (Record(GroupMetadataKey(group.group_id), None),)
+    return end_of_classic(group.group_id) if group.is_in(ClassicGroupState.EMPTY) else None
+
+
+def end_of_classic(group_id: str) -> tuple[Record, ...]:
+    """The tombstone of a classic group, or of one that consists of committed offsets only."""
+    return (Record(GroupMetadataKey(group_id), None),)
 
 
 def _not_deleted(group_id: str, code: ErrorCode, message: str) -> Outcome:

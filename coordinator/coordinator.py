@@ -358,7 +358,10 @@ class GroupCoordinator:
         if group_id in self.groups:
             return None
         classic = self.classic.groups.get(group_id)
-        return () if classic is None else administration.end_of_empty(classic)
+        if classic is not None:
+            return administration.end_of_empty(classic)
+        # Offsets that nobody's member committed are a classic group without members to Kafka.
+        return administration.end_of_classic(group_id) if group_id in self.offsets else ()
 
     def _sweep(self, now_ms: int) -> Outcome:
         """Expired offsets go, and empty groups that have none left."""

@@ -176,7 +176,7 @@ def _offsets() -> list[Step]:
     tasks = {"x": (0, 1, 2, 3)}
     return [
         Commit(topics=tasks),
-        join("A"),
+        join("A", endpoint="here"),
         Commit(topics=tasks, member="A"),
         Commit(topics=tasks),
         Commit(topics=tasks, member="A", epoch=Epoch.AHEAD),

@@ -13,6 +13,9 @@ from fencepost.coordinator.protocol.consumer import (
     ListGroupsRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
+from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 from fencepost.coordinator.protocol.streams import (
     CopartitionGroup,
     Endpoint,
@@ -337,6 +340,12 @@ class TestProcesses:
             EndpointPartitions(here, (TopicPartitions("in", (0, 1)),)),
         )
         assert scene.beat("a", 3, endpoint_information_epoch=3).partitions_by_endpoint is None
+
+    def test_a_group_that_follows_one_of_offsets_only_keeps_its_epoch_of_endpoints(self, scene):
+        offsets = {TopicPartition("in", 0): OffsetAndMetadata(offset=1)}
+        scene.process(OffsetCommitRequest(group_id="app", offsets=offsets))
+        assert scene.join("a", user_endpoint=Endpoint("here", 1)).endpoint_information_epoch == 1
+        assert Record(GroupMetadataKey("app"), None) in scene.last.records
 
     def test_an_endpoint_without_topics_is_kafkas_own_defect(self, scenes):
         scene = scenes()
