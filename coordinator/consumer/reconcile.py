@@ -72,9 +72,13 @@ def releases(owned: Partitions | None, partitions: Partitions) -> bool:
 def _shrink(
     member: ConsumerGroupMember, subscribed: Collection[TopicId], owned: Partitions | None
 ) -> ConsumerGroupMember:
-    """Take away the topics that are no longer subscribed to, without waiting for a new target."""
+    """Take away the topics that are no longer subscribed to, without waiting for a new target.
+
+    A member that subscribes to nothing counts as evaluated even if it holds nothing: the epoch before its
+    present one is not accepted any more.
+    """
     dropped = {t: numbers for t, numbers in member.assigned.items() if t not in subscribed}
-    if not dropped:
+    if not dropped and (subscribed or member.pending_revocation):
         return member
     assigned = {t: numbers for t, numbers in member.assigned.items() if t not in dropped}
     pending = _union(member.pending_revocation, dropped)

@@ -280,6 +280,10 @@ def expressions() -> list[Step]:
         Beat(member="B", epoch=-1),
         join("C", "x", regex="[xy]", version=1),
         *confirm("C"),
+        Beat(member="C", names=(), regex=""),
+        *confirm("C", "C"),
+        Beat(member="C", owned=Owned.ASSIGNED, regex="y|z"),
+        Beat(member="C", epoch=Epoch.PREVIOUS, owned=Owned.ASSIGNED, names=("x",)),
     ]
 
 

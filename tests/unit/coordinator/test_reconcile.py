@@ -86,6 +86,15 @@ class TestWhichBranch:
     def test_stable_with_another_subscription_that_covers_what_it_has(self) -> None:
         assert evaluated(STABLE, target_epoch=2, subscription_changed=True) is STABLE
 
+    def test_stable_without_anything_to_subscribe_to_forgets_the_epoch_before(self) -> None:
+        """Kafka 4.3.1: a regular expression that is not resolved yet is such a subscription."""
+        empty = member(epoch=2, previous=1)
+        changed = {"target_epoch": 2, "subscription_changed": True}
+        assert evaluated(empty, **changed) is empty
+        after = evaluated(empty, **changed, subscribed=frozenset())
+        assert (after.member_epoch, after.previous_member_epoch) == (2, 2)
+        assert evaluated(after, **changed, subscribed=frozenset()) is after
+
     @pytest.mark.parametrize("owned", [None, {"t": (1,)}, {"u": (0,), "t": (0,)}])
     def test_unrevoked_waits_for_the_confirmation(self, owned: Held | None) -> None:
         assert evaluated(UNREVOKED, owned=owned, target={"t": (0, 1)}) is UNREVOKED
