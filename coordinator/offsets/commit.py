@@ -3,11 +3,16 @@
 First the partitions on their own: a topic or partition that does not exist fails alone. Then the group:
 whether this member may commit at its epoch. Then each partition: its metadata may be too large, and it
 fails alone; with KIP-1251 the epoch may be too old for it, and that refuses the whole request.
+
+A request on the wire may name a partition more than once. Kafka judges the metadata of each position by
+itself, and writes them one after the other (OffsetMetadataManager.commitOffset), so that the last good one
+counts. Here a request has one position for each partition: `that_count` chooses it, and `code_of` tells what
+becomes of all that the wire named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -56,7 +61,7 @@ def commit(
         for partition in existing:
             topic_id = image.by_name[partition.topic].topic_id
             position = request.offsets[partition]
-            if _java_length(position.metadata) > metadata_max_bytes:
+            if _is_too_large(position, metadata_max_bytes):
                 errors[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             if partition_fence is not None:
@@ -71,6 +76,25 @@ def commit(
 def rejected(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
     """The reply to a request that failed as a whole, such as one whose records could not be appended."""
     return OffsetCommitResponse(errors=dict.fromkeys(request.offsets, code))
+
+
+def that_count(
+    positions: Iterable[tuple[TopicPartition, OffsetAndMetadata]], metadata_max_bytes: int
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Of each partition the last position whose metadata is not too large, or else the last one."""
+    chosen: dict[TopicPartition, OffsetAndMetadata] = {}
+    for partition, position in positions:
+        before = chosen.setdefault(partition, position)
+        if not _is_too_large(position, metadata_max_bytes) or _is_too_large(before, metadata_max_bytes):
+            chosen[partition] = position
+    return chosen
+
+
+def code_of(position: OffsetAndMetadata, answered: ErrorCode, metadata_max_bytes: int) -> ErrorCode:
+    """The code of one position for a partition, whatever was `answered` to the one that counts."""
+    if answered is ErrorCode.NONE and _is_too_large(position, metadata_max_bytes):
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return answered
 
 
 def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -> PartitionFence | None:
@@ -100,9 +124,9 @@ def _existence(request: OffsetCommitRequest, partition: TopicPartition, image: T
     return ErrorCode.NONE
 
 
-def _java_length(text: str) -> int:
-    """What Kafka compares with offset.metadata.max.bytes: UTF-16 units, whatever the setting is called."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+def _is_too_large(position: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
+    """Kafka compares offset.metadata.max.bytes with UTF-16 units, whatever the setting is called."""
+    return len(position.metadata.encode("utf-16-le", "surrogatepass")) // 2 > metadata_max_bytes
 
 
 def _record(

@@ -6,7 +6,7 @@ is refused, and a topic that comes again, be it with what is left of it, is answ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from fencepost.coordinator.codec.offsets import PartitionError
@@ -66,14 +66,18 @@ class ExistingTopics(Generic[P]):
         """The topics of which something exists, in the request's order."""
         return (topic for topic, _ in self._found)
 
-    def answers(self, errors: Mapping[TopicPartition, ErrorCode]) -> tuple[OfTopic[PartitionError], ...]:
-        """The whole answer, from what became of each partition that exists."""
+    def answers(
+        self, code_of: Callable[[TopicPartition, P], ErrorCode]
+    ) -> tuple[OfTopic[PartitionError], ...]:
+        """The whole answer, from what became of everything that is said of partitions that exist."""
         answers = [
             _with(
                 reference,
                 (
-                    PartitionError(number, errors[TopicPartition(topic.name, number)])
-                    for number in map(self._number_of, reference.partitions)
+                    PartitionError(
+                        number := self._number_of(one), code_of(TopicPartition(topic.name, number), one)
+                    )
+                    for one in reference.partitions
                 ),
             )
             for topic, reference in self._found

@@ -20,6 +20,7 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchGroup,
     OffsetFetchReply,
 )
+from fencepost.coordinator.offsets.commit import code_of, that_count
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -41,7 +42,8 @@ FIRST_VERSION_WITH_IDS = 10
 def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> OffsetCommitReply:
     """Commits what exists."""
     existing = ExistingTopics(services.cluster, call.topics, attrgetter("partition"))
-    offsets = {partition: one.offset for partition, one in existing}
+    limit = services.config.offset_metadata_max_bytes
+    offsets = that_count(((partition, one.offset) for partition, one in existing), limit)
     errors: Mapping[TopicPartition, ErrorCode] = {}
     if offsets:
         by_id = call.api_version >= FIRST_VERSION_WITH_IDS
@@ -58,7 +60,9 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
             )
         )
         errors = reply.errors
-    return OffsetCommitReply(topics=existing.answers(errors))
+    return OffsetCommitReply(
+        topics=existing.answers(lambda partition, one: code_of(one.offset, errors[partition], limit))
+    )
 
 
 def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> OffsetFetchReply:
@@ -149,4 +153,4 @@ def offset_delete(services: Services, call: OffsetDeleteCall, asked: Asked) -> O
     )
     if reply.error_code is not ErrorCode.NONE:
         return OffsetDeleteReply(error_code=reply.error_code)
-    return OffsetDeleteReply(topics=existing.answers(reply.errors))
+    return OffsetDeleteReply(topics=existing.answers(lambda partition, _: reply.errors[partition]))

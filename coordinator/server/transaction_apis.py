@@ -11,6 +11,7 @@ from fencepost.coordinator.codec.transactions import (
     TxnOffsetCommitCall,
     TxnOffsetCommitReply,
 )
+from fencepost.coordinator.offsets.commit import code_of, that_count
 from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -84,7 +85,8 @@ def end(services: Services, request: transactions.EndTxnRequest, asked: Asked) -
 def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -> TxnOffsetCommitReply:
     """Positions that count with the transaction; first the transaction is checked, then the member."""
     existing = ExistingTopics(services.cluster, call.topics, attrgetter("partition"))
-    offsets = {partition: one.offset for partition, one in existing}
+    limit = services.config.offset_metadata_max_bytes
+    offsets = that_count(((partition, one.offset) for partition, one in existing), limit)
     errors: Mapping[TopicPartition, ErrorCode] = {}
     if offsets:
         code = _transaction_code(services, call) if call.group_id else ErrorCode.INVALID_GROUP_ID
@@ -102,7 +104,9 @@ def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -
             errors = {one: _AS_OLDER_CLIENTS_KNOW_IT.get(code, code) for one, code in reply.errors.items()}
         else:
             errors = dict.fromkeys(offsets, code)
-    return TxnOffsetCommitReply(topics=existing.answers(errors))
+    return TxnOffsetCommitReply(
+        topics=existing.answers(lambda partition, one: code_of(one.offset, errors[partition], limit))
+    )
 
 
 def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:

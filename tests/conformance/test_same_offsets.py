@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -31,6 +32,15 @@ MIXED: tuple[Topics, ...] = (
     ((OWN, ()),),
     (),
 )
+FITS, TOO_LARGE = "x" * 4096, "x" * 4097
+REPEATED = (
+    ((0, 1, FITS), (0, 2, TOO_LARGE)),
+    ((0, 3, TOO_LARGE), (0, 4, "")),
+    ((0, 5, ""), (1, 6, TOO_LARGE), (0, 7, TOO_LARGE), (1, 8, "")),
+    ((0, 9, TOO_LARGE), (0, 10, TOO_LARGE), (1, 11, "")),
+    ((0, 12, ""), (9, 13, TOO_LARGE), (0, 14, FITS), (0, 15, TOO_LARGE)),
+)
+"""Numbers of partitions, offsets and metadata of one request each."""
 MEMBERS = (("group", -1, ""), ("group", 5, "m"), ("", 5, "m"))
 """A group, an epoch, a member: nobody, one that is not known, and one in a group without a name. Nobody's
 commit to that group would stay with Kafka for good: nothing can delete it."""
@@ -125,6 +135,56 @@ async def commits_in_transactions(peer: Committer) -> AsyncIterator[Any]:
     yield await peer.end(0, commit=False)
 
 
+def repeated(peer: Committer, positions: Any, *, by_id: bool, at_once: bool) -> list[dict[str, Any]]:
+    """The positions in one topic, or each in a topic of its own."""
+    partitions = [
+        {"partition_index": number, "committed_offset": offset, "committed_metadata": metadata}
+        for number, offset, metadata in positions
+    ]
+    topic = peer.reference(MORE, by_id=by_id)
+    if at_once:
+        return [{**topic, "partitions": partitions}]
+    return [{**topic, "partitions": [one]} for one in partitions]
+
+
+async def committed(peer: Committer) -> Any:
+    reply = await peer.ask_plain(
+        9, 7, group_id=peer.group, topics=[{"name": peer.names[MORE], "partition_indexes": (0, 1)}]
+    )
+    return [(one.committed_offset, len(one.metadata)) for one in reply.topics[0].partitions]
+
+
+async def repeated_commits(peer: Committer) -> AsyncIterator[Any]:
+    for version in (8, 9, 10):
+        for positions in REPEATED:
+            for at_once, (epoch, member) in itertools.product((True, False), ((-1, ""), (5, "m"))):
+                topics = repeated(peer, positions, by_id=version >= 10, at_once=at_once)
+                who = {"generation_id_or_member_epoch": epoch, "member_id": member}
+                answer = await peer.settled(8, version, group_id=peer.group, **who, topics=topics)
+                yield version, positions, at_once, member, answer, await committed(peer)
+
+
+async def repeated_commits_in_transactions(peer: Committer) -> AsyncIterator[Any]:
+    for version, positions, at_once in itertools.product((3, 5), REPEATED, (True, False)):
+        producer = await peer.init()
+        peer.producer, epoch = producer.producer_id, producer.producer_epoch
+        if version < 5:
+            assert await peer.add_offsets(epoch) == "none"
+        answer = await peer.settled(
+            *(28, version),
+            transactional_id=peer.transactional_id,
+            producer_id=peer.producer,
+            producer_epoch=epoch,
+            group_id=peer.group,
+            generation_id=-1,
+            member_id="",
+            topics=repeated(peer, positions, by_id=False, at_once=at_once),
+        )
+        ended = await peer.end(epoch, commit=True)
+        await peer.init()  # answered once the offsets of the transaction count
+        yield version, positions, at_once, answer, ended, await committed(peer)
+
+
 async def fetches(peer: Committer) -> AsyncIterator[Any]:
     for version in (1, 2, 7, 8, 9, 10):
         for topics in (*MIXED, None):
@@ -155,7 +215,10 @@ async def deletions(peer: Committer) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize(
     "script",
-    [commits, commits_in_transactions, fetches, deletions],
+    [
+        *(commits, commits_in_transactions, repeated_commits, repeated_commits_in_transactions),
+        *(fetches, deletions),
+    ],
     ids=lambda script: script.__name__,
 )
 async def test_kafka_answers_in_the_same_order(script, ours, cluster):

@@ -6,7 +6,14 @@ import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.offset_fencing import check_commit, check_fetch
-from fencepost.coordinator.offsets.commit import PartitionFence, commit, fence_without_members, rejected
+from fencepost.coordinator.offsets.commit import (
+    PartitionFence,
+    code_of,
+    commit,
+    fence_without_members,
+    rejected,
+    that_count,
+)
 from fencepost.coordinator.offsets.delete import delete
 from fencepost.coordinator.offsets.expiry import expired, of_deleted_topics
 from fencepost.coordinator.offsets.fetch import FetchFence, fetch
@@ -39,6 +46,7 @@ IMAGE = TopicsImage.of(
 )
 X0, X1, X2, Y0 = (TopicPartition(*pair) for pair in [("x", 0), ("x", 1), ("x", 2), ("y", 0)])
 NOW = 1_000_000
+LARGE = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
 
 def refusing(code: ErrorCode) -> ProtocolError:
@@ -162,8 +170,7 @@ class TestCommit:
 
         offsets = {X0: position("aaa"), X1: position("aaaa"), X2: position("a\N{GRINNING FACE}a")}
         outcome = run(OffsetCommitRequest(group_id="g", offsets=offsets), limit=3)
-        large = ErrorCode.OFFSET_METADATA_TOO_LARGE
-        assert errors(outcome) == {X0: ErrorCode.NONE, X1: large, X2: large}
+        assert errors(outcome) == {X0: ErrorCode.NONE, X1: LARGE, X2: LARGE}
         assert len(outcome.records) == 1
 
     def test_metadata_that_is_too_large_fails_before_its_partition_is_fenced(self) -> None:
@@ -176,7 +183,7 @@ class TestCommit:
         offsets = {X0: OffsetAndMetadata(offset=1), Y0: OffsetAndMetadata(offset=1, metadata="aaaa")}
         request = OffsetCommitRequest(group_id="g", offsets=offsets)
         outcome = run(request, lambda asked: only_x, limit=3)
-        assert errors(outcome) == {X0: ErrorCode.NONE, Y0: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+        assert errors(outcome) == {X0: ErrorCode.NONE, Y0: LARGE}
         assert [record.key for record in outcome.records] == [OffsetCommitKey("g", "x", 0)]
 
     def test_a_refused_member_is_refused_whatever_its_metadata(self) -> None:
@@ -190,6 +197,37 @@ class TestCommit:
     def test_a_failed_request_answers_each_partition(self) -> None:
         reply = rejected(committing({X0: 1, Y0: 1}), ErrorCode.NOT_COORDINATOR)
         assert reply.errors == dict.fromkeys([X0, Y0], ErrorCode.NOT_COORDINATOR)
+
+
+class TestRepeatedPartitions:
+    """As Kafka 4.3.1 answers requests that name partitions more than once."""
+
+    @pytest.mark.parametrize(
+        ("texts", "counts", "codes"),
+        [
+            (("a", "aaaa"), 0, (ErrorCode.NONE, LARGE)),
+            (("aaaa", "a"), 1, (LARGE, ErrorCode.NONE)),
+            (("a", "b"), 1, (ErrorCode.NONE, ErrorCode.NONE)),
+            (("aaaa", "bbbb"), 1, (LARGE, LARGE)),
+            (("aaaa", "a", "bbbb"), 1, (LARGE, ErrorCode.NONE, LARGE)),
+        ],
+    )
+    def test_the_last_one_that_is_not_too_large_counts(
+        self, texts: tuple[str, ...], counts: int, codes: tuple[ErrorCode, ...]
+    ) -> None:
+        positions = [OffsetAndMetadata(offset=number, metadata=text) for number, text in enumerate(texts)]
+        chosen = that_count([(X0, one) for one in positions], 3)
+        assert chosen == {X0: positions[counts]}
+        answered = errors(run(OffsetCommitRequest(group_id="g", offsets=chosen), limit=3))[X0]
+        assert tuple(code_of(one, answered, 3) for one in positions) == codes
+
+    def test_what_refuses_the_request_refuses_each_position(self) -> None:
+        position = OffsetAndMetadata(offset=1, metadata="aaaa")
+        assert code_of(position, ErrorCode.UNKNOWN_MEMBER_ID, 3) is ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_each_partition_keeps_its_place(self) -> None:
+        one, other = OffsetAndMetadata(offset=1), OffsetAndMetadata(offset=2)
+        assert list(that_count([(X1, one), (X0, one), (X1, other)], 3)) == [X1, X0]
 
 
 class TestCommitWithoutMembers:
