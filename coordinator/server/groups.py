@@ -175,6 +175,11 @@ class GroupCoordinators:
         groups = (group for reply in replies for group in reply.groups)
         return ListGroupsResponse(groups=tuple(sorted(groups, key=lambda group: group.group_id)))
 
+    def has_pending(self, group_id: str, producer_id: int) -> bool:
+        """Whether offsets of the group are in an open transaction of the producer."""
+        runner = self.shard_of(group_id).runner
+        return runner is not None and producer_id in runner.runtime.coordinator.offsets.pending(group_id)
+
     def explained(self, group_id: str, reply: StreamsGroupHeartbeatResponse) -> StreamsGroupHeartbeatResponse:
         """An answer to a member of a streams group, with what keeps its topics from being created."""
         if self._clock is None or not reply.status:

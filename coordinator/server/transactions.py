@@ -149,7 +149,21 @@ class TransactionCoordinators:
         raise ProtocolError(code, f"{partition.topic}-{partition.partition} is part of no open transaction")
 
     def check_offsets(self, request: AddOffsetsToTxnRequest) -> ErrorCode:
-        """Whether a producer may commit offsets of a group in its transaction; newer clients' are added."""
+        """Whether a producer may commit offsets of a group in its transaction; newer clients' are added.
+
+        Once some are in it, the transactional id makes no difference any more: Kafka asks the coordinator of
+        that id only where the partition's log has no open transaction of the producer
+        (UnifiedLog.hasOngoingTransaction).
+        """
+        known = self.coordinator.transactions
+        named = known.get(request.transactional_id)
+        if (named is None or named.producer_id != request.producer_id) and self._groups.has_pending(
+            request.group_id, request.producer_id
+        ):
+            own_id = self.coordinator.id_of(request.producer_id)
+            # At an epoch that the log does not know yet the producer has no open transaction in it.
+            if own_id is not None and request.producer_epoch <= known[own_id].producer_epoch:
+                request = msgspec.structs.replace(request, transactional_id=own_id)
         code: ErrorCode = self._process(request).error_code
         return code
 

@@ -113,6 +113,11 @@ class TransactionCoordinator:
             if value.status in prepared
         )
 
+    def id_of(self, producer_id: int) -> str | None:
+        """The transactional id whose producer this is by now, or None."""
+        known = self._transactions.items()
+        return next((name for name, value in known if value.producer_id == producer_id), None)
+
     def next_deadline(self) -> int | None:
         """When to hand in `TransactionDeadline`, in milliseconds; None if nothing is timed."""
         return self._timers.next_deadline()

@@ -185,6 +185,50 @@ async def repeated_commits_in_transactions(peer: Committer) -> AsyncIterator[Any
         yield version, positions, at_once, answer, ended, await committed(peer)
 
 
+async def commits_under_other_ids(peer: Committer) -> AsyncIterator[Any]:
+    """Under the producer's own id, another one, one that nobody has and none, at epochs around its own."""
+    own, other = peer.transactional_id, f"{peer.transactional_id}-other"
+    others = {"other": other, "unknown": f"{own}-unknown", "empty": ""}
+    for version in (3, 4, 5):
+        beside = await peer.init(other)
+        producer = await peer.init()
+        peer.producer, epoch = producer.producer_id, producer.producer_epoch
+
+        async def commit(name: str, offset: int, at: int = epoch, member: str = "", version=version) -> Any:
+            return await peer.settled(
+                *(28, version),
+                transactional_id=name,
+                producer_id=peer.producer,
+                producer_epoch=at,
+                group_id=peer.group,
+                generation_id=3 if member else -1,
+                member_id=member,
+                topics=peer.asked_topics(((OWN, (0,)),), committed_offset=offset, committed_metadata=""),
+            )
+
+        for label, name in others.items():
+            yield version, "before", label, await commit(name, 1)
+        if version < 5:
+            assert await peer.add_offsets(epoch) == "none"
+            for label, name in others.items():
+                yield version, "added", label, await commit(name, 2)
+        yield version, "own", await commit(own, 3)
+        for offset, (label, name) in enumerate(others.items(), 4):
+            yield version, "open", label, await commit(name, offset)
+            yield version, "no such member", label, await commit(name, 9, member="m")
+            for at in (epoch - 1, epoch + 1):
+                yield version, at - epoch, label, await commit(name, 9, at)
+        peer.producer = beside.producer_id
+        yield version, "another's", await commit(own, 9, beside.producer_epoch)
+        peer.producer = producer.producer_id
+        yield await peer.end(epoch, commit=True, version=3 if version < 5 else 5)
+        await peer.init()  # answered once the offsets of the transaction count
+        reply = await peer.ask_plain(
+            9, 7, group_id=peer.group, topics=[{"name": peer.topic, "partition_indexes": (0,)}]
+        )
+        yield version, peer.told(reply.topics)
+
+
 async def fetches(peer: Committer) -> AsyncIterator[Any]:
     for version in (1, 2, 7, 8, 9, 10):
         for topics in (*MIXED, None):
@@ -217,6 +261,7 @@ async def deletions(peer: Committer) -> AsyncIterator[Any]:
     "script",
     [
         *(commits, commits_in_transactions, repeated_commits, repeated_commits_in_transactions),
+        commits_under_other_ids,
         *(fetches, deletions),
     ],
     ids=lambda script: script.__name__,
