@@ -49,7 +49,7 @@ class TxnOffsetCommitCall(msgspec.Struct, frozen=True, kw_only=True):
     member_epoch: int = NO_EPOCH
     instance_id: str | None = None
     topics: tuple[OfTopic[CommittedPartition], ...]
-    client_version: int = 0
+    api_version: int
 
 
 class TxnOffsetCommitReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +198,7 @@ def decode_offset_commit(values: dict[str, Any], context: RequestContext) -> Txn
         member_id=values.get("member_id", ""),
         member_epoch=values.get("generation_id", NO_EPOCH),
         instance_id=values.get("group_instance_id"),
-        client_version=EPOCH_PER_TRANSACTION if context.api_version >= 5 else 0,
+        api_version=context.api_version,
         topics=tuple(
             OfTopic(name=topic["name"], partitions=tuple(map(_position, topic["partitions"])))
             for topic in values["topics"]

@@ -21,7 +21,10 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.server.existing_topics import ExistingTopics
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.transactions.epochs import EPOCH_PER_TRANSACTION
 
+_ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 4, 5
+"""Versions of TxnOffsetCommit: the first that knows TRANSACTION_ABORTABLE, the first whose group is added."""
 _AS_OLDER_CLIENTS_KNOW_IT = {
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
@@ -111,7 +114,7 @@ def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -
 
 def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
     """What of the transaction stands in the way; the offsets of newer clients' groups are added to it."""
-    added = call.client_version > 0
+    added = call.api_version >= _ADDED_BY_BROKER_FROM
     code = services.transactions.check_offsets(
         transactions.AddOffsetsToTxnRequest(
             transactional_id=call.transactional_id,
@@ -119,11 +122,11 @@ def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCod
             producer_epoch=call.producer_epoch,
             group_id=call.group_id,
             verify_only=not added,
-            client_version=call.client_version,
+            client_version=EPOCH_PER_TRANSACTION if added else 0,
         )
     )
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.TRANSACTION_ABORTABLE and not added:
+    if code is ErrorCode.TRANSACTION_ABORTABLE and call.api_version < _ABORTABLE_FROM:
         return ErrorCode.INVALID_TXN_STATE
     return code

@@ -209,6 +209,7 @@ async def commits_under_other_ids(peer: Committer) -> AsyncIterator[Any]:
         for label, name in others.items():
             yield version, "before", label, await commit(name, 1)
         if version < 5:
+            yield version, "own, not added", await commit(own, 1)
             assert await peer.add_offsets(epoch) == "none"
             for label, name in others.items():
                 yield version, "added", label, await commit(name, 2)

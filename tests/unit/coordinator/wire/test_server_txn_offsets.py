@@ -57,3 +57,10 @@ async def test_another_id_commits_at_the_epoch_of_the_transaction(commit):
     assert await commit("own") is ErrorCode.NONE
     assert await commit("other", epoch=-1) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert await commit("other", epoch=1) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(3, ErrorCode.INVALID_TXN_STATE), (4, ErrorCode.TRANSACTION_ABORTABLE)]
+)
+async def test_a_group_that_was_not_added_is_refused_as_the_client_knows_it(commit, version, code):
+    assert await commit("own", version=version) is code
