@@ -49,7 +49,8 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
     be when a client asks for it, with `default_partitions`. With `users`, passwords by name, clients have to
     log in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files
     (certificate, key), they have to speak TLS. `trace_topic` is where the trace goes as it grows:
-    HOST:PORT/TOPIC of another Kafka that takes anybody without TLS, or a topic of this one.
+    HOST:PORT/TOPIC of another Kafka that takes anybody without TLS, or a topic of this one, unless its `tls`
+    demands certificates of clients.
 
     :raises FencepostError: for settings that make no sense, and on entering if a port can't be listened on.
     """
@@ -76,13 +77,14 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         self._journal = journal
         self._host = address(host)
         self._ports = ports_of(ports, self._brokers)
+        context = tls_of(tls)
         self._options = {
             "auto_create_topics": auto_create_topics,
             "default_partitions": whole("default_partitions", default_partitions, 1, None),
             "users": users_of(users),
-            "tls": tls_of(tls),
+            "tls": context,
         }
-        self._trace_topic = trace_topic_of(trace_topic)
+        self._trace_topic = trace_topic_of(trace_topic, context)
         self._tracing: TopicTracing | None = None
 
     @property

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import ssl
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -16,9 +17,6 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
 from fencepost.simulation.trace.topic import TraceTopic
-
-if TYPE_CHECKING:
-    import ssl
 
 MAX_BROKERS: Final = 100
 
@@ -247,10 +245,11 @@ def _known(what: str, given: str, name: str, written: Mapping[str, str], otherwi
     )
 
 
-def trace_topic_of(text: str | None) -> str | None:
+def trace_topic_of(text: str | None, tls: ssl.SSLContext | None) -> str | None:
     """The setting `trace_topic` as it is, once it is known to make sense.
 
-    :raises FencepostError: if it is neither HOST:PORT/TOPIC nor the name of a topic.
+    :raises FencepostError: if it is neither HOST:PORT/TOPIC nor the name of a topic, or a topic of a Kafka
+        that asks more of its clients than it can show itself.
     """
     if text is None:
         return None
@@ -258,4 +257,10 @@ def trace_topic_of(text: str | None) -> str | None:
         raise FencepostError(f"trace_topic={text!r}: expected HOST:PORT/TOPIC, or a topic of this Kafka")
     if "/" in text:
         TraceTopic.parse(text, option="trace_topic")
+    elif tls is not None and tls.verify_mode is ssl.CERT_REQUIRED:
+        # The trace comes in as clients do, and a context does not give its own certificate and key away.
+        raise FencepostError(
+            f"trace_topic={text!r}: tls demands a certificate of clients, and the trace has none to show;"
+            " expected verify_mode=ssl.CERT_OPTIONAL, or HOST:PORT/TOPIC of another Kafka"
+        )
     return text

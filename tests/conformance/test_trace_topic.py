@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from pathlib import Path
 
@@ -136,6 +137,23 @@ async def test_a_cluster_with_tls_and_users_traces_itself(pem: tuple[Path, Path]
         async with reader, KIP848Consumer("orders", group_id="workers", **settings):
             record = await asyncio.wait_for(reader.getone(), DEADLINE_S)
         assert isinstance(decode(record.value), TracedRow)
+
+
+def test_a_cluster_that_asks_clients_for_certificates(pem: tuple[Path, Path]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=pem[0])
+    context.load_cert_chain(*pem)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    with EmbeddedKafka(topics={"traces": 1}, tls=context, trace_topic="traces") as kafka:
+        assert kafka.records("traces") == []
+    context.verify_mode = ssl.CERT_REQUIRED
+    with pytest.raises(
+        FencepostError, match=r"trace_topic='traces': tls demands a certificate .*=ssl\.CERT_OPTIONAL"
+    ):
+        EmbeddedKafka(topics={"traces": 1}, tls=context, trace_topic="traces")
+    with EmbeddedKafka(topics={"traces": 1}) as other:
+        place = f"{other.bootstrap_servers}/traces"
+        with EmbeddedKafka(tls=context, trace_topic=place) as kafka:
+            assert kafka.check() == []
 
 
 @pytest.mark.parametrize("place", ["traces", "127.0.0.1:9092", "/traces", "127.0.0.1:9092/", "here/traces"])
