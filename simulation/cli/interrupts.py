@@ -21,15 +21,22 @@ def told_at_once(line: str) -> Iterator[None]:
         yield
         return
     before: dict[int, Any] = {}
+    told: list[int] = []
 
     def tell(number: int, frame: FrameType | None) -> None:
         handler = before[number]
         restore()
+        # Who holds interrupts for a while has a handler of its own, which asks this one each time.
+        if not told:
+            told.append(number)
+            write()
+        handler(number, frame)
+
+    def write() -> None:
         with contextlib.suppress(OSError, ValueError):
             # Not by the stream, which may be in the middle of a line of its own.
             begin = "\n" if sys.stderr.isatty() else ""
             os.write(sys.stderr.fileno(), f"{begin}{line}\n".encode())
-        handler(number, frame)
 
     def restore() -> None:
         for number, handler in before.items():

@@ -18,6 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
@@ -99,11 +100,13 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         yield session
         return
     _check_reachable(master)
-    with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch, _end_unsaid():
         with _interrupts_held() as release:
-            session, gateway = _start(master, Path(scratch), settings or {})
-        root = logging.getLogger()
-        root.addFilter(is_worth_saying)
+            try:
+                session, gateway = _start(master, Path(scratch), settings or {})
+            except EnvironmentLacks:
+                release()  # SIGTERM of a whole process group ends the JVM too: that is why there is none
+                raise
         try:
             release()
             _equip(session)
@@ -111,8 +114,17 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         finally:
             with _interrupts_held() as release:
                 _stop(gateway)
-            root.removeFilter(is_worth_saying)
             release()
+
+
+@contextlib.contextmanager
+def _end_unsaid() -> Iterator[None]:
+    root = logging.getLogger()
+    root.addFilter(is_worth_saying)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_worth_saying)
 
 
 def _equip(spark: SparkSession) -> None:
@@ -201,23 +213,42 @@ def _environment(master: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[Callable[[], None]]:
-    """Ctrl-C waits until what this answers is called: no JVM is left behind, no call to it broken off."""
+    """Ctrl-C waits until what this answers is called: no JVM is left behind, no call to it broken off.
+
+    Whoever listened for it hears of it at once, and may say so; only the exception waits.
+    """
     import signal
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
     came: list[int] = []
+    handler: Any = signal.getsignal(signal.SIGINT)
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal handler
+        try:
+            if callable(handler):
+                handler(number, frame)
+            else:
+                came.append(number)
+        except KeyboardInterrupt:
+            came.append(number)
+        finally:
+            if (following := signal.getsignal(signal.SIGINT)) is not hold:  # it hears of the next one
+                handler = following
+                signal.signal(signal.SIGINT, hold)
 
     def release() -> None:
         if came:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    signal.signal(signal.SIGINT, hold)
     try:
         yield release
     finally:
-        signal.signal(signal.SIGINT, before)
+        if signal.getsignal(signal.SIGINT) is hold:
+            signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager

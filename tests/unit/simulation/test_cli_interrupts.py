@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,20 @@ def test_an_interrupt_is_told_at_once_and_the_next_one_is_not(
         interrupt(number)
     assert signal.getsignal(number) is interrupted
     assert capfd.readouterr().err == "stopping\n"
+
+
+def test_an_interrupt_that_something_else_holds_is_told_once(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def hold(of: int, frame: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            tell(of, frame)
+
+    with told_at_once("stopping"):
+        tell: Any = signal.signal(number, hold)
+        for _ in range(2):
+            signal.raise_signal(number)
+        assert capfd.readouterr().err == "stopping\n"
 
 
 def test_without_an_interrupt_everything_is_as_it_was(

@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.cli.interrupts import STOPPING
 from fencepost.simulation.pipeline import session
 from fencepost.simulation.pipeline.last_words import is_worth_saying, silence_accumulators
 
@@ -40,6 +43,81 @@ def test_an_interrupt_waits_for_its_release() -> None:
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(KeyboardInterrupt):
         release()
+
+
+def test_an_interrupt_that_is_held_is_heard_at_once() -> None:
+    heard: list[int] = []
+
+    def ask_to_stop(number: int, frame: object) -> None:
+        heard.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, ask_to_stop)
+    try:
+        with session._interrupts_held() as release:
+            signal.raise_signal(signal.SIGINT)
+            release()  # whoever listened had no exception to raise
+            assert len(heard) == 1
+            signal.raise_signal(signal.SIGINT)
+        assert len(heard) == 1
+        assert signal.getsignal(signal.SIGINT) is before
+        with pytest.raises(KeyboardInterrupt):
+            release()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+INTERRUPTED = """
+import os, signal, sys
+from pyspark import java_gateway
+from fencepost.simulation.cli import main
+from fencepost.simulation.pipeline import analyze, session
+
+launch, stop = java_gateway.launch_gateway, session._stop
+when, number = sys.argv[1], int(sys.argv[2])
+
+def launch_gateway(*args, **named):
+    gateway = launch(*args, **named)
+    print(gateway.proc.pid)
+    if when == "start":
+        os.kill(os.getpid(), number)
+    elif when == "failed start":
+        os.kill(os.getpid(), number)
+        gateway.proc.kill()
+    return gateway
+
+def interrupted_stop(gateway):
+    if when == "end":
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+    stop(gateway)
+
+def nothing(*args, **named):
+    with session.spark_session():
+        return {}
+
+java_gateway.launch_gateway, session._stop, analyze.analyze = launch_gateway, interrupted_stop, nothing
+sys.exit(main(["analyze", "trace.parquet", "--json"]))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("when", "number", "code"),
+    [
+        ("start", signal.SIGINT, 130),
+        ("failed start", signal.SIGTERM, 143),
+        ("end", signal.SIGINT, 130),
+    ],
+)
+def test_an_interrupt_while_spark_starts_or_ends_is_told(
+    when: str, number: signal.Signals, code: int
+) -> None:
+    words = [sys.executable, "-c", INTERRUPTED, when, str(int(number))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (code, f"{STOPPING}\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
 
 
 def test_an_exception_of_a_jvm_that_is_gone_still_says_something() -> None:
