@@ -49,10 +49,12 @@ _NONE: frozenset[int] = frozenset()
 class Client:
     """What one member was told, and what it said."""
 
-    __slots__ = ("epochs", "member", "said", "told")
+    __slots__ = ("believed", "epochs", "member", "said", "told")
 
-    def __init__(self, member: _Member) -> None:
+    def __init__(self, member: _Member, epoch: int) -> None:
         self.epochs: deque[int] = deque(maxlen=_REMEMBERED)
+        self.believed = max(epoch - 1, 0)
+        """Up to here any epoch may have been told, before anybody looked or too long ago to be remembered."""
         self.told: deque[_Owned] = deque(maxlen=_REMEMBERED)
         """What it was told to own, and has not said yet that it does."""
         self.said = _NOTHING
@@ -65,7 +67,7 @@ class Client:
         who = f"{self.member.member_id} of {request.group_id}"
         if request.member_epoch == JOIN_EPOCH:
             self.told.clear()
-        elif request.member_epoch > 0 and request.member_epoch not in self.epochs:
+        elif not self._was_told(request.member_epoch):
             yield (
                 "epoch-as-answered",
                 f"{who} sent epoch {request.member_epoch}, it was told {list(self.epochs)}",
@@ -87,9 +89,23 @@ class Client:
             while self.told.popleft() != listed:
                 pass
 
+    def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
+        """A commit that was accepted. Its epoch may be an old one: it has been kept with what was read."""
+        if not self._was_told(request.member_epoch):
+            yield (
+                "epoch-as-answered",
+                f"{request.member_id} of {request.group_id} commits at epoch {request.member_epoch}, it was"
+                f" told {list(self.epochs)}",
+            )
+
+    def _was_told(self, epoch: int) -> bool:
+        return epoch <= self.believed or epoch in self.epochs
+
     def hears(self, answer: _Answer) -> None:
         """An answer, which may be lost on its way."""
         if answer.member_epoch not in self.epochs:
+            if len(self.epochs) == _REMEMBERED:
+                self.believed = max(self.believed, self.epochs[0])
             self.epochs.append(answer.member_epoch)
         if isinstance(answer, StreamsGroupHeartbeatResponse):
             if answer.tasks is not None:
@@ -126,10 +142,11 @@ def _by_role(tasks: Tasks) -> _Owned:
     }
 
 
-def _member(live: GroupCoordinator, request: _Heartbeat, member_id: MemberId) -> _Member | None:
-    streams = isinstance(request, StreamsGroupHeartbeatRequest)
-    group = (live.streams.groups if streams else live.groups).get(request.group_id)
-    return None if group is None else group.members.get(member_id)
+def _member(live: GroupCoordinator, group_id: str, member_id: MemberId) -> _Member | None:
+    for group in (live.groups.get(group_id), live.streams.groups.get(group_id)):
+        if group is not None:
+            return group.members.get(member_id)
+    return None
 
 
 class Clients(Checker):
@@ -145,7 +162,7 @@ class Clients(Checker):
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Looks at heartbeats that were accepted, and at commits."""
         if isinstance(event, OffsetCommitRequest) and isinstance(outcome.reply, OffsetCommitResponse):
-            self.report_all(self._commit(event, outcome.reply))
+            self.report_all(self._commit(host, event, outcome.reply))
         elif isinstance(event, _Heartbeat) and isinstance(outcome.reply, _Answer):
             self._heartbeat(host, event, outcome.reply)
 
@@ -158,17 +175,22 @@ class Clients(Checker):
         client = self._clients.get(key)
         if client is not None:
             self.report_all(client.says(request, live.image.by_id))
-        member = _member(live, request, member_id)
+        member = _member(live, request.group_id, member_id)
         if member is None:
             self._clients.pop(key, None)
             return
         if client is None:  # a new one, or one of before anybody looked
-            client = self._clients[key] = Client(member)
+            client = self._clients[key] = Client(member, reply.member_epoch)
         client.member = member
         client.hears(reply)
 
-    def _commit(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> Iterator[Finding]:
-        """Nobody can have processed what is not in the log."""
+    def _commit(
+        self, host: str, request: OffsetCommitRequest, reply: OffsetCommitResponse
+    ) -> Iterator[Finding]:
+        """Nobody can have processed what is not in the log, or is at an epoch that it was not told."""
+        client = self._clients.get((request.group_id, request.member_id))
+        if client is not None and ErrorCode.NONE in reply.errors.values() and self._is_told(host, request):
+            yield from client.commits(request)
         ends = self.world.log_ends
         for partition, value in request.offsets.items():
             end = ends.get(partition)
@@ -179,3 +201,9 @@ class Clients(Checker):
                     f"{request.member_id} of {request.group_id} committed {partition.topic}-"
                     f"{partition.partition} at {value.offset}, the log ends at {end}",
                 )
+
+    def _is_told(self, host: str, request: OffsetCommitRequest) -> bool:
+        """Whether the member is told its epoch by heartbeats, and not as the classic protocol tells it."""
+        live = self.world.coordinators[host].coordinator
+        member = None if live is None else _member(live, request.group_id, request.member_id)
+        return isinstance(member, StreamsGroupMember) or (member is not None and member.classic is None)

@@ -76,6 +76,8 @@ class Scene:
 class Consumer:
     """A member of a consumer group that does what a test says."""
 
+    group_id = "g"
+
     def __init__(self, scene, member_id):
         self.scene, self.member_id = scene, member_id
 
@@ -108,9 +110,16 @@ class Consumer:
         """It owns what it was given."""
         self.heartbeat(owned=self.stored.assigned)
 
+    def commit(self, epoch=None, **fields):
+        """For a partition that it owns."""
+        ((_, (number, *_)),) = self.stored.assigned.items()
+        return commit(self, number, epoch, **fields)
+
 
 class Thread:
     """A member of a streams group that does what a test says: a process of its own."""
+
+    group_id = "app"
 
     def __init__(self, scene, member_id):
         self.scene, self.member_id = scene, member_id
@@ -144,6 +153,23 @@ class Thread:
     def confirm(self):
         """It owns what it was given."""
         self.heartbeat(owned=self.stored.assigned)
+
+    def commit(self, epoch=None, **fields):
+        """For the partition of an active task that it owns."""
+        return commit(self, self.stored.assigned.active["0"][0], epoch, **fields)
+
+
+def commit(member, number, epoch, **fields):
+    """One offset at the member's stored epoch, unless the test has another."""
+    request = OffsetCommitRequest(
+        group_id=member.group_id,
+        member_id=member.member_id,
+        member_epoch=member.stored.member_epoch if epoch is None else epoch,
+        offsets={TopicPartition("x", number): OffsetAndMetadata(offset=1)},
+        **fields,
+    )
+    (code,) = member.scene.step(request).errors.values()
+    return code
 
 
 @pytest.fixture
@@ -391,3 +417,52 @@ def test_nobody_commits_beyond_the_log(scene, offset, found):
     offsets = {TopicPartition("x", 0): OffsetAndMetadata(offset=offset)}
     scene.step(OffsetCommitRequest(group_id="g", offsets=offsets))
     assert scene.found == found
+
+
+@pytest.mark.parametrize("producer", [-1, 7])
+def test_a_commit_at_an_epoch_that_nobody_was_told_is_found(scene, pair, producer):
+    one, _ = pair
+    told = one.stored.member_epoch
+    one.confirm()
+    one.heartbeat(owned=one.stored.assigned, told=99)
+    assert one.stored.member_epoch != told
+    assert one.commit(told, producer_id=producer) is E.NONE
+    assert scene.found == []
+    assert one.commit(producer_id=producer) is E.NONE
+    assert scene.found == ["epoch-as-answered"]
+    assert f"one of {one.group_id} commits at epoch {one.stored.member_epoch}" in scene.messages[0]
+    assert scene.messages[0].endswith(f"it was told [{told}, 99]")
+
+
+def test_a_commit_that_is_refused_says_nothing(scene, pair):
+    one, _ = pair
+    assert one.commit(98) is E.STALE_MEMBER_EPOCH
+    assert scene.found == []
+
+
+def test_an_epoch_from_before_anybody_looked_is_believed(scene, pair):
+    """Its answer may be the one that was lost, and what it read may be older still."""
+    one, _ = pair
+    before = one.stored.member_epoch
+    one.heartbeat(owned=one.stored.assigned)
+    scene.checker._clients.clear()
+    one.confirm()
+    assert one.stored.member_epoch > before
+    assert one.commit(before) is E.NONE
+    one.heartbeat(before, owned=one.stored.assigned)
+    assert scene.found == []
+
+
+def test_an_epoch_from_long_ago_is_believed(scene, pair):
+    """Who commits what it read long ago may do so at the epoch of then, if it has the partition still."""
+    one, two = pair
+    first = one.stored.member_epoch
+    for _ in range(6):
+        for change in (lambda: two.heartbeat(-1), two.join):
+            change()
+            for _ in range(3):
+                one.confirm()
+    assert len(scene.checker._clients[one.group_id, "one"].epochs) == 8
+    assert first not in scene.checker._clients[one.group_id, "one"].epochs
+    assert one.commit(first) is E.NONE
+    assert scene.found == []
