@@ -145,6 +145,7 @@ def evaluate(
             target_epoch=target.epoch,
             target=target.partitions,
             subscribed=frozenset(topic_ids(topics, around.image)),
+            names_nothing=not topics,
             subscription_changed=changed,
             owned=owned,
             taken=_taken(group, absorbed),

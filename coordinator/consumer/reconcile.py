@@ -27,13 +27,15 @@ def reconcile(
     target_epoch: int,
     target: Partitions,
     subscribed: frozenset[TopicId],
+    names_nothing: bool,
     subscription_changed: bool,
     owned: Partitions | None,
     taken: Taken,
 ) -> ConsumerGroupMember:
     """The member after one evaluation; the same object if nothing changed.
 
-    `subscribed` are the ids of the existing topics of its subscription, `owned` is what its heartbeat lists.
+    `subscribed` are the ids of the existing topics of its subscription; `names_nothing` if there is no topic
+    in it, not even one that does not exist. `owned` is what its heartbeat lists.
 
     :raises ProtocolError: FENCED_MEMBER_EPOCH if the member's state is one of a newer coordinator and it
         still owns something, or does not say.
@@ -42,9 +44,11 @@ def reconcile(
         return member
     match member.state:
         case MemberState.STABLE if member.member_epoch == target_epoch:
-            found = _shrink(member, subscribed, owned)
+            found = _shrink(member, subscribed, owned, names_nothing=names_nothing)
         case MemberState.UNREVOKED_PARTITIONS if not releases(owned, member.pending_revocation):
-            found = _shrink(member, subscribed, owned) if subscription_changed else member
+            found = member
+            if subscription_changed:
+                found = _shrink(member, subscribed, owned, names_nothing=names_nothing)
         case MemberState.UNKNOWN if owned is None or owned:
             raise ProtocolError(
                 ErrorCode.FENCED_MEMBER_EPOCH,
@@ -70,15 +74,19 @@ def releases(owned: Partitions | None, partitions: Partitions) -> bool:
 
 
 def _shrink(
-    member: ConsumerGroupMember, subscribed: Collection[TopicId], owned: Partitions | None
+    member: ConsumerGroupMember,
+    subscribed: Collection[TopicId],
+    owned: Partitions | None,
+    *,
+    names_nothing: bool,
 ) -> ConsumerGroupMember:
     """Take away the topics that are no longer subscribed to, without waiting for a new target.
 
-    A member that subscribes to nothing counts as evaluated even if it holds nothing: the epoch before its
-    present one is not accepted any more.
+    A member that names nothing counts as evaluated even if it holds nothing: the epoch before its present
+    one is not accepted any more.
     """
     dropped = {t: numbers for t, numbers in member.assigned.items() if t not in subscribed}
-    if not dropped and (subscribed or member.pending_revocation):
+    if not dropped and (member.pending_revocation or not names_nothing):
         return member
     assigned = {t: numbers for t, numbers in member.assigned.items() if t not in dropped}
     pending = _union(member.pending_revocation, dropped)

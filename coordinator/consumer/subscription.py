@@ -6,7 +6,7 @@ resolved to. A topic counts once for each member that names it, and once for eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol.ids import TopicId
@@ -90,7 +90,7 @@ def _move(counts: dict[str, int], old: str | None, new: str | None) -> None:
         count(counts, () if new is None else (new,), 1)
 
 
-def effective_topics(member: ConsumerGroupMember, resolved: Resolved) -> Iterable[str]:
+def effective_topics(member: ConsumerGroupMember, resolved: Resolved) -> Collection[str]:
     """Names of the member's topics; a regular expression without a resolution matches nothing yet."""
     resolution = None if member.regex is None else resolved.get(member.regex)
     if resolution is None or not resolution.topics:

@@ -284,6 +284,10 @@ def expressions() -> list[Step]:
         *confirm("C", "C"),
         Beat(member="C", owned=Owned.ASSIGNED, regex="y|z"),
         Beat(member="C", epoch=Epoch.PREVIOUS, owned=Owned.ASSIGNED, names=("x",)),
+        join("D", MISSING),
+        *confirm("D", "D"),
+        Beat(member="D", owned=Owned.ASSIGNED, regex="y|w"),
+        Beat(member="D", epoch=Epoch.PREVIOUS, owned=Owned.ASSIGNED),
     ]
 
 

@@ -110,6 +110,7 @@ def test_a_first_assignment_looks_at_each_partition_a_few_times() -> None:
         target_epoch=2,
         target={"x": tuple(map(CountedNumber, range(count)))},
         subscribed=frozenset({"x"}),
+        names_nothing=False,
         subscription_changed=True,
         owned={},
         taken=lambda topic_id, numbers: set(),

@@ -59,6 +59,7 @@ def evaluated(before: ConsumerGroupMember, **given: Any) -> ConsumerGroupMember:
         "target_epoch": 3,
         "target": {},
         "subscribed": frozenset({"t", "u"}),
+        "names_nothing": False,
         "subscription_changed": False,
         "owned": None,
         **given,
@@ -86,14 +87,14 @@ class TestWhichBranch:
     def test_stable_with_another_subscription_that_covers_what_it_has(self) -> None:
         assert evaluated(STABLE, target_epoch=2, subscription_changed=True) is STABLE
 
-    def test_stable_without_anything_to_subscribe_to_forgets_the_epoch_before(self) -> None:
-        """Kafka 4.3.1: a regular expression that is not resolved yet is such a subscription."""
+    def test_stable_that_names_nothing_forgets_the_epoch_before(self) -> None:
+        """Kafka 4.3.1: an unresolved regular expression names nothing, a topic that is missing is named."""
         empty = member(epoch=2, previous=1)
-        changed = {"target_epoch": 2, "subscription_changed": True}
+        changed = {"target_epoch": 2, "subscription_changed": True, "subscribed": frozenset()}
         assert evaluated(empty, **changed) is empty
-        after = evaluated(empty, **changed, subscribed=frozenset())
+        after = evaluated(empty, **changed, names_nothing=True)
         assert (after.member_epoch, after.previous_member_epoch) == (2, 2)
-        assert evaluated(after, **changed, subscribed=frozenset()) is after
+        assert evaluated(after, **changed, names_nothing=True) is after
 
     @pytest.mark.parametrize("owned", [None, {"t": (1,)}, {"u": (0,), "t": (0,)}])
     def test_unrevoked_waits_for_the_confirmation(self, owned: Held | None) -> None:
