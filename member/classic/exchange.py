@@ -38,7 +38,7 @@ class ClassicExchange(ClassicMembership):
         self._rounds = Rounds(group_id, config, backoff, self._tokens)
         self._answered = True
         self._counts: dict[str, int] | None = None
-        """Sizes of the topics that this member, as the leader, has assigned; None of any other member."""
+        """Sizes of topics when this member, as the leader, assigned them; None of any other member."""
         self._counts_at_ms = 0
 
     @property
@@ -154,7 +154,7 @@ class ClassicExchange(ClassicMembership):
             return True
         if self._may_sync:
             topics = rounds.topics()
-            if not rounds.roster:
+            if not rounds.roster or rounds.skips_assignment:
                 self._put(rounds.sync(self.member_id, self.member_epoch, {}))
             elif topics:
                 self._put(rounds.count(topics))
@@ -201,7 +201,7 @@ class ClassicExchange(ClassicMembership):
     @property
     def _looks_at_topics_at_ms(self) -> int | None:
         """When a leader looks for new partitions."""
-        if self.state is not S.STABLE or self._counts is None or self._rounds.counting is not None:
+        if self.state is not S.STABLE or self._rounds.counting is not None:
             return None
         return max(self._counts_at_ms, self._rounds.not_before_ms) if self._rounds.topics() else None
 
@@ -224,7 +224,7 @@ class ClassicExchange(ClassicMembership):
             self._become(response.member_id, response.generation)
             self._rounds.joined(response)
             self._rounds.beat_at_ms = now_ms + self.config.heartbeat_interval_ms
-            self._counts = None
+            self._counts, self._counts_at_ms = None, now_ms
             self._move(E.JOINED, S.COMPLETING_REBALANCE)
 
     def _sync_answered(self, response: SyncGroupResponse, now_ms: int) -> None:
@@ -274,13 +274,18 @@ class ClassicExchange(ClassicMembership):
             self._fail(code, "the coordinator refuses heartbeats")
 
     def _counted(self, token: int, counts: Mapping[str, int], now_ms: int) -> None:
-        """Sizes of topics: a leader assigns with them, and joins again when they have changed."""
+        """Sizes of topics: a leader assigns with them, and joins again when they have changed.
+
+        One that did not assign takes the first that it hears for those that the assignment is about.
+        """
         if token != self._rounds.counting:
             return
         self._rounds.counting = None
         self._counts_at_ms = now_ms + self.config.metadata_max_age_ms
         if self.state is S.COMPLETING_REBALANCE:
             self._assign(dict(counts))
+        elif self._counts is None:
+            self._counts = dict(counts)
         elif self.state is S.STABLE and self._counts != counts:
             self._rejoin_wanted = True
 

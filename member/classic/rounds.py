@@ -46,6 +46,7 @@ class Rounds:
         "not_before_ms",
         "protocol",
         "roster",
+        "skips_assignment",
     )
 
     def __init__(self, group_id: str, config: ClassicConfig, backoff: Backoff, tokens: Iterator[int]) -> None:
@@ -58,7 +59,9 @@ class Rounds:
         self.counting: int | None = None
         """The leader's question for the sizes of topics."""
         self.roster: tuple[Subscriber, ...] = ()
-        """Of the leader: whom to assign to. Empty if there is nothing to assign."""
+        """Of the leader: all members."""
+        self.skips_assignment = False
+        """Whether a leader leaves the assignment as it is: a static one that has come back (KIP-814)."""
         self.protocol = ""
         """Name of the assignor that the group has chosen."""
         self.not_before_ms = 0
@@ -157,10 +160,11 @@ class Rounds:
     # -- leading -----------------------------------------------------------------------------------------
 
     def joined(self, response: JoinGroupResponse) -> None:
-        """The generation has begun; of a leader that has to assign, the answer has the members."""
+        """The generation has begun; the answer to a leader has the members."""
         self.succeeded()
         self.protocol = response.protocol_name or ""
-        leads = response.leader == response.member_id and not response.skip_assignment
+        self.skips_assignment = response.skip_assignment
+        leads = response.leader == response.member_id
         self.roster = tuple(
             Subscriber(each.member_id, each.instance_id, _subscription(each.metadata))
             for each in (response.members if leads else ())

@@ -126,6 +126,13 @@ def test_the_trace_of_a_classic_group_tells_what_that_of_a_consumer_group_does()
     assert {row.error for row in rows.of("heartbeat", "keepalive")} >= {"", "REBALANCE_IN_PROGRESS"}
 
 
+def test_a_static_leader_that_came_back_notices_that_its_topic_grows():
+    """KIP-814: it did not assign, so that nobody else knows how many partitions there were."""
+    grows = '[[steps]]\nkind = "grow-topic"\nat = "75%"\nname = "orders"\npartitions = 12\n'
+    _, rows = played(DEPLOY + grows, 3, "group.static=true", "group.metadata_max_age=5s")
+    assert len(rows.of("group.target")) == 2
+
+
 @pytest.mark.parametrize("static", [False, True])
 def test_a_group_is_migrated_there_and_back(static):
     rows = Rows()

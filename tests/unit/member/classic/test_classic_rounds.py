@@ -100,8 +100,9 @@ def test_a_leader_assigns_to_everyone_strangers_included(new_rig) -> None:
     }
 
 
-def test_a_leader_that_is_told_to_skip_assigns_nothing(new_rig) -> None:
-    rig = new_rig()
+def test_a_leader_that_is_told_to_skip_assigns_nothing_and_looks_for_new_partitions(new_rig) -> None:
+    """KIP-814: otherwise nobody would notice that a topic of a static group has grown."""
+    rig = new_rig(metadata_max_age_ms=1_000)
     rig.subscribe()
     me = JoinGroupMember(member_id="m", metadata=write_subscription(Subscription(topics=("t",))))
     rig.answer(
@@ -115,6 +116,13 @@ def test_a_leader_that_is_told_to_skip_assigns_nothing(new_rig) -> None:
         )
     )
     assert rig.take(SyncGroupRequest).assignments == {}
+    rig.synced(0)
+    rig.take(CountPartitions)
+    rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
+    rig.pass_time(1_000)
+    rig.take(CountPartitions)
+    rig.do(rig.member.partitions_counted(rig.token, {"t": 2}, rig.now))
+    assert rig.take(JoinGroupRequest)
 
 
 def test_a_leader_looks_for_new_partitions(new_rig) -> None:
