@@ -121,7 +121,8 @@ class Shadow:
         """The record as a journal keeps it.
 
         One that moves an epoch and nothing else, as most do, has the very sets that went through their bytes
-        when they were new: the shadow's own are put in their place.
+        when they were new: the shadow's own are put in their place. It has them no more if a record before
+        this one made the member anew.
         """
         key, value = record.key, record.value
         if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue:
@@ -131,6 +132,7 @@ class Shadow:
             if (
                 known is not None
                 and ours is not None
+                and ours.member_epoch == known.member_epoch
                 and value.assigned is known.assigned
                 and value.assignment_epochs is known.assignment_epochs
                 and not value.pending_revocation

@@ -89,6 +89,12 @@ def test_a_batch_that_takes_too_long_makes_the_member_leave_and_come_back():
     assert (removed.actor, removed.detail) == (actor, "left")
 
 
+def test_a_static_member_that_takes_too_long_comes_back_under_its_own_id():
+    trace = Trace(fault("poll-timeout", "10s"), "group.static=true")
+    (removed,) = trace.of("member.removed")
+    assert removed.detail == "replaced"
+
+
 def test_a_crash_is_noticed_when_the_session_ends():
     trace = Trace(fault("member-crash", "1s", "returns = 0.0\n"))
     victim(trace, "crash")
