@@ -135,7 +135,12 @@ class Call:
 
     def __await__(self) -> Generator[Any, None, Any]:
         done = self.connection.network.loop.create_future()
-        self.add_done_callback(lambda _: done.set_result(None))
+
+        def wake(_: Call) -> None:
+            if not done.done():  # its task may have been cancelled at this very moment, and it with the task
+                done.set_result(None)
+
+        self.add_done_callback(wake)
         yield from done
         return self.result()
 

@@ -178,6 +178,19 @@ async def test_a_frozen_client_hears_answers_and_timeouts_when_it_thaws(network,
     assert future.result() == ("echo", "a")
 
 
+async def test_who_waits_may_be_cancelled_at_the_moment_of_the_answer(network, client, broker):
+    call = network.send(network.connect(client, broker), "a", SECOND)
+
+    async def wait():
+        return await call
+
+    task = asyncio.create_task(wait())
+    call.add_done_callback(lambda _: task.cancel())
+    await asyncio.sleep(3)
+    assert call.done()
+    assert task.cancelled()
+
+
 async def test_answers_to_an_earlier_process_reach_nobody(network, client, broker):
     connection = network.connect(client, broker)
     future = network.send(connection, "a", SECOND)
