@@ -47,7 +47,8 @@ class Targets:
             subscriptions = subscriptions_of(group, step.image)
             yield from self._covers(step, subscriptions)
             yield from self._within_subscriptions(step, subscriptions)
-            yield from self._balanced(step, subscriptions)
+            if not _is_taken_over(step):
+                yield from self._balanced(step, subscriptions)
             yield from _digest(step)
 
     def _covers(
@@ -106,6 +107,11 @@ class Targets:
             yield from _sticky(step, subscriptions)
         elif name == "range":
             yield from _ranges(step, subscriptions)
+
+
+def _is_taken_over(step: GroupStep) -> bool:
+    """Whether the group was a classic one until now: its members keep what their own assignor gave them."""
+    return len(step.members) > 1 and not step.known.members
 
 
 def _digest(step: GroupStep) -> Iterator[Finding]:

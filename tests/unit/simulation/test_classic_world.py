@@ -152,6 +152,12 @@ def test_a_group_is_migrated_there_and_back(static):
     assert max(epochs) == epochs[-1]
 
 
+def test_a_migrated_group_begins_with_what_its_own_assignor_gave():
+    uneven = ["group.static=true", "group.partition_assignment_strategy=range"]
+    result = run(load("rolling-migration", overrides=uneven, partitions=4), 0)
+    assert result.violations == []
+
+
 def test_equal_seeds_give_equal_migrations():
     first, again = (run(load("rolling-migration"), 5).digest for _ in range(2))
     assert first == again
