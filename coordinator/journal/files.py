@@ -59,7 +59,7 @@ def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return EnvironmentLacks(f"journal {path} is in use by another process: stop it, or take another file")
+        return EnvironmentLacks(f"journal {path} is in use: stop what uses it, or take another file")
     if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}:
         return EnvironmentLacks(f"journal {path}: {error}; may it be written? Else take another file")
     if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:

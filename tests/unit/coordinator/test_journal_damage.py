@@ -338,7 +338,7 @@ def test_a_journal_whose_making_was_cut_short_is_made(path: Path) -> None:
 def test_a_start_beside_one_that_runs_changes_nothing(path: Path) -> None:
     with closing(filled(path)):
         before = now_in(path.parent)
-        with pytest.raises(EnvironmentLacks, match="in use by another process"):
+        with pytest.raises(EnvironmentLacks, match="is in use: stop what uses it"):
             SqliteJournal(path)
         assert now_in(path.parent) == before
 

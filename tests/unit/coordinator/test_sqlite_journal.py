@@ -139,7 +139,7 @@ def test_the_file_stays_small_however_often_the_same_keys_are_written(path: Path
 
 def test_two_processes_can_t_share_it(path: Path) -> None:
     journal = SqliteJournal(path)
-    with pytest.raises(EnvironmentLacks, match="in use by another process"):
+    with pytest.raises(EnvironmentLacks, match="is in use: stop what uses it"):
         SqliteJournal(path)
     journal.append((group("a", 1),))
     journal.close()

@@ -178,7 +178,7 @@ def test_a_journal_is_kept_refused_when_it_is_broken_and_repaired(tmp_path: Path
         process.kill()
     assert second.returncode == 3
     assert second.stderr.count("\n") == 1
-    assert "is in use by another process" in second.stderr
+    assert "is in use: stop what uses it" in second.stderr
 
     data = bytearray(journal.read_bytes())
     journal.with_name("journal-wal").unlink()
