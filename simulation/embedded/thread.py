@@ -59,6 +59,7 @@ class LoopThread:
         """Who runs on it, in messages."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._has_run = False
 
     def start(self) -> None:
         """Start the thread."""
@@ -74,6 +75,7 @@ class LoopThread:
         loop, thread = self._loop, self._thread
         self.submit(_cancel_the_rest()).result()
         self._loop = self._thread = None
+        self._has_run = True
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -86,6 +88,8 @@ class LoopThread:
 
     def not_running(self) -> FencepostError:
         """What is raised to those who want something of it while it does not run."""
+        if self._has_run:
+            return FencepostError(f"{self.what} runs no more: ask it before its `with` block ends")
         return FencepostError(f"{self.what} is not running: enter it with `with` or `async with` first")
 
     def submit(self, work: Coroutine[Any, Any, R]) -> concurrent.futures.Future[R]:
