@@ -198,8 +198,8 @@ class Clients(Checker):
             if accepted and end is not None and value.offset > end:
                 yield (
                     "commit-within-processed",
-                    f"{request.member_id} of {request.group_id} committed {partition.topic}-"
-                    f"{partition.partition} at {value.offset}, the log ends at {end}",
+                    f"{request.member_id or 'a client that is no member'} of {request.group_id} committed"
+                    f" {partition.topic}-{partition.partition} at {value.offset}, the log ends at {end}",
                 )
 
     def _is_told(self, host: str, request: OffsetCommitRequest) -> bool:

@@ -417,6 +417,9 @@ def test_nobody_commits_beyond_the_log(scene, offset, found):
     offsets = {TopicPartition("x", 0): OffsetAndMetadata(offset=offset)}
     scene.step(OffsetCommitRequest(group_id="g", offsets=offsets))
     assert scene.found == found
+    assert all(
+        message.startswith("a client that is no member of g committed x-0") for message in scene.messages
+    )
 
 
 @pytest.mark.parametrize("producer", [-1, 7])
