@@ -14,7 +14,7 @@ from fencepost.simulation.cli.arguments import Count, Json, writable_file
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import length
-from fencepost.simulation.cli.simulate import play, print_run
+from fencepost.simulation.cli.simulate import play, print_run, write_report
 from fencepost.simulation.failures.case import pytest_case, test_name
 from fencepost.simulation.failures.failure import read_failure, with_mutant
 from fencepost.simulation.failures.shrink import TRIES
@@ -43,19 +43,19 @@ def replay(
     command = shlex.join(["fencepost", "replay", str(failure)])
     scenario = found.loaded()
     with with_mutant(found.mutant):
-        result = play(
+        result, rows = play(
             scenario,
             found.seed,
             plan=found.plan,
             trace=trace,
-            report=report,
-            command=command,
+            keep_rows=report is not None,
             progress=progress_for(json=json),
         )
     if json:
         print_json(result)
     else:
         print_run(result, scenario, command, trace, report)
+    write_report(result, rows, report, command)
     return 1 if result.violations else 0
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.run import RunResult
     from fencepost.simulation.scenarios.kinds import AnyScenario
     from fencepost.simulation.trace.recorder import TraceWriter
+    from fencepost.simulation.trace.schema import Row
     from fencepost.simulation.trace.topic import TraceTopic
 
 
@@ -73,13 +74,12 @@ def simulate(
     if mutant:
         command += f" --mutant {shlex.quote(mutant)}"
     with _bug(mutant):
-        result = play(
+        result, rows = play(
             loaded,
             seed,
             trace=trace,
             place=place,
-            report=report,
-            command=command,
+            keep_rows=report is not None,
             progress=progress_for(json=json),
         )
     if failure is not None and result.violations:
@@ -96,6 +96,7 @@ def simulate(
         print_json(result)
     else:
         print_run(result, loaded, command, trace, report, failure=failure if result.violations else None)
+    write_report(result, rows, report, command)
     return 1 if result.violations else 0
 
 
@@ -136,11 +137,13 @@ def play(
     plan: Plan | None = None,
     trace: Path | None,
     place: TraceTopic | None = None,
-    report: Path | None,
-    command: str,
+    keep_rows: bool,
     progress: Progress,
-) -> RunResult:
-    """One run with a bar, its trace and its page. `plan` replaces what the seed would draw."""
+) -> tuple[RunResult, Sequence[Row]]:
+    """One run with a bar, and its trace; its rows too if a page is made of them.
+
+    `plan` replaces what the seed would draw.
+    """
     from fencepost.simulation.run import run
 
     run_id = f"{scenario.name}-{seed}"
@@ -154,14 +157,18 @@ def play(
             from fencepost.simulation.trace.topic import TopicTrace
 
             writers.append(files.enter_context(TopicTrace(place, told_apart(run_id))))
-        rows = Rows(writers, keep=report is not None)
+        rows = Rows(writers, keep=keep_rows)
         advance = whole_percents(files.enter_context(progress.step("simulating", 100)))
         result = run(scenario, seed, plan=plan, trace=rows.writer, progress=advance)
+    return result, rows.rows
+
+
+def write_report(result: RunResult, rows: Sequence[Row], report: Path | None, command: str) -> None:
+    """The page of a run, if there is to be one. Last of all: what came of the run is told without it."""
     if report is not None:
         from fencepost.simulation.report.render import render_run_report
 
-        render_run_report(result, rows.rows, report, command=command)
-    return result
+        render_run_report(result, rows, report, command=command)
 
 
 def print_run(

@@ -36,6 +36,20 @@ def test_a_failed_run_says_how_to_make_it_small(tmp_path: Path, capsys: pytest.C
     assert "--mutant target-told-early" in said
 
 
+def test_a_page_that_cannot_be_written_costs_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the way may come while the run goes on, such as a disk that fills up."""
+    monkeypatch.setattr("secrets.token_hex", lambda _: "x" * 300)
+    file = tmp_path / "failure.json"
+    report = str(tmp_path / "page.html")
+    assert main([*RUN, "--failure", str(file), "--report", report, "--json"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["violations"]
+    assert "page.html: cannot be written: File name too long" in said.err
+    assert main(["replay", str(file), "--json"]) == 1
+
+
 def test_from_a_failed_run_to_a_small_test(failure: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(failure), "--json"]) == 1
     first = json.loads(capsys.readouterr().out)
