@@ -32,7 +32,9 @@ class Kind(enum.StrEnum):
     CALLBACK_BEGIN = "callback.begin"
     """`detail` is assigned, revoked or lost. Partitions are not fetchable from a revoked or lost begin on."""
     CALLBACK_END = "callback.end"
-    """`detail` as above. Partitions are fetchable from an assigned end on; an `error` says that it raised."""
+    """`detail` as above. Partitions are fetchable from an assigned end on; an `error` says that it raised and
+    is not over: it, or its opposite, is called again. With the classic protocol it is over either way, and so
+    it is where everything is given up."""
     GROUP_STATE = "group.state"
     """The group moved between its states."""
     GROUP_EPOCH = "group.epoch"
