@@ -90,7 +90,7 @@ def _shrink(
         return member
     assigned = {t: numbers for t, numbers in member.assigned.items() if t not in dropped}
     pending = _union(member.pending_revocation, dropped)
-    if releases(owned, pending):
+    if not pending or releases(owned, pending):
         return _moved(member, member.state, member.member_epoch, assigned, member.pending_revocation)
     state = MEMBER_TABLE.next(member.state, ReconciliationStep.REVOKE)
     return _moved(member, state, member.member_epoch, assigned, pending)

@@ -92,8 +92,9 @@ class TestWhichBranch:
         empty = member(epoch=2, previous=1)
         changed = {"target_epoch": 2, "subscription_changed": True, "subscribed": frozenset()}
         assert evaluated(empty, **changed) is empty
-        after = evaluated(empty, **changed, names_nothing=True)
-        assert (after.member_epoch, after.previous_member_epoch) == (2, 2)
+        for owned in (None, {}):
+            after = evaluated(empty, **changed, names_nothing=True, owned=owned)
+            assert after == member(epoch=2, previous=2)
         assert evaluated(after, **changed, names_nothing=True) is after
 
     @pytest.mark.parametrize("owned", [None, {"t": (1,)}, {"u": (0,), "t": (0,)}])
