@@ -288,6 +288,10 @@ def expressions() -> list[Step]:
         *confirm("D", "D"),
         Beat(member="D", owned=Owned.ASSIGNED, regex="y|w"),
         Beat(member="D", epoch=Epoch.PREVIOUS, owned=Owned.ASSIGNED),
+        Beat(member="C", names=(), regex=""),
+        *confirm("C", "C"),
+        Beat(member="C", regex="z|w"),
+        Beat(member="C"),
     ]
 
 
