@@ -164,16 +164,17 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     def disconnect(self, member: Who) -> None:
         """Close the connections on which a member was heard. It is free to connect again.
 
-        `member` is as for `lose_next_response`: all members that have this client id are meant.
+        `member` is as for `lose_next_response`: with a client id all connections of such clients are meant,
+        be they members, producers or anything else.
 
-        :raises FencepostError: if no connection of such a member is open.
+        :raises FencepostError: if no connection of such a member or client is open.
         """
         name = _called(member)
         found = self.endpoint.interference.disconnect(name)
         if not found:
-            raise FencepostError(f"no connection of a member {name!r} is open")
-        for member_id in found:
-            self.endpoint.watch.note("disconnect", Kind.FAULT, state_to="begin", detail=member_id)
+            raise FencepostError(f"no connection of a member or client {name!r} is open")
+        for each in found:
+            self.endpoint.watch.note("disconnect", Kind.FAULT, state_to="begin", detail=each)
 
     @on_loop
     def move_coordinator(

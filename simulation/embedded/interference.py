@@ -44,8 +44,12 @@ class Rule(msgspec.Struct, kw_only=True):
         return self.who is None or self.who in _names(request, asked)
 
 
+_FEW_CONNECTIONS = 64
+"""So many may be remembered before the closed ones among them are looked for."""
+
+
 class Interference:
-    """The rules of all brokers, and the connections on which members were heard."""
+    """The rules of all brokers, and the connections on which members and other clients were heard."""
 
     def __init__(self, note: Callable[[ApiKey, Any, Asked, Rule], None] = lambda *what: None) -> None:
         self._note = note
@@ -53,6 +57,9 @@ class Interference:
         self._connections: dict[MemberId, dict[OpenConnection, None]] = {}
         self._names: dict[MemberId, set[str]] = {}
         """What members are called besides: instance ids, client ids."""
+        self._clients: dict[OpenConnection, str] = {}
+        """The client id that was heard last on each connection, also of those that are no members."""
+        self._many = _FEW_CONNECTIONS
 
     def add(self, rule: Rule) -> None:
         """From now on, behind the rules that there are."""
@@ -80,14 +87,18 @@ class Interference:
         """Whether a connection is open on which the member was heard."""
         return bool(self._open(member_id))
 
-    def disconnect(self, who: str) -> list[MemberId]:
-        """Close the connections on which a member of that id, instance id or client id was heard; whose."""
+    def disconnect(self, who: str) -> list[str]:
+        """Close the connections of members of that id, instance id or client id, and of clients of that id.
+
+        Answers the members' ids, or `who` if it is a client that is no member.
+        """
         found = [each for each in self._connections if who == each or who in self._names[each]]
         connections = {each: self._open(each) for each in found}
-        for opened in connections.values():
+        others = [each for each, name in self._clients.items() if name == who and not each.is_closed]
+        for opened in (*connections.values(), others):
             for connection in opened:
                 connection.close()
-        return [each for each, opened in connections.items() if opened]
+        return [each for each, opened in connections.items() if opened] or [who] * bool(others)
 
     def forget(self, member_id: MemberId) -> None:
         """The member is none any more."""
@@ -99,6 +110,11 @@ class Interference:
 
     def _heard(self, request: Any, reply: Any, asked: Asked) -> None:
         """A member that gets its id here has none in its request. One that is none any more is forgotten."""
+        if asked.context.client_id:
+            self._clients[asked.connection] = asked.context.client_id
+            if len(self._clients) > self._many:
+                self._clients = {each: name for each, name in self._clients.items() if not each.is_closed}
+                self._many = max(_FEW_CONNECTIONS, 2 * len(self._clients))
         member_id = getattr(request, "member_id", None) or getattr(reply, "member_id", None)
         leaves = getattr(request, "member_epoch", 0) < 0
         unknown = getattr(reply, "error_code", None) is ErrorCode.UNKNOWN_MEMBER_ID

@@ -210,7 +210,7 @@ def test_who_is_disconnected_may_come_back(kafka: EmbeddedKafka, member: WireMem
     kafka.disconnect("m")
     with pytest.raises((EOFError, OSError)):
         member.heartbeat()
-    with pytest.raises(FencepostError, match="no connection of a member 'm' is open"):
+    with pytest.raises(FencepostError, match="no connection of a member or client 'm' is open"):
         kafka.disconnect("m")
     member.connect()
     assert member.heartbeat().error_code is ErrorCode.NONE
@@ -231,6 +231,20 @@ def test_who_is_disconnected_is_known_by_any_of_its_names(kafka: EmbeddedKafka, 
         static.heartbeat(instance_id="desk")
     assert [row.detail for row in kinds(kafka, Kind.FAULT)] == ["s", "s"]
     assert member.heartbeat().error_code is ErrorCode.NONE, "the other one stays"
+
+
+def test_who_is_no_member_is_disconnected_by_its_client_id(kafka: EmbeddedKafka, member: WireMember) -> None:
+    stranger = WireMember(kafka.bootstrap_servers, "g", "nobody")
+    stranger.client_id, stranger.epoch = "stranger", 5
+    stranger.connect()
+    assert stranger.heartbeat().error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    kafka.disconnect("stranger")
+    with pytest.raises((EOFError, OSError)):
+        stranger.heartbeat()
+    assert [row.detail for row in kinds(kafka, Kind.FAULT)] == ["stranger"]
+    assert member.heartbeat().error_code is ErrorCode.NONE, "the other one stays"
+    with pytest.raises(FencepostError, match="'stranger' is open"):
+        kafka.disconnect("stranger")
 
 
 def test_time_passes_for_those_who_are_gone(kafka: EmbeddedKafka, member: WireMember) -> None:
