@@ -28,6 +28,8 @@ QUANTILES: Final = {"median": 0.5, "p90": 0.9}
 """What is compared of each measure."""
 RESAMPLES: Final = 1_000
 CONFIDENCE: Final = 0.95
+FEWEST_RUNS: Final = 6
+"""Fewer have no interval: even the widest, from the least to the largest of five, is one of 94 %."""
 _LEAST: Final = 1e-6
 """Nothing that is smaller is divided by: a trace's time is in microseconds."""
 _CELLS_AT_ONCE: Final = 4_000_000
@@ -57,12 +59,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None
     """After by before; None if before is 0."""
     ratio_low: float | None
-    """The 95 % interval of the ratio. None if a set has but one run, or before may be 0."""
+    """The 95 % interval of the ratio. None if a set has fewer than six runs, or before may be 0."""
     ratio_high: float | None
     difference: float
     """After less before."""
     difference_low: float | None
-    """The 95 % interval of the difference. None if a set has but one run."""
+    """The 95 % interval of the difference. None if a set has fewer than six runs."""
     difference_high: float | None
 
     @property
@@ -119,7 +121,7 @@ def _draws(before: Sequence[str], after: Sequence[str], resamples: int, seed: in
     """How often each run of each set is in each resample; None if a set is too small to be resampled."""
     import numpy as np
 
-    if min(len(before), len(after)) < 2:
+    if min(len(before), len(after)) < FEWEST_RUNS:
         return None
     source = random.Random(seed)
     sides = []
@@ -221,8 +223,8 @@ COMPARISONS: Final = Declared(
         Column("before", Unit.MEASURED, "That quantile of the runs compared with."),
         Column("after", Unit.MEASURED, "That quantile of these runs."),
         Column("ratio", Unit.RATIO, "After by before; null if before is 0."),
-        Column("ratio_low", Unit.RATIO, "Where its interval begins; null if a side has but one run."),
-        Column("ratio_high", Unit.RATIO, "Where its interval ends; null if a side has but one run."),
+        Column("ratio_low", Unit.RATIO, "Where its interval begins; null if a side has fewer than six runs."),
+        Column("ratio_high", Unit.RATIO, "Where its interval ends; null if a side has fewer than six runs."),
     ),
 )
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from fencepost.simulation.analyses.comparison import CONFIDENCE, Comparison
+from fencepost.simulation.analyses.comparison import CONFIDENCE, FEWEST_RUNS, Comparison
 from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.pipeline.answer import Answer, OptionAnswer, as_good, best
 from fencepost.simulation.pipeline.question import CRASHES, Question
@@ -43,7 +43,9 @@ def recommend(question: Question, found: Answer) -> Recommendation:
     text = f"Take {chosen.name}: {_EVENTS[question.event]} partitions stand still for {lasts} in all"
     text += f", the least of {len(others) + 1} options." if others else "."
     alike = as_good(found, chosen)
-    if alike:
+    if others and len(found.samples[chosen.name].runs) < FEWEST_RUNS:
+        text += f" How sure that is, fewer than {FEWEST_RUNS} runs can't tell."
+    elif alike:
         text += f" These runs can't tell it from {' and '.join(alike)}."
     return Recommendation(chosen.name, text, [*_why(question, chosen, others)])
 

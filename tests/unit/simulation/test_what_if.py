@@ -157,16 +157,16 @@ def option(name, total, *, count=4, runs=4, session="45s"):
     )
 
 
-def found(**totals):
+def found(runs="123456", **totals):
     names = {"consumer": "consumer/uniform", "eager": "classic/range", "static": "consumer/uniform static"}
     samples = {
         names[key]: Sample(
-            tuple("1234"),
+            tuple(runs),
             {
-                REBALANCE: {run: [value] for run in "1234"},
-                DOWNTIME: {run: [value] for run in "1234"},
+                REBALANCE: {run: [value] for run in runs},
+                DOWNTIME: {run: [value] for run in runs},
                 DOWNTIME_OF_RUN: {
-                    run: [value + (5 - int(run) if key == "eager" else int(run)) / 100] for run in "1234"
+                    run: [value + (7 - int(run) if key == "eager" else int(run)) / 100] for run in runs
                 },
             },
         )
@@ -208,6 +208,12 @@ def test_what_chance_may_do_is_no_difference():
     assert "These runs can't tell it from classic/range." in advice.text
 
 
+def test_few_runs_do_not_say_how_sure_the_advice_is():
+    advice = recommend(question(), found(runs="123", eager=60.0, consumer=10.0))
+    assert advice.text.endswith("How sure that is, fewer than 6 runs can't tell.")
+    assert "sure" not in recommend(question(), found(runs="1", consumer=10.0)).text
+
+
 def test_a_start_up_that_outlasts_the_session_is_told():
     advice = recommend(question(start_up="44s"), found(static=30.0, consumer=10.0))
     assert any("may outlast a session timeout of 45s" in line for line in advice.why)
@@ -219,12 +225,12 @@ def test_after_a_crash_the_session_counts():
 
 def test_differences_are_told_with_their_intervals():
     answers = found(consumer=10.0, eager=60.0)
-    lines = difference_in_words("a", "b", differences(answers, "consumer/uniform", "classic/range"), 4)
+    lines = difference_in_words("a", "b", differences(answers, "consumer/uniform", "classic/range"), 6)
     assert (
         lines[0] == "rebalance, median: longer in b than in a, by 50.0 s (95% interval: +50.0 s to +50.0 s)."
     )
-    same = difference_in_words("a", "b", differences(answers, "classic/range", "classic/range"), 4)
-    assert same[0] == "rebalance, median: no difference that 4 runs can tell."
+    same = difference_in_words("a", "b", differences(answers, "classic/range", "classic/range"), 6)
+    assert same[0] == "rebalance, median: no difference that 6 runs can tell."
 
 
 def test_seconds_are_told_as_people_read_them():

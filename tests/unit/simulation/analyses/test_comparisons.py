@@ -103,8 +103,16 @@ def test_one_run_has_no_interval_and_nothing_no_comparison() -> None:
     assert compare(sample([1.0], measure="rebalance"), sample([1.0], measure="downtime")) == []
 
 
+def test_five_runs_cannot_tell_a_difference_from_chance() -> None:
+    """Of five fair coins all show the same side in one of sixteen throws."""
+    found = median(sample(*([value] for value in (1, 2, 3, 4, 5))), sample(*([11.0] for _ in range(5))))
+    assert (found.ratio_low, found.difference_low, found.differs) == (None, None, None)
+    found = median(sample(*([value] for value in (1, 2, 3, 4, 5, 6))), sample(*([11.0] for _ in range(6))))
+    assert found.differs
+
+
 def test_nothing_is_divided_by_zero() -> None:
-    found = median(sample([0.0], [0.0], [0.0]), sample([1.0], [2.0], [3.0]))
+    found = median(sample(*([0.0] for _ in range(6))), sample([1.0], [1.5], [2.0], [2.0], [2.5], [3.0]))
     assert (found.ratio, found.ratio_low) == (None, None)
     assert found.difference == 2.0
     assert found.difference_low is not None
@@ -124,7 +132,7 @@ def test_each_cell_is_compared_with_the_first_of_its_scenario() -> None:
     assert rows[0]["ratio"] == 2.0
 
 
-runs = st.lists(st.lists(st.floats(0, 1e6), min_size=1, max_size=4), min_size=2, max_size=6)
+runs = st.lists(st.lists(st.floats(0, 1e6), min_size=1, max_size=4), min_size=6, max_size=9)
 
 
 @given(before=runs, after=runs)
