@@ -220,23 +220,15 @@ class GroupCoordinators:
             loop = asyncio.get_running_loop()
             shard.load_timer = loop.call_later(load_s, self._load, shard)
 
-    def advance(self, length_ms: int, before_each: Callable[[], None] = lambda: None) -> None:
-        """Let that much time pass at once: every timer fires at its time, in order.
+    def next_deadline(self) -> int | None:
+        """When the next timer of any group fires; it may turn out too early."""
+        deadlines = (runner.runtime.coordinator.next_deadline() for runner in self.active())
+        return min((each for each in deadlines if each is not None), default=None)
 
-        `before_each` is called whenever the clock was moved and before timers fire.
-        """
-        assert self._clock is not None
-        end_ms = self._clock.now_ms() + length_ms
-        while True:
-            runners = self.active()
-            deadlines = (runner.runtime.coordinator.next_deadline() for runner in runners)
-            due_ms = min((each for each in deadlines if each is not None), default=end_ms)
-            self._clock.advance_to(min(due_ms, end_ms))
-            before_each()
-            for runner in runners:
-                runner.run_due()
-            if due_ms >= end_ms:
-                return
+    def run_due(self) -> None:
+        """Do what is due by now; the clock may have been moved."""
+        for runner in self.active():
+            runner.run_due()
 
     def _unload(self, shard: Shard) -> None:
         if shard.load_timer is not None:

@@ -246,8 +246,15 @@ class TransactionCoordinators:
         if deadline is not None and self._clock is not None:
             self._timer = self._clock.call_at(deadline, self.run_due)
 
+    def next_deadline(self) -> int | None:
+        """When the next transaction takes too long, or the next id is forgotten."""
+        return self.coordinator.next_deadline()
+
     def run_due(self) -> None:
-        """Abort transactions that take too long by now, and forget ids that nobody uses."""
+        """Abort transactions that take too long by now, and forget ids that nobody uses.
+
+        The clock may have been moved.
+        """
         assert self._clock is not None
         while (due := self.coordinator.next_deadline()) is not None and due <= self._clock.now_ms():
             self._process(TransactionDeadline())

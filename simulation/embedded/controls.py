@@ -43,7 +43,8 @@ class Clock:
 
         Members whose connection is open count as heard all the time, since their clients can't know that
         time was moved: `expire` ends the session of such a one. The sessions of others end, revocations that
-        take too long do so too, and committed offsets grow old.
+        take too long do so too, and committed offsets grow old. Transactions that take too long are aborted,
+        also those of producers whose connection is open.
 
         :raises FencepostError: for a length of time that is none.
         """

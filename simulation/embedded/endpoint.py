@@ -112,8 +112,7 @@ class Endpoint:
     def advance(self, length_s: float) -> None:
         """Time passes at once, for all but those members whose connection is open."""
         self.watch.note("clock", Kind.FAULT, state_to="begin", detail=f"{length_s:g} s")
-        self.brokers.groups.advance(round(length_s * 1000), self._hear_the_connected)
-        self.brokers.cleaner.run()
+        self.brokers.advance(round(length_s * 1000), self._hear_the_connected)
 
     def _hear_the_connected(self) -> None:
         for runner in self.brokers.groups.active():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fencepost.coordinator.journal.memory import MemoryJournal
@@ -14,9 +16,16 @@ from fencepost.coordinator.protocol.consumer import (
     ListGroupsRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest, OffsetFetchRequest
+from fencepost.coordinator.protocol.transactions import (
+    AddPartitionsToTxnRequest,
+    InitProducerIdRequest,
+)
 from fencepost.coordinator.runtime import refusal
 from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.transactions.states import TransactionState
+from tests.unit.coordinator.wire.raw_client import until
 
 pytestmark = pytest.mark.real
 
@@ -155,9 +164,57 @@ async def test_time_that_passes_at_once_fires_each_timer_at_its_time(brokers):
         groups.ask(join(group_id), groups.leader_id(group_id))
     moved = []
     started = brokers.clock.now_ms()
-    groups.advance(44_000, lambda: moved.append(brokers.clock.now_ms()))
+    brokers.advance(44_000, lambda: moved.append(brokers.clock.now_ms()))
     assert all(groups.shard_of(each).coordinator.groups[each].members for each in GROUPS)
-    groups.advance(1_500, lambda: moved.append(brokers.clock.now_ms()))
+    brokers.advance(1_500, lambda: moved.append(brokers.clock.now_ms()))
     assert not any(groups.shard_of(each).coordinator.groups[each].members for each in GROUPS)
     assert moved == sorted(moved)
     assert 45_500 <= brokers.clock.now_ms() - started < 60_000
+
+
+def begin(brokers: Brokers, name: str, partition: int, timeout_ms: int) -> None:
+    """A transaction that is open in a partition of `orders`."""
+    node = brokers.transactions.leader_id(name)
+    producer = brokers.transactions.ask(
+        InitProducerIdRequest(transactional_id=name, timeout_ms=timeout_ms), node
+    )
+    brokers.transactions.ask(
+        AddPartitionsToTxnRequest(
+            transactional_id=name,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            partitions=(TopicPartition("orders", partition),),
+        ),
+        node,
+    )
+
+
+async def test_time_that_passes_at_once_ends_transactions_at_their_time(brokers):
+    groups, known = brokers.groups, lambda: brokers.transactions.coordinator.transactions
+    started = brokers.clock.now_ms()
+    begin(brokers, "late", 0, 300_000)
+    begin(brokers, "soon", 1, 60_000)
+    for group_id in GROUPS:
+        groups.ask(join(group_id), groups.leader_id(group_id))
+    brokers.advance(59_000)
+    assert {value.status for value in known().values()} == {TransactionState.ONGOING.code}
+    moved = []
+    brokers.advance(7 * 86_400_000 + 60_000, lambda: moved.append(brokers.clock.now_ms()))
+    assert moved == sorted(moved)
+    topic = brokers.cluster.image.by_name["orders"]
+    for partition, after_s in ((1, 60), (0, 300)):
+        (_, timestamp_ms) = brokers.cluster.log(topic, partition).offset_of_max_timestamp()
+        assert after_s <= (timestamp_ms - started) / 1_000 < after_s + 10, "that of the marker"
+    assert known().keys() == {"late"}, "the other one was not used for a week"
+    brokers.advance(300_000)
+    assert not known()
+    assert brokers.transactions.next_deadline() is None
+
+
+@pytest.mark.parametrize("length_ms", [1_000, 59_999])
+async def test_a_timer_that_is_not_due_yet_goes_off_at_its_time_by_the_moved_clock(brokers, length_ms):
+    begin(brokers, "t", 0, length_ms + 300)
+    brokers.advance(length_ms)
+    log = brokers.cluster.log(brokers.cluster.image.by_name["orders"], 0)
+    async with asyncio.timeout(20):
+        await until(lambda: log.high_watermark == 1)

@@ -1,0 +1,67 @@
+"""What an embedded Kafka does when its clock is advanced, as clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from fencepost.simulation.embedded import EmbeddedKafka
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        yield kafka
+
+
+@contextmanager
+def transaction(kafka: EmbeddedKafka) -> Iterator[Producer]:
+    """A producer with one record in an open transaction, which may take a minute."""
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "transactional.id": "t",
+        "transaction.timeout.ms": 60_000,
+        "log_level": 0,
+    }
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("orders", "x")
+    producer.flush(30)
+    yield producer
+    del producer
+
+
+def last_stable_offset(kafka: EmbeddedKafka) -> int:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    (found,) = admin.list_offsets(
+        {TopicPartition("orders", 0): OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
+    ).values()
+    return int(found.result(30).offset)
+
+
+@pytest.mark.parametrize("steps", [(61,), (30, 31), (20, 20, 15, 10), (3_600,)])
+def test_a_transaction_times_out(kafka: EmbeddedKafka, steps: tuple[int, ...]) -> None:
+    with transaction(kafka) as producer:
+        for step in steps[:-1]:
+            kafka.clock.advance(step)
+            assert last_stable_offset(kafka) == 0
+        kafka.clock.advance(steps[-1])
+        assert last_stable_offset(kafka) == 2, "the record and the marker"
+        with pytest.raises(KafkaException, match="_FENCED"):
+            producer.commit_transaction(30)
+    assert kafka.check() == []
+
+
+def test_a_transaction_that_is_in_time_commits(kafka: EmbeddedKafka) -> None:
+    with transaction(kafka) as producer:
+        kafka.clock.advance(58)
+        producer.commit_transaction(30)
+    kafka.clock.advance(60)
+    assert last_stable_offset(kafka) == 2
