@@ -98,7 +98,8 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         """Append a record for each value; the records that they became.
 
         They go to the partition of the key, as Kafka's own partitioner has it, to `partition` if that is
-        given, or to all partitions in turn. Text is encoded as UTF-8, that of headers too.
+        given, or to all partitions in turn. Text is encoded as UTF-8, that of headers too. Their time is
+        that of `clock`.
 
         :raises FencepostError: for an unknown topic or partition, a value that is too large, or text that
             UTF-8 can't express.

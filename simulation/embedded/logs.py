@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -95,12 +94,14 @@ class LogAccess:
         if partition is not None:
             self.partition(topic, partition)
         key_bytes, checked = _bytes("key", key), _headers(headers)
+        assert self._brokers.clock is not None
+        now_ms = self._brokers.clock.now_ms()
         records = [
             ReadRecord(
                 topic=name,
                 partition=self._place(topic, key_bytes) if partition is None else partition,
                 offset=-1,
-                timestamp_ms=int(time.time() * 1000),
+                timestamp_ms=now_ms,
                 key=key_bytes,
                 value=_bytes("value", value),
                 headers=checked,

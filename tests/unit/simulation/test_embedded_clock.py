@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from fencepost.simulation.embedded import EmbeddedKafka
 
@@ -46,6 +46,12 @@ def last_stable_offset(kafka: EmbeddedKafka) -> int:
     return int(found.result(30).offset)
 
 
+def create(kafka: EmbeddedKafka, topic: str, settings: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    (created,) = admin.create_topics([NewTopic(topic, 1, 1, config=settings)]).values()
+    created.result(30)
+
+
 @pytest.mark.parametrize("steps", [(61,), (30, 31), (20, 20, 15, 10), (3_600,)])
 def test_a_transaction_times_out(kafka: EmbeddedKafka, steps: tuple[int, ...]) -> None:
     with transaction(kafka) as producer:
@@ -65,3 +71,22 @@ def test_a_transaction_that_is_in_time_commits(kafka: EmbeddedKafka) -> None:
         producer.commit_transaction(30)
     kafka.clock.advance(60)
     assert last_stable_offset(kafka) == 2
+
+
+def test_records_get_the_time_of_the_advanced_clock(kafka: EmbeddedKafka) -> None:
+    (before,) = kafka.produce("orders", "before")
+    kafka.clock.advance(3_600)
+    (after,) = kafka.produce("orders", "after")
+    assert 3_600_000 <= after.timestamp_ms - before.timestamp_ms < 3_660_000
+    assert kafka.records("orders") == [before, after]
+
+
+def test_retention_leaves_what_was_produced_since_the_clock_was_advanced(kafka: EmbeddedKafka) -> None:
+    create(kafka, "kept", {"retention.ms": "60000"})
+    kafka.produce("kept", "old")
+    kafka.clock.advance(3_600)
+    made = kafka.produce("kept", "new")
+    kafka.clock.advance(30)
+    assert kafka.records("kept") == made
+    kafka.clock.advance(31)
+    assert kafka.records("kept") == []
