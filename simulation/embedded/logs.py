@@ -13,6 +13,7 @@ from fencepost.coordinator.codec.record_contents import records_in, timestamp_of
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.protocol.logs import (
+    AppendedPartition,
     FetchPartition,
     FetchRequest,
     OfTopic,
@@ -111,9 +112,13 @@ class LogAccess:
         for number in dict.fromkeys(record.partition for record in records):
             mine = [at for at, record in enumerate(records) if record.partition == number]
             for batch, chosen in _batches(records, mine):
-                base_offset = await self._append(topic, number, batch)
+                answer = await self._append(topic, number, batch)
+                became: dict[str, int] = {}
+                if answer.log_append_time_ms >= 0:
+                    became["timestamp_ms"] = answer.log_append_time_ms
                 for index, at in enumerate(chosen):
-                    records[at] = msgspec.structs.replace(records[at], offset=base_offset + index)
+                    became["offset"] = answer.base_offset + index
+                    records[at] = msgspec.structs.replace(records[at], **became)
         return records
 
     def _place(self, topic: Topic, key: bytes | None) -> int:
@@ -125,17 +130,17 @@ class LogAccess:
         self._turn[topic.name] = turn + 1
         return turn % topic.partitions
 
-    async def _append(self, topic: Topic, partition: int, batch: bytes) -> int:
+    async def _append(self, topic: Topic, partition: int, batch: bytes) -> AppendedPartition:
         data = OfTopic(
             name=topic.name, topic_id=topic.topic_id, partitions=(ProducedPartition(partition, batch),)
         )
         reply = await self._ask(topic, partition, ApiKey.PRODUCE, ProduceRequest(acks=-1, topics=(data,)))
-        (answer,) = reply.topics[0].partitions
+        answer: AppendedPartition = reply.topics[0].partitions[0]
         if answer.error_code is not ErrorCode.NONE:
             raise FencepostError(
                 f"{topic.name}-{partition}: {answer.error_code.name}: {answer.error_message}"
             )
-        return int(answer.base_offset)
+        return answer
 
     async def records(self, name: str, partition: int | None) -> list[ReadRecord]:
         """All records of a topic or of one partition, partition by partition."""

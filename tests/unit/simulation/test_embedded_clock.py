@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
@@ -90,3 +93,18 @@ def test_retention_leaves_what_was_produced_since_the_clock_was_advanced(kafka: 
     assert kafka.records("kept") == made
     kafka.clock.advance(31)
     assert kafka.records("kept") == []
+
+
+def test_a_topic_that_stamps_its_records_says_when_they_came(kafka: EmbeddedKafka) -> None:
+    create(kafka, "stamped", {"message.timestamp.type": "LogAppendTime"})
+    log = kafka.endpoint.logs
+    appended = log._append
+
+    async def late(topic: Any, partition: int, batch: bytes) -> Any:
+        await asyncio.sleep(0.05)
+        return await appended(topic, partition, batch)
+
+    with mock.patch.object(log, "_append", late):
+        made = kafka.produce("stamped", "a", "b" * 600_000, "c" * 600_000)
+    assert kafka.records("stamped") == made
+    assert [record.offset for record in made] == [0, 1, 2]
