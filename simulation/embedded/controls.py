@@ -13,10 +13,12 @@ from fencepost.simulation.embedded.members import GroupMember
 from fencepost.simulation.embedded.settings import (
     Api,
     Error,
+    TopicConfig,
     api_of,
     duration,
     error_of,
     name_of,
+    topic_config_of,
     topics_of,
     whole,
 )
@@ -77,14 +79,14 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     # -- topics and records -----------------------------------------------------------------------------
 
     @on_loop
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic.
+    def create_topic(self, name: str, partitions: int = 1, *, config: TopicConfig = None) -> None:
+        """Create a topic. `config` is settings of its own by Kafka's names: `{"retention.ms": 60_000}`.
 
-        :raises FencepostError: if it exists, or Kafka would refuse it.
+        :raises FencepostError: if it exists, or Kafka would refuse it or its settings.
         """
         name_of("topic", name, "a name")
         (checked,) = topics_of({name: partitions}).items()
-        self.endpoint.create_topic(*checked)
+        self.endpoint.create_topic(*checked, topic_config_of(config))
 
     @until_done
     async def produce(

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import KeptJournal
 from fencepost.coordinator.server.services import Asked
+from fencepost.coordinator.server.topic_configs import check_topic_configs
 from fencepost.simulation.embedded.interference import Interference, Rule
 from fencepost.simulation.embedded.logs import LogAccess
 from fencepost.simulation.embedded.watch import Watch
@@ -102,10 +103,11 @@ class Endpoint:
                 detail=f"{api.name} {rule.delay_s:g} s {who}",
             )
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        """A new topic."""
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """A new topic with settings of its own."""
         try:
-            self.brokers.cluster.create_topics({name: partitions})
+            check_topic_configs(config)
+            self.brokers.cluster.create_topics({name: partitions}, config)
         except ProtocolError as error:
             raise FencepostError(error.message) from None
 

@@ -40,6 +40,7 @@ _API_NAMES: Final = {key.name: key.name.title().replace("_", "") for key in ApiK
 _ERROR_NAMES: Final = {name: name for name in ErrorCode.__members__}
 
 Config: TypeAlias = GroupCoordinatorConfig | Mapping[str, object] | None
+TopicConfig: TypeAlias = Mapping[str, object] | None
 Api: TypeAlias = ApiKey | str | int
 Error: TypeAlias = ErrorCode | str | int
 File: TypeAlias = str | os.PathLike[str]
@@ -95,6 +96,27 @@ def topics_of(topics: Mapping[str, int] | Iterable[str] | None) -> dict[str, int
             raise FencepostError(f"topics: {name!r} is no topic's name, expected text")
         whole(f"topics: {name}", partitions, 1, None)
     return counts
+
+
+def topic_config_of(config: TopicConfig) -> dict[str, str]:
+    """Settings of a topic as clients send them: all text. Names and values are checked by the cluster.
+
+    :raises FencepostError: if it is no such thing.
+    """
+    if config is None:
+        return {}
+    if not isinstance(config, Mapping):
+        raise FencepostError(f"config={config!r}: expected a mapping of a topic's settings by Kafka's names")
+    settings = {}
+    for name, value in config.items():
+        if not isinstance(name, str):
+            raise FencepostError(f"config: {name!r} is no name of a setting, expected text")
+        utf_8("config", name)
+        if not isinstance(value, str | bool | int | float):
+            raise FencepostError(f"config: {name}={value!r}: expected text, a number, True or False")
+        settings[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        utf_8(f"config: {name}", settings[name])
+    return settings
 
 
 def ports_of(ports: object, brokers: int) -> tuple[int, ...]:

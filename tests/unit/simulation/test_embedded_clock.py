@@ -10,8 +10,9 @@ from unittest import mock
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.real
@@ -108,3 +109,25 @@ def test_a_topic_that_stamps_its_records_says_when_they_came(kafka: EmbeddedKafk
         made = kafka.produce("stamped", "a", "b" * 600_000, "c" * 600_000)
     assert kafka.records("stamped") == made
     assert [record.offset for record in made] == [0, 1, 2]
+
+
+def test_a_topic_is_created_with_settings_of_its_own(kafka: EmbeddedKafka) -> None:
+    config = {"retention.ms": 60_000, "preallocate": True, "min.cleanable.dirty.ratio": 0.25}
+    kafka.create_topic("short", 2, config=config)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    (told,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "short")]).values()
+    own = {name: entry.value for name, entry in told.result(30).items() if not entry.is_default}
+    assert own == {"retention.ms": "60000", "preallocate": "true", "min.cleanable.dirty.ratio": "0.25"}
+    kafka.produce("short", "a", "b")
+    kafka.clock.advance(61)
+    assert kafka.records("short") == []
+
+
+def test_a_topic_that_is_created_to_be_compacted_is(kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("compacted", config={"cleanup.policy": "compact"})
+    for value in ("old", "newer", "newest"):
+        kafka.produce("compacted", value, key="k")
+    kafka.clock.advance(1)
+    assert [record.value for record in kafka.records("compacted")] == [b"newer", b"newest"]
+    with pytest.raises(FencepostError, match="INVALID_RECORD"):
+        kafka.produce("compacted", "no key")

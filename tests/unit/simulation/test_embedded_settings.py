@@ -96,6 +96,25 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
         (lambda k: k.create_topic("orders", 1), "Topic 'orders' already exists."),
         (lambda k: k.create_topic("new", 0), "topics: new=0"),
         (lambda k: k.create_topic("a b"), "topic name 'a b'"),
+        (lambda k: k.create_topic("new", config=["compact"]), "config=['compact']: expected a mapping"),
+        (lambda k: k.create_topic("new", config={1: "x"}), "config: 1 is no name of a setting"),
+        (
+            lambda k: k.create_topic("new", config={"retention.ms": None}),
+            "config: retention.ms=None: expected text, a number, True or False",
+        ),
+        (
+            lambda k: k.create_topic("new", config={"compression.type": "\ud800"}),
+            "config: compression.type='\\ud800': expected text that UTF-8 can express",
+        ),
+        (lambda k: k.create_topic("new", config={"\ud800": 1}), "config='\\ud800': expected text that UTF-8"),
+        (
+            lambda k: k.create_topic("new", config={"retention": 1}),
+            "Unknown topic config name: retention",
+        ),
+        (
+            lambda k: k.create_topic("new", config={"retention.ms": "soon"}),
+            "Invalid value soon for configuration retention.ms: no LONG in its range",
+        ),
         (lambda k: k.produce("nope", "x"), "there is no topic 'nope'; there are orders"),
         (lambda k: k.produce("orders", "x", partition=4), "topic 'orders' has partitions 0 to 3, not 4"),
         (lambda k: k.produce("orders", "x", partition="0"), "topic 'orders' has partitions 0 to 3, not '0'"),
