@@ -164,7 +164,7 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
         (lambda k: k.fail_next("Fetch", "NONE"), "error NONE is success"),
         (lambda k: k.delay("Fetch", -1), "seconds=-1: expected seconds, 0 or more"),
         (lambda k: k.delay("Fetch", float("nan")), "seconds=nan"),
-        (lambda k: k.disconnect("m"), "no connection of a member 'm' is open"),
+        (lambda k: k.disconnect("m"), "no connection of a member or client 'm' is open"),
         (lambda k: k.move_coordinator("g", to=2), "there is no broker 2; the brokers are numbered 1"),
         (lambda k: k.move_coordinator("g", to=True), "there is no broker True; the brokers are numbered 1"),
         (lambda k: k.move_coordinator(load_seconds=-1), "load_seconds=-1"),
