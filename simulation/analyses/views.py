@@ -35,16 +35,27 @@ _CACHED: Final = frozenset(
 class Views:
     """Queries over one trace. Each is a file of SQL beside this one; `{NAME}` in it stands for another view.
 
-    `cached` keeps those that several tables use; `release` lets go of them. Several threads may ask.
+    `files` has the `run_id` of runs that are told from others by their `file`, which it has as JSON. `cached`
+    keeps those that several tables use; `release` lets go of them. Several threads may ask.
     """
 
-    def __init__(self, trace: DataFrame, summaries: DataFrame | None = None, *, cached: bool = False) -> None:
+    def __init__(
+        self,
+        trace: DataFrame,
+        summaries: DataFrame | None = None,
+        *,
+        files: DataFrame | None = None,
+        cached: bool = False,
+    ) -> None:
         self._cached = cached
         self._making = threading.RLock()
         self._frames: dict[str, DataFrame] = {"trace": trace}
         self._with_summaries = summaries is not None
+        self._with_files = files is not None
         if summaries is not None:
             self._frames["summary"] = summaries
+        if files is not None:
+            self._frames["file"] = files
 
     def view(self, name: str) -> DataFrame:
         """A view by its name."""
@@ -56,12 +67,17 @@ class Views:
 
     def query(self, name: str) -> DataFrame:
         """What the query of this name answers."""
-        text = _text(f"{name}_of_summaries" if self._with_summaries and name in _OF_SUMMARIES else name)
+        text = _text(self._variant(name))
         names = {field for _, field, _, _ in string.Formatter().parse(text) if field}
         with _named({each: self.view(each) for each in names - _TEXTS.keys()}) as named:
             arguments = {"curve": CURVE} if ":curve" in text else None
             texts = {each: _TEXTS[each]() for each in names & _TEXTS.keys()}
             return self._frames["trace"].sparkSession.sql(text.format(**named, **texts), arguments)
+
+    def _variant(self, name: str) -> str:
+        if self._with_summaries and name in _OF_SUMMARIES:
+            return f"{name}_of_summaries"
+        return f"{name}_of_files" if self._with_files and name == "run" else name
 
     def release(self) -> None:
         """Drop what was cached."""

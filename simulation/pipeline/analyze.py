@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
+import os.path
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -22,7 +25,7 @@ from fencepost.simulation.pipeline.session import LOCAL, is_local, run_job, run_
 from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Tables: TypeAlias = dict[str, list[dict[str, Any]]]
 """Rows by table; a row maps a column to a number, a text or None."""
@@ -58,6 +61,9 @@ def analyze(
 ) -> Tables:
     """Analyse the traces behind `path`: a campaign's directory, a directory of traces, or one file.
 
+    Where several files hold a run of one id, each of them is a run of its own, and the file, or its folder if
+    that is enough, is one of its parameters.
+
     Answers the rows of each table that `fencepost.simulation.analyses.catalogue` declares; with `report`,
     writes the HTML page as well.
 
@@ -86,10 +92,10 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
     summaries = spark.read.parquet(*files.runs) if files.runs else None
     trace = spark.createDataFrame([], TRACE)
     if files.traces:
-        trace = spark.read.schema(TRACE).parquet(*files.traces)
+        trace = _read(spark, files)
     wanted = [each for each in ANALYSES.values() if files.traces or each in (RUNS, MUTANTS)]
     tables: Tables = {name: [] for name in TABLES}
-    views = Views(trace, summaries, cached=True)
+    views = Views(trace, summaries, files=_file_of_runs(spark, files), cached=True)
     with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
         try:
             jobs = {each.name: functools.partial(_collect, each, views) for each in wanted}
@@ -108,6 +114,31 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
     for row in (*tables["downtime"], *tables["recoveries"]):
         row["cause"] = row["cause"] or "all"
     return Analysis(tables, rebalance_curves, downtime_curves, sum(row["traced"] for row in tables["runs"]))
+
+
+def _read(spark: SparkSession, files: TraceFiles) -> DataFrame:
+    """The rows of all traces; runs of one id in several files have others."""
+    trace = spark.read.schema(TRACE).parquet(*files.traces)
+    names = {os.path.abspath(path): name for path, name in files.names.items()}
+    if not names:
+        return trace
+    from pyspark.sql import functions
+
+    # Spark writes a file's URI in two ways, with one slash or three: only its path is the same in both.
+    encoded = {urlsplit(uri).path for uri in trace.inputFiles()}
+    named = {path: names[unquote(path)] for path in encoded if unquote(path) in names}
+    words = [functions.lit(word) for pair in named.items() for word in pair]
+    path = functions.regexp_replace("_metadata.file_path", "^file:/+", "/")
+    name = functions.try_element_at(functions.create_map(*words), path)
+    return trace.withColumn("run_id", functions.concat_ws("@", "run_id", name))
+
+
+def _file_of_runs(spark: SparkSession, files: TraceFiles) -> DataFrame | None:
+    """What tells runs of one id apart, as a parameter."""
+    if not files.renamed:
+        return None
+    rows = [(run_id, json.dumps(run.name)) for run_id, run in files.renamed.items()]
+    return spark.createDataFrame(rows, "run_id string, file string")
 
 
 def _collect(analysis: declaration.Analysis, views: Views) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ def report_input(
     summaries, failures = _summaries(files)
     runs = []
     for run_id, why in interesting_runs(analysis, [*summaries.values()]):
-        rows = list(_rows(files.traces, run_id))
+        rows = list(_rows(files, run_id))
         if rows:
             runs.append(_traced_run(run_id, why, rows, summaries.get(run_id)))
     listed = listed_runs([*failures, *summaries.values()], source)
@@ -61,7 +61,7 @@ def report_runs(path: str | Path, run_ids: Sequence[str], report: str | Path) ->
     summaries, _ = _summaries(files)
     runs = []
     for run_id in dict.fromkeys(run_ids):
-        rows = list(_rows(files.traces, run_id))
+        rows = list(_rows(files, run_id))
         if not rows:
             raise FencepostError(_absent(path, run_id, summaries.get(run_id), files))
         runs.append(_traced_run(run_id, "", rows, summaries.get(run_id)))
@@ -78,8 +78,11 @@ def _absent(path: str | Path, run_id: str, summary: Mapping[str, Any] | None, fi
         )
     from pyarrow import compute, dataset
 
-    known: set[str] = set()
-    for batch in dataset.dataset(list(files.traces), format="parquet").to_batches(columns=["run_id"]):
+    known = set(files.renamed)
+    plain, _ = files.place(run_id)
+    for batch in (
+        dataset.dataset(list(plain), format="parquet").to_batches(columns=["run_id"]) if plain else ()
+    ):
         known.update(compute.unique(batch.column("run_id")).to_pylist())
     few = ", ".join(sorted(known)[:3])
     return f"{path}: no run {run_id} among its {len(known):,} traces: expected a name such as {few}"
@@ -156,12 +159,15 @@ def _summaries(files: TraceFiles) -> tuple[dict[str, dict[str, Any]], list[dict[
     return done, failures
 
 
-def _rows(paths: Sequence[str], run_id: str) -> Iterator[Row]:
+def _rows(files: TraceFiles, run_id: str) -> Iterator[Row]:
     """The rows of one run in their order. Parquet's statistics skip the row groups of all others."""
     from pyarrow import dataset
 
+    paths, written = files.place(run_id)
+    if not paths:
+        return
     table = dataset.dataset(list(paths), format="parquet").to_table(
-        columns=list(COLUMNS), filter=dataset.field("run_id") == run_id
+        columns=list(COLUMNS), filter=dataset.field("run_id") == written
     )
     for batch in table.sort_by("seq").to_batches():
         yield from _plain_rows(batch)

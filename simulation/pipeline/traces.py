@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -83,11 +83,36 @@ _SUMMARY: Final = {
 """What is read of a campaign's summaries."""
 
 
+class Renamed(msgspec.Struct, frozen=True):
+    """A run whose id other files have too, for another run, or for the same one again."""
+
+    run_id: str
+    """As its files have it."""
+    name: str
+    """What tells it apart: its file without the ending, or its folder where that is enough."""
+    traces: tuple[str, ...]
+    """The files that hold it."""
+
+
 class TraceFiles(msgspec.Struct, frozen=True):
     """Parquet files of traces, and of run summaries where a campaign wrote them."""
 
     traces: tuple[str, ...]
     runs: tuple[str, ...] = ()
+    renamed: dict[str, Renamed] = {}
+    """All runs of files that hold one that others hold too, by the id that tells them apart."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What tells files apart that hold the same runs, by their paths."""
+        return {path: run.name for run in self.renamed.values() for path in run.traces}
+
+    def place(self, run_id: str) -> tuple[tuple[str, ...], str]:
+        """The files in which a run may be, and its id there."""
+        if (run := self.renamed.get(run_id)) is not None:
+            return run.traces, run.run_id
+        names = self.names
+        return tuple(path for path in self.traces if path not in names), run_id
 
     @property
     def rows(self) -> int:
@@ -126,7 +151,65 @@ def find_traces(path: Path) -> TraceFiles:
         _check(file, _TRACE, "trace")
     for file in runs:
         _check(file, _SUMMARY, "summary of runs")
-    return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)))
+    told = _told_apart(path, traces) if len(traces) > 1 and not runs else {}
+    return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)), told)
+
+
+def _told_apart(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
+    """The runs of files that hold one that another file holds too, by new ids.
+
+    A run may be spread over files, but then no two of them have its first row.
+    """
+    begins = {file: _begins(file) for file in files}
+    holders: dict[tuple[str, int], list[Path]] = {}
+    for file, found in begins.items():
+        for begin in found.items():
+            holders.setdefault(begin, []).append(file)
+    shared = [held for held in holders.values() if len(held) > 1]
+    by_folder = all(len({file.parent for file in held} - {root}) == len(held) for held in shared)
+
+    def name(file: Path) -> str:
+        place = file.relative_to(root)
+        return (place.parent if by_folder else place.with_suffix("")).as_posix()
+
+    clashing = {name(file) for held in shared for file in held}
+    told: dict[str, Renamed] = {}
+    for file, found in begins.items():
+        if (its := name(file)) in clashing:
+            for run_id in found:
+                before = told.get(f"{run_id}@{its}")
+                more = () if before is None else before.traces
+                told[f"{run_id}@{its}"] = Renamed(run_id, its, (*more, str(file)))
+    return told
+
+
+def _begins(file: Path) -> dict[str, int]:
+    """The runs of a file, with the number of the first row that it has of each."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    found: dict[str, int] = {}
+    try:
+        with parquet.ParquetFile(file) as trace:
+            for number in range(trace.num_row_groups):
+                for run_id, seq in _begins_of_group(trace, number):
+                    found[run_id] = min(seq, found.get(run_id, seq))
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(file, error) from error
+    return found
+
+
+def _begins_of_group(trace: pq.ParquetFile, number: int) -> Iterable[tuple[str, int]]:
+    """Those of a row group. Its statistics tell, where it is of one run."""
+    group = trace.metadata.row_group(number)
+    chunks = [group.column(each) for each in range(group.num_columns)]
+    told = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
+    runs, seqs = told["run_id"], told["seq"]
+    if all(each is not None and each.has_min_max for each in (runs, seqs)) and runs.min == runs.max:
+        return [(runs.min, seqs.min)]
+    rows = trace.read_row_group(number, columns=["run_id", "seq"])
+    first = rows.group_by("run_id").aggregate([("seq", "min")])
+    return zip(first["run_id"].to_pylist(), first["seq_min"].to_pylist(), strict=True)
 
 
 def _parquet_files(folder: Path) -> list[Path]:
@@ -144,11 +227,15 @@ def _footer(file: Path) -> pq.FileMetaData:
     try:
         return parquet.read_metadata(file)
     except (pa.ArrowException, OSError) as error:
-        why = "it is empty" if file.stat().st_size == 0 else str(error).splitlines()[0]
-        raise FencepostError(
-            f"{file}: not a readable Parquet file ({why}); expected one that its writer has finished: "
-            "if that was interrupted, remove the file"
-        ) from error
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> FencepostError:
+    why = "it is empty" if file.stat().st_size == 0 else str(error).splitlines()[0]
+    return FencepostError(
+        f"{file}: not a readable Parquet file ({why}); expected one that its writer has finished: "
+        "if that was interrupted, remove the file"
+    )
 
 
 def _check(file: Path, expected: Mapping[str, _Kind], what: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.situations import SITUATIONS
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.cli import main
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.trace.schema import COLUMNS
 
@@ -147,3 +150,23 @@ def test_every_column_is_told_in_a_sentence() -> None:
         assert analysis.summary.endswith("."), analysis.name
         for column in analysis.columns:
             assert column.text.endswith("."), (analysis.name, column.name)
+
+
+def test_runs_of_one_id_are_set_against_each_other_and_not_mixed(
+    stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "what, if? 100%"
+    folder.mkdir()
+    for name in ("after", "before"):
+        shutil.copy(stories / "a.parquet", folder / f"{name} it.parquet")
+    found = analyze(folder, report=tmp_path / "r.html")
+    names = [{"file": "after it"}, {"file": "before it"}]
+    assert [json.loads(row["parameters"]) for row in found["runs"]] == names
+    assert [row["runs"] for row in found["runs"]] == [1, 1]
+    assert [row["count"] for row in found["rebalances"]] == [4, 4]
+    assert {row["ratio"] for row in found["comparisons"]} == {1.0, None}
+    assert "a@after it" in (tmp_path / "r.html").read_text()
+    show = ["analyze", str(folder), "--report", str(tmp_path / "r.html"), "--run"]
+    assert main([*show, "a@before it"]) == 0
+    assert main([*show, "a"]) == 2
+    assert "expected a name such as a@after it, a@before it" in capsys.readouterr().err

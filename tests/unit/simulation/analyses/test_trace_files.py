@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli import main
 from fencepost.simulation.pipeline.output import run_schema
 from fencepost.simulation.pipeline.traces import find_traces
-from fencepost.simulation.trace.parquet import SCHEMA, ParquetTrace
+from fencepost.simulation.trace.parquet import SCHEMA, ParquetTrace, record_batch
 from fencepost.simulation.trace.schema import Row
 
 
@@ -132,3 +132,47 @@ def test_summaries_are_looked_at_too(tmp_path: Path) -> None:
 def test_what_is_expected_is_what_is_written(tmp_path: Path) -> None:
     assert pq.read_schema(write(tmp_path / "a.parquet")).equals(SCHEMA)
     find_traces(tmp_path)
+
+
+def part(path: Path, run_id: str, *, first: int = 1, rows: int = 3, in_all: str = "") -> Path:
+    """A file with rows of a run, numbered from `first` on; and one of another run, if that is named."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    row = Row(first, 0, "simulated", "g", "", "run.start", "", "", -1, -1, (), "", "steady 1")
+    batch = [row._replace(seq=first + number) for number in range(rows)]
+    table = pa.Table.from_batches([record_batch(batch, run_id)])
+    if in_all:
+        table = pa.concat_tables([table, pa.Table.from_batches([record_batch(batch, in_all)])])
+    pq.write_table(table.combine_chunks(), path)
+    return path
+
+
+def test_files_that_hold_the_same_run_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    before, after = (
+        part(tmp_path / "before.parquet", "r-1", in_all="r-2"),
+        part(tmp_path / "after.parquet", "r-1"),
+    )
+    other = part(tmp_path / "other.parquet", "r-3")
+    found = find_traces(tmp_path)
+    assert found.names == {str(before): "before", str(after): "after"}
+    assert set(found.renamed) == {"r-1@before", "r-2@before", "r-1@after"}
+    assert found.place("r-1@after") == ((str(after),), "r-1")
+    assert found.place("r-3") == ((str(other),), "r-3")
+    assert find_traces(before).renamed == {}
+
+
+def test_folders_that_hold_the_same_runs_are_told_apart_by_theirs(tmp_path: Path) -> None:
+    for folder in ("before", "after"):
+        for seed in (1, 2):
+            part(tmp_path / folder / f"{seed}.parquet", f"r-{seed}")
+    alone = part(tmp_path / "after" / "3.parquet", "r-3")
+    found = find_traces(tmp_path)
+    assert set(found.names.values()) == {"before", "after"}
+    assert found.place("r-3@after") == ((str(alone),), "r-3")
+    part(tmp_path / "1.parquet", "r-1")
+    assert set(find_traces(tmp_path).names.values()) == {"1", "before/1", "before/2", "after/1", "after/2"}
+
+
+def test_a_run_that_is_spread_over_files_stays_one(tmp_path: Path) -> None:
+    part(tmp_path / "1.parquet", "r-1", in_all="r-2")
+    part(tmp_path / "2.parquet", "r-1", first=4, in_all="r-2")
+    assert find_traces(tmp_path).renamed == {}

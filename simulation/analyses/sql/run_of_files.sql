@@ -1,0 +1,9 @@
+-- View `run`, where files hold other runs under one id: the file, or its folder, is a parameter of these.
+SELECT run_id, scenario,
+       CASE
+         WHEN file IS NULL THEN parameters
+         WHEN parameters = '{{}}' THEN concat('{{"file": ', file, '}}')
+         ELSE concat('{{"file": ', file, ', ', substr(parameters, 2))
+       END AS parameters,
+       run_end_us
+FROM {traced} AS traced LEFT JOIN {file} AS file USING (run_id)
