@@ -102,7 +102,7 @@ def renewed(text: str, campaign: str, tables: dict[str, Rows]) -> str:
 def markdown(rows: Rows, columns: Sequence[Column]) -> list[str]:
     """A table: what tells the cells apart, then the columns. Without a column of causes, all of them."""
     if rows and "cause" in rows[0] and "cause" not in {column.name for column in columns}:
-        rows = [row for row in rows if row["cause"] is None]
+        rows = [row for row in rows if row["cause"] == "all"]
     parameters = [json.loads(row["parameters"]) for row in rows]
     names = list(dict.fromkeys(name for each in parameters for name in each))
     scenarios = len({row["scenario"] for row in rows}) > 1
@@ -121,7 +121,7 @@ def markdown(rows: Rows, columns: Sequence[Column]) -> list[str]:
 def shown(value: Any, column: Column) -> str:
     """A value as people read it."""
     if value is None:
-        return "all" if column.name == "cause" else "\N{EN DASH}"
+        return "\N{EN DASH}"
     return _FORMATS[column.unit].format(value) if column.unit in _FORMATS else str(value)
 
 

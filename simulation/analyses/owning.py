@@ -16,7 +16,7 @@ DOWNTIME: Final = Analysis(
             "cause",
             Unit.TEXT,
             "Why the owner let go: revoked, lost, crash, fenced, stepped down (of a single active consumer) "
-            "or assigned again; null for all of them together.",
+            "or assigned again; all for all of them together.",
         ),
         *spread(Unit.SECONDS, "times a partition went from one owner to the next"),
         Column(
@@ -95,7 +95,7 @@ RECOVERIES: Final = Analysis(
     ),
     columns=(
         *CELL,
-        Column("cause", Unit.TEXT, "Why the owner before had let go; null for all of them together."),
+        Column("cause", Unit.TEXT, "Why the owner before had let go; all for all of them together."),
         Column("count", Unit.COUNT, "How many such handovers."),
         *quantiles(Unit.NUMBER, "lag", "null if the log's end is unknown"),
         *quantiles(Unit.SECONDS),

@@ -203,7 +203,7 @@ def _headlines(snapshot: Snapshot) -> list[str]:
         f"{row['scenario']}: {row['count']:,} partitions changed hands, median {row['median']:.2f} s without "
         f"an owner, longest {row['max']:.2f} s"
         for row in tables["downtime"]
-        if row["count"] and row["cause"] is None
+        if row["count"] and row["cause"] == "all"
     ]
     said += [
         f"{row['scenario']}: {row['count']:,} times two owners"

@@ -111,8 +111,6 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
             views.release()
     rebalance_curves = _take_curves(tables["rebalances"])
     downtime_curves = _take_curves(tables["downtime"])
-    for row in (*tables["downtime"], *tables["recoveries"]):
-        row["cause"] = row["cause"] or "all"
     return Analysis(tables, rebalance_curves, downtime_curves, sum(row["traced"] for row in tables["runs"]))
 
 
@@ -155,6 +153,6 @@ def _take_curves(rows: list[dict[str, Any]]) -> tuple[Curve, ...]:
     curves = []
     for row in rows:
         seconds = row.pop("curve")
-        if seconds is not None and row.get("cause") is None:
+        if seconds is not None and row.get("cause", "all") == "all":
             curves.append(Curve(row["scenario"], row["parameters"], row["count"], tuple(seconds)))
     return tuple(curves)

@@ -1,10 +1,11 @@
--- What new owners of partitions had to catch up with, and to do again, by the reason why the owner before had let go.
+-- What new owners of partitions had to catch up with, and to do again, by the reason why the owner before had let go,
+-- and by 'all' of them together, which come first.
 SELECT scenario, parameters, cause, count,
        lag_at[0] AS lag_median, lag_at[1] AS lag_p90, lag_at[2] AS lag_p99, lag_at[3] AS lag_max,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max, behind,
        again, again_max, run_again_mean
 FROM (
-  SELECT scenario, parameters, cause,
+  SELECT scenario, parameters, coalesce(cause, 'all') AS cause, cause IS NULL AS of_all,
          count(*) AS count,
          percentile_approx(CAST(lag AS DOUBLE), array(0.5, 0.9, 0.99, 1.0), 10000) AS lag_at,
          percentile_approx(caught_up_us / 1e6, array(0.5, 0.9, 0.99, 1.0), 10000) AS at,
@@ -15,4 +16,4 @@ FROM (
   FROM {recovery} AS recovery
   GROUP BY GROUPING SETS ((scenario, parameters), (scenario, parameters, cause))
 )
-ORDER BY scenario, parameters, cause NULLS FIRST
+ORDER BY scenario, parameters, of_all DESC, cause

@@ -261,7 +261,7 @@ def test_a_terminal_shows_windows_and_findings() -> None:
         *(window(f"10:00:{second:02}", heartbeats=second) for second in range(40)),
         window("10:01:00", violations=3),
         rebalances=[{**cell, "count": 2, "median": 1.0, "max": 2.5}],
-        downtime=[{**cell, "count": 2, "cause": None, "median": 0.5, "max": 0.75}],
+        downtime=[{**cell, "count": 2, "cause": "all", "median": 0.5, "max": 0.75}],
         two_owners=[
             {**cell, "sac_window": None, "count": 1},
             {**cell, "sac_window": "forgotten", "count": 9},

@@ -67,6 +67,18 @@ def test_downtime_is_from_owner_to_owner_by_cause(tables: Tables) -> None:
     assert fenced == {"all": 1.0, "fenced": 1.0}
 
 
+@pytest.mark.parametrize("table", ["downtime", "recoveries"])
+def test_all_causes_together_have_a_name_that_the_documentation_tells(
+    table: str, spark: SparkSession, stories: Path
+) -> None:
+    trace = spark.read.schema(TRACE).parquet(str(stories / "e.parquet"), str(stories / "a.parquet"))
+    found = [row.cause for row in ANALYSES[table](trace).collect() if row.scenario == "epsilon"]
+    assert found[0] == "all"
+    assert "revoked" in found
+    (column,) = (each for each in TABLES[table].columns if each.name == "cause")
+    assert column.text.endswith("; all for all of them together.")
+
+
 def test_a_first_owner_is_awaited_since_the_partition_exists(tables: Tables) -> None:
     (alpha,) = rows(tables, "initial_assignment", "alpha")
     assert (alpha["count"], alpha["max"]) == (2, 2.5)
