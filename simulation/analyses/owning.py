@@ -22,7 +22,7 @@ DOWNTIME: Final = Analysis(
         Column(
             "run_seconds_mean",
             Unit.SECONDS,
-            "All partitions of a run, on average.",
+            "All partitions of a run, on average of all runs, also those that had none: causes add up.",
             "all partitions, per run",
         ),
         Column("curve", Unit.CURVE, "The whole distribution."),
@@ -80,7 +80,12 @@ MOVED_PARTITIONS: Final = Analysis(
         Column("moved", Unit.COUNT, "Partitions that moved in all of them."),
         Column("least", Unit.COUNT, "The least that had to."),
         Column("excess", Unit.RATIO, "Moved by least: 1 is the best; null if none had to.", "moved by least"),
-        Column("run_moved_mean", Unit.NUMBER, "Partitions that moved in a run, on average.", "moved per run"),
+        Column(
+            "run_moved_mean",
+            Unit.NUMBER,
+            "Partitions that moved in a run, on average of all.",
+            "moved per run",
+        ),
     ),
 )
 
@@ -102,9 +107,7 @@ RECOVERIES: Final = Analysis(
         Column("behind", Unit.COUNT, "How many never caught up before the next handover, or the end."),
         Column("again", Unit.COUNT, "Records that were processed a second time, in all."),
         Column("again_max", Unit.COUNT, "The most after one handover.", "again, most"),
-        Column(
-            "run_again_mean", Unit.NUMBER, "Of a run, on average of those with handovers.", "again per run"
-        ),
+        Column("run_again_mean", Unit.NUMBER, "Of a run, on average of all: causes add up.", "again per run"),
     ),
 )
 

@@ -1,15 +1,17 @@
 -- How long a partition had no owner between two owners, by scenario, parameters and cause; `cause` is 'all' for
--- all causes together, which come first. `run_seconds_mean` adds up all partitions of a run. There can be millions
--- of handovers, so the percentiles (0 to 100 in `curve`) are approximate, to a ten-thousandth of the rank.
+-- all causes together, which come first. `run_seconds_mean` adds up all partitions of a run, and is of all runs,
+-- also of those that had none: so the causes add up. There can be millions of handovers, so the
+-- percentiles (0 to 100 in `curve`) are approximate, to a ten-thousandth of the rank.
 SELECT scenario, parameters, cause, count,
        curve[50] AS median, curve[90] AS p90, curve[99] AS p99, curve[100] AS max,
-       run_seconds_mean, curve
+       seconds / runs AS run_seconds_mean, curve
 FROM (
   SELECT scenario, parameters, coalesce(cause, 'all') AS cause, cause IS NULL AS of_all,
          count(*) AS count,
          percentile_approx(seconds, :curve, 10000) AS curve,
-         sum(seconds) / count(DISTINCT run_id) AS run_seconds_mean
+         sum(seconds) AS seconds
   FROM (SELECT *, gap_us / 1e6 AS seconds FROM {handover} AS handover WHERE NOT first AND shared_us = 0)
   GROUP BY GROUPING SETS ((scenario, parameters), (scenario, parameters, cause))
 )
+JOIN (SELECT scenario, parameters, count(*) AS runs FROM {run} AS run GROUP BY scenario, parameters) USING (scenario, parameters)
 ORDER BY scenario, parameters, of_all DESC, cause

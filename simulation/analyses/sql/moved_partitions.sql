@@ -1,16 +1,17 @@
--- How many partitions rebalances moved, against the least that would have done.
+-- How many partitions rebalances moved, against the least that would have done. `run_moved_mean` is of all runs, also of
+-- those without a rebalance that ended.
 SELECT scenario, parameters, count,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max,
-       moved, least, excess, run_moved_mean
+       moved, least, excess, moved / runs AS run_moved_mean
 FROM (
   SELECT scenario, parameters,
          count(*) AS count,
          percentile(moved, array(0.5, 0.9, 0.99, 1.0)) AS at,
          sum(moved) AS moved,
          sum(least) AS least,
-         sum(moved) / nullif(sum(least), 0) AS excess,
-         sum(moved) / count(DISTINCT run_id) AS run_moved_mean
+         sum(moved) / nullif(sum(least), 0) AS excess
   FROM {move} AS move
   GROUP BY scenario, parameters
 )
+JOIN (SELECT scenario, parameters, count(*) AS runs FROM {run} AS run GROUP BY scenario, parameters) USING (scenario, parameters)
 ORDER BY scenario, parameters

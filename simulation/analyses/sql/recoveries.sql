@@ -1,9 +1,9 @@
 -- What new owners of partitions had to catch up with, and to do again, by the reason why the owner before had let go,
--- and by 'all' of them together, which come first.
+-- and by 'all' of them together, which come first. `run_again_mean` is of all runs, so the causes add up.
 SELECT scenario, parameters, cause, count,
        lag_at[0] AS lag_median, lag_at[1] AS lag_p90, lag_at[2] AS lag_p99, lag_at[3] AS lag_max,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max, behind,
-       again, again_max, run_again_mean
+       again, again_max, again / runs AS run_again_mean
 FROM (
   SELECT scenario, parameters, coalesce(cause, 'all') AS cause, cause IS NULL AS of_all,
          count(*) AS count,
@@ -11,9 +11,9 @@ FROM (
          percentile_approx(caught_up_us / 1e6, array(0.5, 0.9, 0.99, 1.0), 10000) AS at,
          count(lag) - count(caught_up_us) AS behind,
          sum(again) AS again,
-         max(again) AS again_max,
-         sum(again) / count(DISTINCT run_id) AS run_again_mean
+         max(again) AS again_max
   FROM {recovery} AS recovery
   GROUP BY GROUPING SETS ((scenario, parameters), (scenario, parameters, cause))
 )
+JOIN (SELECT scenario, parameters, count(*) AS runs FROM {run} AS run GROUP BY scenario, parameters) USING (scenario, parameters)
 ORDER BY scenario, parameters, of_all DESC, cause
