@@ -166,7 +166,7 @@ def ran(
     _check_pyarrow()
     directory = CampaignDirectory(Path(out_dir).absolute())
     try:
-        finished = directory.prepare(cells, resume=resume)
+        finished = directory.prepare(cells, resume=resume, seeds=seeds)
         tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
         with spark_session(master) as spark:
             if not is_local(spark.sparkContext.master):

@@ -97,10 +97,13 @@ class CampaignDirectory:
         """The number of this start of the campaign, once it is prepared."""
         self._lock: int | None = None
 
-    def prepare(self, cells: Sequence[Cell], *, resume: bool) -> frozenset[str]:
+    def prepare(
+        self, cells: Sequence[Cell], *, resume: bool, seeds: Sequence[int] | None = None
+    ) -> frozenset[str]:
         """Make it ready for these cells and answer the runs that are finished already.
 
-        Failed ones count as finished: they would fail again.
+        `seeds` are those of the campaign: runs that are finished must have no others. Failed ones count as
+        finished: they would fail again.
 
         :raises FencepostError: if it cannot be written, or holds something that must not be mixed with this.
         """
@@ -117,6 +120,9 @@ class CampaignDirectory:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
             with self._alone():
                 self._sweep()
+                finished = self._finished()
+                if seeds is not None:
+                    self._check_seeds(cells, seeds, finished)
                 cells_noted = noted | {cell.prefix: _noted(cell) for cell in cells}
                 note = msgspec.json.encode(Note(FORMAT, self.generation, cells_noted))
                 with whole_file(self.root / NOTE) as path:
@@ -125,7 +131,7 @@ class CampaignDirectory:
             raise FencepostError(
                 f"--out {self.root}: cannot be written: {error.strerror or error}"
             ) from error
-        return self._finished()
+        return finished
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -179,6 +185,15 @@ class CampaignDirectory:
             raise FencepostError(
                 f"--out {self.root}: holds a campaign of {_listed(noted.values())}, and this is one of "
                 f"{_listed(map(_noted, cells))}; choose another directory, or ask for what it holds as well"
+            )
+
+    def _check_seeds(self, cells: Sequence[Cell], seeds: Sequence[int], finished: frozenset[str]) -> None:
+        wanted = {cell.run_id(seed) for cell in cells for seed in seeds}
+        more = sorted(finished - wanted)
+        if more:
+            raise FencepostError(
+                f"--out {self.root}: holds {len(more):,} run{'' if len(more) == 1 else 's'} of other seeds, "
+                f"such as {more[0]}; choose another directory, or ask for what it holds as well"
             )
 
     def _sweep(self) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory, run_schema, whole_file
-from fencepost.simulation.pipeline.plan import cells_of, dealt, parse_grid, simulate_command, tasks_of
+from fencepost.simulation.pipeline.plan import Task, cells_of, dealt, parse_grid, simulate_command, tasks_of
+from fencepost.simulation.pipeline.runs import begun_row
 from fencepost.simulation.pipeline.shipping import project_zip
 
 SCENARIO = 'duration = "{}"\n[[topics]]\nname = "orders"\npartitions = 4\n'
@@ -162,6 +163,27 @@ def test_a_campaign_goes_on_with_all_that_it_has_and_perhaps_with_more(tmp_path:
     directory.prepare((*wide, *other), resume=True)
     with pytest.raises(FencepostError, match="of steady members=2, steady members=3, churn, and this is one"):
         directory.prepare(wide, resume=True)
+
+
+def test_a_campaign_goes_on_with_all_seeds_that_it_has_and_perhaps_with_more(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], {})
+    directory = CampaignDirectory(tmp_path / "out")
+    directory.prepare(cells, resume=False, seeds=range(4))
+    rows = [
+        begun_row(cells[0], Task(0, seed, traced=False)) | {"wall_seconds": 0.0, "error": "no"}
+        for seed in range(3)
+    ]
+    table = pa.Table.from_pylist(rows, schema=run_schema())
+    pq.write_table(table, directory.root / "runs" / "part.parquet")
+    note = (directory.root / "campaign.json").read_bytes()
+    for seeds in (range(2), range(1, 9)):
+        with pytest.raises(FencepostError) as raised:
+            directory.prepare(cells, resume=True, seeds=seeds)
+        assert f"holds {3 - len(set(seeds) & {0, 1, 2})} run" in str(raised.value)
+        assert "of other seeds, such as small-00000" in str(raised.value)
+        assert (directory.root / "campaign.json").read_bytes() == note
+    assert len(directory.prepare(cells, resume=True, seeds=range(3))) == 3
+    assert len(directory.prepare(cells, resume=True, seeds=range(9))) == 3
 
 
 def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
