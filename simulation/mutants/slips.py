@@ -97,8 +97,8 @@ def _own_revocation_blocks(original: _Function) -> _Function:
 
 
 def _shrinks_without_a_state(original: _Function) -> _Function:
-    def shrink(member: ConsumerGroupMember, *rest: Any) -> Any:
-        found = original(member, *rest)
+    def shrink(member: ConsumerGroupMember, *rest: Any, **named: Any) -> Any:
+        found = original(member, *rest, **named)
         return msgspec.structs.replace(found, state=member.state)
 
     return shrink
