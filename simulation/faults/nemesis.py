@@ -31,6 +31,8 @@ class Nemesis(PlanCarrier):
         super().__init__(world.loop, plan)
         self._world = world
         self._rng = world.streams.random("nemesis")
+        self._scaled_away: set[str] = set()
+        """Whom a step has stopped: none of them comes back before another step starts it."""
         self._actions = {
             Kind.RESTART: self._restart,
             Kind.START: self._start,
@@ -85,7 +87,7 @@ class Nemesis(PlanCarrier):
     def _restart(self, entry: Entry) -> None:
         host = self._host(entry)
         host.protocol = entry.protocol or host.protocol
-        if host.status is MemberStatus.STOPPED and not host.wanted:
+        if host.name in self._scaled_away or (host.status is MemberStatus.STOPPED and not host.wanted):
             return
         self._tell(entry.kind, "begin", f"{host.name} {entry.protocol}".rstrip())
         if entry.graceful:
@@ -95,10 +97,14 @@ class Nemesis(PlanCarrier):
             host.restart_later()
 
     def _start(self, entry: Entry) -> None:
-        self._host(entry).start()
+        host = self._host(entry)
+        self._scaled_away.discard(host.name)
+        host.start()
 
     def _stop(self, entry: Entry) -> None:
-        self._host(entry).stop(come_back=False)
+        host = self._host(entry)
+        self._scaled_away.add(host.name)
+        host.stop(come_back=False)
 
     def _subscribe(self, entry: Entry) -> None:
         host = self._host(entry)
@@ -125,9 +131,14 @@ class Nemesis(PlanCarrier):
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
         if host is None:
             return
-        host.wanted = entry.returns
+
+        def back() -> None:
+            if entry.returns and host.wanted:
+                host.start()
+
+        host.wanted = host.wanted and entry.returns
         host.crash()
-        self._lasting(entry, host.name, host.start if entry.returns else _nothing)
+        self._lasting(entry, host.name, back)
 
     def _member_freeze(self, entry: Entry) -> None:
         host = self._victim(entry, MemberStatus.RUNNING)
@@ -264,7 +275,3 @@ class Nemesis(PlanCarrier):
 
 def _named(*sets: frozenset[str]) -> str:
     return " | ".join(", ".join(sorted(names)) for names in sets)
-
-
-def _nothing() -> None:
-    """What ends a fault that has no end."""

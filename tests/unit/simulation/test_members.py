@@ -155,6 +155,49 @@ def test_scaling_starts_and_stops_processes():
     assert len(trace.of("host", detail="stopped")) == 3
 
 
+CRASHES = fault("member-crash", "60s") * 2
+"""Two of three members are down from 40 s to 100 s."""
+
+
+def alive(trace: Trace, at_s: int) -> int:
+    last = {row.actor: row.detail for row in trace.of("host") if row.t_us <= at_s * SECOND}
+    return sum(what == "start" for what in last.values())
+
+
+def scale(at_s: int, members: int) -> str:
+    return f'[[steps]]\nkind = "scale"\nat = "{at_s}s"\nmembers = {members}\nover = "1s"\n'
+
+
+def test_a_member_that_is_scaled_away_while_it_is_down_stays_away():
+    trace = Trace(CRASHES + scale(50, 1), "duration=5m")
+    down = {row.actor for row in trace.of("host", detail="crash")}
+    assert len(down) == 2
+    assert alive(trace, 49) == 1
+    started = {row.actor for row in trace.of("host", detail="start") if row.t_us > 50 * SECOND}
+    assert started == down & {"member-1"}
+    assert alive(trace, 299) == 1
+
+
+def test_a_member_that_is_scaled_away_and_out_again_while_it_is_down_is_there():
+    trace = Trace(CRASHES + scale(50, 1) + scale(70, 3), "duration=5m")
+    assert alive(trace, 299) == 3
+
+
+def test_a_member_that_is_told_to_stop_while_it_stands_still_stays_away_if_it_crashes_then():
+    frozen = fault("member-freeze", "60s") * 2
+    crashed = fault("member-crash", "10s").replace("40s", "60s") * 2
+    trace = Trace(frozen + scale(50, 1) + crashed, "group.members=2", "duration=5m")
+    assert len(trace.of("host", "member-2", "crash")) == 1
+    assert alive(trace, 299) == 1
+
+
+def test_a_restart_that_is_under_way_does_not_bring_back_who_was_scaled_away():
+    restart = '[[steps]]\nkind = "rolling-restart"\nat = "45s"\nover = "45s"\ngraceful = {}\n'
+    for graceful in ("true", "false"):
+        trace = Trace(CRASHES + restart.format(graceful) + scale(50, 1), "duration=5m")
+        assert alive(trace, 299) == 1
+
+
 def test_every_record_is_processed_and_none_before_its_turn():
     trace = Trace(fault("member-crash", "5s"))
     next_offset: dict[object, int] = {}
