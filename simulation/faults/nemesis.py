@@ -90,7 +90,7 @@ class Nemesis(PlanCarrier):
         if host.name in self._scaled_away or (host.status is MemberStatus.STOPPED and not host.wanted):
             return
         self._tell(entry.kind, "begin", f"{host.name} {entry.protocol}".rstrip())
-        if entry.graceful:
+        if entry.graceful and host.status is not MemberStatus.CRASHED:
             host.stop(come_back=True)
         else:
             host.crash()

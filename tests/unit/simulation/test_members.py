@@ -198,6 +198,17 @@ def test_a_restart_that_is_under_way_does_not_bring_back_who_was_scaled_away():
         assert alive(trace, 299) == 1
 
 
+@pytest.mark.parametrize("graceful", ["true", "false"])
+@pytest.mark.parametrize("returns", ["0.0", "1.0"])
+def test_a_restart_starts_a_member_that_is_down(graceful, returns):
+    crashes = fault("member-crash", "100s", f"returns = {returns}\n") * 3
+    restart = f'[[steps]]\nkind = "rolling-restart"\nat = "50s"\nover = "0s"\ngraceful = {graceful}\n'
+    trace = Trace(crashes + restart, "duration=5m", "application.restart=4s")
+    assert len(trace.of("host", detail="crash")) == 3
+    started = [row.t_us for row in trace.of("host", detail="start")][3:]
+    assert started == [54 * SECOND] * 3
+
+
 def test_every_record_is_processed_and_none_before_its_turn():
     trace = Trace(fault("member-crash", "5s"))
     next_offset: dict[object, int] = {}
