@@ -12,16 +12,16 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import structlog
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.plan import Plan, draw
-from fencepost.simulation.nodes.world import World, quiet_us
+from fencepost.simulation.nodes.world import World
 from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.sac.run import SacRun, prepare
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.scenarios.timing import quiet_of
 from fencepost.simulation.streams.run import StreamsRun
 from fencepost.simulation.streams.run import prepare as prepare_streams
 from fencepost.simulation.trace.groups import GroupChronicle
@@ -190,10 +190,7 @@ def run(
 
 def plan_of(scenario: AnyScenario, seed: int) -> Plan:
     """What the seed draws for the scenario."""
-    if isinstance(scenario, SacScenario | StreamsScenario):
-        return draw(scenario, Streams(seed), scenario.quiet_us)
-    config = GroupCoordinatorConfig.from_properties(scenario.config)
-    return draw(scenario, Streams(seed), quiet_us(scenario, config))
+    return draw(scenario, Streams(seed), quiet_of(scenario))
 
 
 def _prepared(

@@ -32,8 +32,8 @@ from fencepost.simulation.chaos.happenings import (
 )
 from fencepost.simulation.chaos.merge import LOG, Merge, mark_before, marks_of_commit
 from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator
-from fencepost.simulation.nodes.world import SLACK_US, settling_ms
 from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.timing import SLACK_US, settling_ms
 from fencepost.simulation.world.observers import CoordinatorView, Observer, Violation, hook_lists
 
 _WORLD = "world"

@@ -15,9 +15,9 @@ import msgspec
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.plan import Entry, Plan, draw
-from fencepost.simulation.nodes.world import SLACK_US, quiet_us
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.scenarios.timing import SLACK_US, quiet_us
 from fencepost.simulation.scenarios.values import Duration, Moment, Span
 from fencepost.simulation.world.rng import Streams
 

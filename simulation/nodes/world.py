@@ -17,44 +17,12 @@ from fencepost.member.driver.classic import ClassicDriver
 from fencepost.simulation.nodes.broker import BrokerHost
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.nodes.member import ALIVE, MemberHost
-from fencepost.simulation.scenarios.scenario import CreateTopic, DeleteTopic, GrowTopic, Scenario
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.timing import settling_ms
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.network import Network
 from fencepost.simulation.world.observers import Observer, Violation, hook_lists
 from fencepost.simulation.world.rng import Streams
-
-SLACK_US = 10_000_000
-"""Time for messages, callbacks and batches, on top of the time-outs that a group may need to settle."""
-
-
-def quiet_us(scenario: Scenario, config: GroupCoordinatorConfig) -> int:
-    """How long a group may need to settle once nothing disturbs it any more, in microseconds.
-
-    A dead member's session runs out, then a member that does not revoke is fenced, and each learns of it
-    by a heartbeat; before all that a request may still time out, and a process be on its way up.
-    """
-    if scenario.quiet is not None:
-        return scenario.quiet.us
-    before_us = scenario.network.request_timeout.us + scenario.application.restart.longest_us
-    return settling_ms(scenario, config) * 1_000 + before_us + SLACK_US
-
-
-def settling_ms(scenario: Scenario, config: GroupCoordinatorConfig) -> int:
-    """The session timeout, the rebalance timeout and three heartbeat intervals of the slower protocol.
-
-    In a classic group the first of those who join wait for others; where topics change its members have to
-    see that first.
-    """
-    group, found = scenario.group, []
-    if "consumer" in scenario.protocols:
-        heartbeats = 3 * config.group_consumer_heartbeat_interval_ms
-        found.append(config.group_consumer_session_timeout_ms + heartbeats)
-    if "classic" in scenario.protocols:
-        changes = any(isinstance(step, CreateTopic | GrowTopic | DeleteTopic) for step in scenario.steps)
-        seen = group.metadata_max_age.ms if changes else 0
-        heartbeats = 3 * group.heartbeat_interval.ms
-        found.append(group.session_timeout.ms + heartbeats + config.group_initial_rebalance_delay_ms + seen)
-    return max(found) + group.rebalance_timeout.ms
 
 
 class World:

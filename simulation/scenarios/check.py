@@ -13,6 +13,7 @@ from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.scenarios.timing import faults_end_us, quiet_of
 from fencepost.simulation.scenarios.values import Moment
 
 Mistake: TypeAlias = tuple[Path, str]
@@ -223,6 +224,13 @@ def _faults(scenario: AnyScenario) -> Iterator[Mistake]:
         yield from _inside(scenario, (*path, "until"), fault.until)
         if fault.start.within(length) >= fault.until.within(length):
             yield (*path, "until"), "the window ends before it begins"
+        start, end = fault.start.within(length), faults_end_us(scenario, quiet_of(scenario))
+        if fault.every is not None and start >= end:
+            yield (
+                (*path, "from"),
+                f"expected a time before {end / 1_000_000:g} s, when the run's quiet phase begins, got"
+                f" {start / 1_000_000:g} s",
+            )
 
 
 def _inside(scenario: AnyScenario, path: Path, moment: Moment) -> Iterator[Mistake]:

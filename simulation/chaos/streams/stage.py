@@ -17,9 +17,9 @@ from fencepost.simulation.chaos.processes import Surroundings
 from fencepost.simulation.chaos.staging import LossWatch, Staging
 from fencepost.simulation.chaos.streams.retelling import ApplicationRetelling
 from fencepost.simulation.chaos.streams.world import RealApplication
-from fencepost.simulation.nodes.world import SLACK_US
 from fencepost.simulation.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.scenario import Topic
+from fencepost.simulation.scenarios.timing import SLACK_US
 from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind as Row

@@ -23,8 +23,8 @@ from fencepost.simulation.chaos.application import FLAWS, one_expression, runs
 from fencepost.simulation.chaos.ledger import Ledger
 from fencepost.simulation.chaos.tempo import faster, tempo
 from fencepost.simulation.faults.plan import draw
-from fencepost.simulation.nodes.world import quiet_us
 from fencepost.simulation.scenarios.load import library, load
+from fencepost.simulation.scenarios.timing import quiet_us
 from fencepost.simulation.world.rng import Streams
 
 FAST = GroupCoordinatorConfig(

@@ -5,6 +5,7 @@ import pytest
 
 from fencepost.simulation.faults.plan import Kind, Plan, draw
 from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.scenarios.timing import faults_end_us
 from fencepost.simulation.world.rng import Streams
 
 MINUTE = 60_000_000
@@ -79,6 +80,52 @@ def test_a_subscription_change_reaches_its_share_of_members():
 def test_a_step_after_the_faults_puts_the_quiet_phase_off():
     plan = plan_of('[[steps]]\nkind = "grow-topic"\nat = "9m"\nname = "orders"\npartitions = 20\n')
     assert (plan.faults_end_us, plan.end_us) == (9 * MINUTE, 11 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "over"),
+    [
+        ("member-freeze", 'lasts = "60s"', 60),
+        ("connection-loss", "", 0),
+        ("lost-response", "", 10),
+        ("poll-timeout", 'lasts = "20s"', 20 + 60),
+    ],
+)
+@pytest.mark.parametrize("at", ["9m", "90%"])
+def test_a_fault_after_the_others_happens_at_its_moment_and_puts_the_quiet_phase_off(kind, more, over, at):
+    plan = plan_of(f'[[faults]]\nkind = "{kind}"\nat = "{at}"\n{more}\n')
+    assert [entry.at_us for entry in plan.entries] == [9 * MINUTE]
+    assert plan.faults_end_us == 9 * MINUTE + over * MINUTE // 60
+    assert plan.end_us == plan.faults_end_us + 2 * MINUTE
+
+
+def test_a_fault_happens_at_its_moment_while_a_late_step_is_under_way():
+    step = '[[steps]]\nkind = "rolling-restart"\nat = "90%"\nover = "40s"\n'
+    frozen = '[[faults]]\nkind = "member-freeze"\nat = "{}"\nlasts = "20s"\n'
+    plan = plan_of(step + frozen.format("551s"))
+    assert [e.at_us for e in plan.entries if e.kind is Kind.MEMBER_FREEZE] == [551 * MINUTE // 60]
+    assert plan.faults_end_us == 575 * MINUTE // 60, "when the last restarts"
+    longer = plan_of(step + frozen.format("570s"))
+    assert longer.faults_end_us == 590 * MINUTE // 60, "when it has thawed"
+    again = plan_of(step + '[[faults]]\nkind = "member-freeze"\nevery = "1s"\nfrom = "9m"\n')
+    times = [e.at_us for e in again.entries if e.kind is Kind.MEMBER_FREEZE]
+    assert 9 * MINUTE < min(times) < max(times) < 575 * MINUTE // 60
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        'kind = "scale"\nmembers = 3\nover = "20s"',
+        'kind = "scale"\nfactor = 2\nover = "20s"',
+        'kind = "rolling-restart"\nbatch = 0.3\nover = "5%"',
+        'kind = "subscribe"\ntopics = ["orders"]\nshare = 0.6',
+        'kind = "delete-topic"\nname = "orders"',
+    ],
+)
+def test_what_is_checked_before_a_run_is_what_its_plan_does(step):
+    scenario = loads(BASE + f'[[steps]]\n{step}\nat = "95%"\n')
+    plan = draw(scenario, Streams(1), 2 * MINUTE)
+    assert faults_end_us(scenario, 2 * MINUTE) == plan.entries[-1].at_us == plan.faults_end_us
 
 
 def test_a_swarm_leaves_out_about_half_of_the_kinds():

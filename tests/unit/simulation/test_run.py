@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from fencepost.simulation.faults.plan import Plan, draw
-from fencepost.simulation.nodes.world import quiet_us
 from fencepost.simulation.run import WallTimeExceeded, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
+from fencepost.simulation.scenarios.timing import quiet_us
 from fencepost.simulation.trace.groups import GroupChronicle
 from fencepost.simulation.trace.schema import Kind, Row
 from fencepost.simulation.world.loop import TooManyEvents

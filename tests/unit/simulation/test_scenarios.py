@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.run import plan_of
 from fencepost.simulation.scenarios.load import DEFAULT, LIBRARY, library, load, load_any, loads
 from fencepost.simulation.scenarios.scenario import GrowTopic, Loss, Scenario
 from fencepost.simulation.scenarios.toml_text import toml_text
@@ -107,6 +108,8 @@ MISTAKES = {
     BASE + "[[faults]]\nkind = 'loss'\nevery = '1s'\nuntil = '6m'\n": "faults.0..until: expected a time",
     BASE
     + "[[faults]]\nkind = 'loss'\nevery = '1s'\nfrom = '50%'\nuntil = '1m'\n": "window ends before it begins",
+    BASE
+    + "[[faults]]\nkind = 'loss'\nevery = '1s'\nfrom = '60%'\n": "x.toml:8: .*from: .* before 150 s, .* 180",
     BASE + "[[faults]]\nkind = 'loss'\nevery = '1s'\nprobability = 1.5\n": "a number of at most 1, got 1.5",
     BASE + "[[faults]]\nkind = 'loss'\nevery = '1s'\nprobabilty = 1\n": "did you mean probability",
     BASE + "[[faults]]\nkind = 'loss'\nevery = '0s'\n": "x.toml:7: faults.0..every: expected at least 1ms",
@@ -127,6 +130,26 @@ MISTAKES = {
 def test_a_mistake_is_told_with_its_place(text, told):
     with pytest.raises(FencepostError, match=told):
         loads(text, source="x.toml")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in LIBRARY.glob("*.toml")))
+@pytest.mark.parametrize("duration", ["2m", "5m", "1h"])
+@pytest.mark.parametrize("members", [None, 1, 200])
+def test_the_library_takes_any_length_and_size_and_every_fault_at_its_moment(name, duration, members):
+    scenario = load_any(name, members=members, duration=duration, overrides=["swarm=false"])
+    for seed in range(3):
+        at = {entry.at_us for entry in plan_of(scenario, seed).entries}
+        for fault in scenario.faults:
+            if fault.at is not None and fault.likely == 1:
+                assert fault.at.within(scenario.duration.us) in at
+
+
+def test_faults_may_come_again_and_again_while_a_late_step_is_under_way():
+    late = "[[steps]]\nkind = 'scale'\nmembers = 9\nat = '90%'\n"
+    often = "[[faults]]\nkind = 'loss'\nevery = '1s'\nfrom = '60%'\n"
+    assert loads(BASE + late + often).faults
+    with pytest.raises(FencepostError, match=r"from: expected a time before 30 s, .* got 40 s"):
+        loads(BASE + often.replace("60%", "40s"), overrides=["duration=1m"])
 
 
 def test_overrides_are_typed_like_the_file():
