@@ -90,7 +90,7 @@ KEYS_WITHOUT_TEXT = {
     "Subscribe.pattern": "The new regular expression.",
     "Scale.members": "How many there are afterwards.",
     "at": "When.",
-    "over": "How long it takes from the first to the last.",
+    "over": "Cut into equal parts; a member or batch goes as each begins: four in 40s at 0, 10, 20 and 30 s.",
     "name": "Which topic.",
     "partitions": "How many partitions.",
     "records_per_second": "Over all its partitions; 0 leaves the data plane out.",

@@ -60,6 +60,11 @@ def test_a_rolling_restart_in_batches_takes_several_at_once():
     assert [e.at_us // MINUTE for e in plan.entries] == [1, 1, 1, 2, 2, 2, 3, 3]
 
 
+def test_one_goes_as_each_part_of_a_step_begins_as_the_docs_say():
+    plan = plan_of('[[steps]]\nkind = "scale"\nat = "1m"\nmembers = 12\nover = "40s"\n')
+    assert [e.at_us // 1_000_000 for e in plan.entries] == [60, 70, 80, 90]
+
+
 def test_scaling_starts_and_stops_the_difference():
     steps = '[[steps]]\nkind = "scale"\nat = "{}"\n{}\nover = "0s"\n'
     plan = plan_of(steps.format("1m", "members = 10") + steps.format("2m", "factor = 0.5"))
