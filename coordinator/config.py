@@ -8,6 +8,7 @@ threads have no counterpart in a coordinator that does no I/O.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import enum
 from collections.abc import Mapping, Sequence
@@ -340,7 +341,8 @@ def _integer(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and value.removeprefix("-").removeprefix("+").isdecimal() and value.isascii():
-        return int(value)
+        with contextlib.suppress(ValueError):  # Python refuses to convert some thousand digits
+            return int(value)
     return None
 
 

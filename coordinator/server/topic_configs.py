@@ -21,10 +21,14 @@ class TopicSetting(NamedTuple):
     allows: _Check
 
 
+_LONG = 1_000
+
+
 def _whole(low: int, high: int) -> _Check:
     def check(text: str) -> bool:
         digits = text.removeprefix("-")
-        return digits.isascii() and digits.isdecimal() and low <= int(text) <= high
+        # Python refuses to convert some thousand digits, and nothing that long is in any range.
+        return digits.isascii() and digits.isdecimal() and len(digits) < _LONG and low <= int(text) <= high
 
     return check
 

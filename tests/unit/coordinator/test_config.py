@@ -138,6 +138,7 @@ def test_text_is_read_as_kafka_reads_it(name: str, text: object, value: object) 
         ("group.consumer.assignment.interval.ms", "-1", "-1 is out of range, allowed is at least 0"),
         ("group.consumer.max.size", "0", "group.consumer.max.size: 0 is out of range, allowed is at least 1"),
         ("group.consumer.max.size", str(2**31), "2147483648 is out of range"),
+        ("group.consumer.max.size", "9" * 5_000, "is not a whole number"),
         ("group.consumer.max.session.timeout.ms", "44000", "must be at least"),
         ("group.consumer.regex.refresh.interval.ms", "9999", "allowed is at least 10000"),
         ("group.consumer.assignors", "", "must name at least one"),

@@ -115,6 +115,7 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
             lambda k: k.create_topic("new", config={"retention.ms": "soon"}),
             "Invalid value soon for configuration retention.ms: no LONG in its range",
         ),
+        (lambda k: k.create_topic("new", config={"retention.ms": "9" * 5_000}), "Invalid value 99999"),
         (lambda k: k.produce("nope", "x"), "there is no topic 'nope'; there are orders"),
         (lambda k: k.produce("orders", "x", partition=4), "topic 'orders' has partitions 0 to 3, not 4"),
         (lambda k: k.produce("orders", "x", partition="0"), "topic 'orders' has partitions 0 to 3, not '0'"),
