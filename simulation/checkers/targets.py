@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, TopicId, partition_count
+from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.topics import metadata_hash
 from fencepost.simulation.checkers.base import Finding, shown
 from fencepost.simulation.checkers.holders import Holders, added
@@ -111,7 +112,7 @@ class Targets:
 
 def _is_taken_over(step: GroupStep) -> bool:
     """Whether the group was a classic one until now: its members keep what their own assignor gave them."""
-    return len(step.members) > 1 and not step.known.members
+    return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
 
 
 def _digest(step: GroupStep) -> Iterator[Finding]:
