@@ -21,14 +21,16 @@ class TopicSetting(NamedTuple):
     allows: _Check
 
 
-_LONG = 1_000
+_MOST_DIGITS = 1_000
+"""Nothing that long is in any range, and Python refuses to convert some thousand."""
 
 
 def _whole(low: int, high: int) -> _Check:
     def check(text: str) -> bool:
         digits = text.removeprefix("-")
-        # Python refuses to convert some thousand digits, and nothing that long is in any range.
-        return digits.isascii() and digits.isdecimal() and len(digits) < _LONG and low <= int(text) <= high
+        if not digits.isascii() or not digits.isdecimal() or len(digits) > _MOST_DIGITS:
+            return False
+        return low <= int(text) <= high
 
     return check
 
