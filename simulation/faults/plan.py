@@ -19,15 +19,8 @@ from fencepost.simulation.scenarios.streams import (
     ThreadChange,
     ThreadException,
 )
-from fencepost.simulation.scenarios.timing import (
-    SLACK_US,
-    batch_of,
-    faults_end_us,
-    scaled,
-    share_of,
-    spread,
-    undelayed_us,
-)
+from fencepost.simulation.scenarios.timing import SLACK_US, faults_end_us, undelayed_us
+from fencepost.simulation.scenarios.values import Moment
 from fencepost.simulation.world.rng import Streams
 
 
@@ -105,8 +98,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Plan:
     """The plan of a seed. Each fault and each step of the scenario has a stream of its own."""
     length = scenario.duration.us
-    undelayed = undelayed_us(scenario, quiet_us)
-    faults_end = again_until = faults_end_us(scenario, quiet_us)
+    undelayed = faults_end = undelayed_us(scenario, quiet_us)
+    again_until = faults_end_us(scenario, quiet_us)
     swarm = streams.random("plan/swarm")
     entries: list[Entry] = []
     members = scenario.group.members
@@ -115,7 +108,7 @@ def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Plan:
         if scenario.swarm and swarm.random() < 0.5:
             continue
         if isinstance(step, s.Scale):
-            target = scaled(scenario, step)
+            target = _scaled(scenario, step)
             entries += _scale(step, members, target, length)
             members = target
         else:
@@ -132,23 +125,36 @@ def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Plan:
     faults_end = max([faults_end, *(entry.at_us for entry in entries)])
     entries.sort(key=lambda entry: entry.at_us)
     most = max(
-        [scenario.group.members, *(scaled(scenario, t) for t in scenario.steps if isinstance(t, s.Scale))]
+        [scenario.group.members, *(_scaled(scenario, t) for t in scenario.steps if isinstance(t, s.Scale))]
     )
     return Plan(entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most)
+
+
+def _scaled(scenario: AnyScenario, step: s.Scale) -> int:
+    if step.members is not None:
+        return step.members
+    assert step.factor is not None
+    return max(1, round(scenario.group.members * step.factor))
+
+
+def _spread(at: Moment, over: Moment, count: int, length: int) -> list[int]:
+    """So many times, evenly over a time, at whose end one more would be."""
+    begin, whole = at.within(length), over.within(length)
+    return [begin + whole * index // max(count, 1) for index in range(count)]
 
 
 def _scale(step: s.Scale, before: int, after: int, length: int) -> list[Entry]:
     kind = Kind.START if after > before else Kind.STOP
     numbers = range(before, after) if after > before else range(before - 1, after - 1, -1)
-    times = spread(step.at, step.over, len(numbers), length)
+    times = _spread(step.at, step.over, len(numbers), length)
     return [Entry(at_us=at, kind=kind, member=number) for at, number in zip(times, numbers, strict=True)]
 
 
 def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -> list[Entry]:
     at = step.at.within(length)
     if isinstance(step, s.RollingRestart):
-        batch = batch_of(step, members)
-        times = spread(step.at, step.over, -(-members // batch), length)
+        batch = 1 if step.batch is None else max(1, round(members * step.batch))
+        times = _spread(step.at, step.over, -(-members // batch), length)
         return [
             Entry(
                 at_us=times[number // batch],
@@ -160,8 +166,8 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
             for number in range(members)
         ]
     if isinstance(step, s.Subscribe):
-        chosen = sorted(rng.sample(range(members), share_of(step, members)))
-        times = spread(step.at, step.over, len(chosen), length)
+        chosen = sorted(rng.sample(range(members), max(1, round(members * step.share))))
+        times = _spread(step.at, step.over, len(chosen), length)
         return [
             Entry(at_us=t, kind=Kind.SUBSCRIBE, member=number, topics=step.topics, pattern=step.pattern)
             for number, t in zip(chosen, times, strict=True)

@@ -58,40 +58,7 @@ def undelayed_us(scenario: AnyScenario, quiet: int) -> int:
 def faults_end_us(scenario: AnyScenario, quiet: int) -> int:
     """Until when faults come again and again: until the quiet phase, which waits for the last step."""
     length = scenario.duration.us
-    end, members = undelayed_us(scenario, quiet), scenario.group.members
-    for step in sorted(scenario.steps, key=lambda step: step.at.within(length)):
-        count = 1
-        if isinstance(step, s.Scale):
-            before, members = members, scaled(scenario, step)
-            count = abs(members - before)
-        elif isinstance(step, s.RollingRestart):
-            count = -(-members // batch_of(step, members))
-        elif isinstance(step, s.Subscribe):
-            count = share_of(step, members)
-        over = getattr(step, "over", Moment())
-        end = max([end, *spread(step.at, over, count, length)[-1:]])
-    return end
-
-
-def scaled(scenario: AnyScenario, step: s.Scale) -> int:
-    """How many members there are after the step."""
-    if step.members is not None:
-        return step.members
-    assert step.factor is not None
-    return max(1, round(scenario.group.members * step.factor))
-
-
-def batch_of(step: s.RollingRestart, members: int) -> int:
-    """How many members restart at the same time."""
-    return 1 if step.batch is None else max(1, round(members * step.batch))
-
-
-def share_of(step: s.Subscribe, members: int) -> int:
-    """How many members change what they subscribe to."""
-    return max(1, round(members * step.share))
-
-
-def spread(at: Moment, over: Moment, count: int, length: int) -> list[int]:
-    """So many times, evenly over a time, at whose end one more would be."""
-    begin, whole = at.within(length), over.within(length)
-    return [begin + whole * index // max(count, 1) for index in range(count)]
+    ends = (
+        step.at.within(length) + getattr(step, "over", Moment()).within(length) for step in scenario.steps
+    )
+    return max([undelayed_us(scenario, quiet), *ends])

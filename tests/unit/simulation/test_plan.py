@@ -5,7 +5,6 @@ import pytest
 
 from fencepost.simulation.faults.plan import Kind, Plan, draw
 from fencepost.simulation.scenarios.load import loads
-from fencepost.simulation.scenarios.timing import faults_end_us
 from fencepost.simulation.world.rng import Streams
 
 MINUTE = 60_000_000
@@ -114,23 +113,8 @@ def test_a_fault_happens_at_its_moment_while_a_late_step_is_under_way():
     assert longer.faults_end_us == 590 * MINUTE // 60, "when it has thawed"
     again = plan_of(step + '[[faults]]\nkind = "member-freeze"\nevery = "1s"\nfrom = "9m"\n')
     times = [e.at_us for e in again.entries if e.kind is Kind.MEMBER_FREEZE]
-    assert 9 * MINUTE < min(times) < max(times) < 575 * MINUTE // 60
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        'kind = "scale"\nmembers = 3\nover = "20s"',
-        'kind = "scale"\nfactor = 2\nover = "20s"',
-        'kind = "rolling-restart"\nbatch = 0.3\nover = "5%"',
-        'kind = "subscribe"\ntopics = ["orders"]\nshare = 0.6',
-        'kind = "delete-topic"\nname = "orders"',
-    ],
-)
-def test_what_is_checked_before_a_run_is_what_its_plan_does(step):
-    scenario = loads(BASE + f'[[steps]]\n{step}\nat = "95%"\n')
-    plan = draw(scenario, Streams(1), 2 * MINUTE)
-    assert faults_end_us(scenario, 2 * MINUTE) == plan.entries[-1].at_us == plan.faults_end_us
+    assert 9 * MINUTE < min(times) < max(times) < 580 * MINUTE // 60, "when the deploy's time is over"
+    assert max(times) > 578 * MINUTE // 60
 
 
 def test_a_swarm_leaves_out_about_half_of_the_kinds():
