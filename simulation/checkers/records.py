@@ -49,7 +49,7 @@ class Application:
         self.outlived = NOTHING
         """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
         self.unreachable = False
-        """No commit was answered since a request was lost: the member may have nobody to commit to."""
+        """No commit was answered since a request was lost or the coordinator was searched for."""
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Positions begin anew."""
@@ -189,7 +189,11 @@ class Records(Checker):
             application.unreachable = True
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """The coordinator cannot be reached, or not be found."""
+        """The coordinator cannot be reached."""
+        self._application(host).unreachable = True
+
+    def on_member_search(self, host: str, now_us: int) -> None:
+        """Nobody to commit to is known, and perhaps nobody can say who it is."""
         self._application(host).unreachable = True
 
     def on_commit_request(self, host: str, request: OffsetCommitRequest) -> None:

@@ -47,3 +47,26 @@ def test_a_group_that_was_emptied_between_two_protocols_begins_anew():
     quick = crowded.replace('duration = "15m"', 'duration = "3m"')
     assert len({text, crowded, quick}) == 3
     assert run(loads(quick), 1).violations == []
+
+
+def test_a_member_that_knows_no_coordinator_may_go_without_a_commit():
+    """A release without a commit was reported of a member that could not learn whom to commit to."""
+    text = """
+duration = "8m"
+[group]
+members = 6
+[[topics]]
+name = "a"
+partitions = 12
+records_per_second = 60
+[[faults]]
+kind = "coordinator-unavailable"
+at = "119s"
+lasts = "50s"
+[[steps]]
+kind = "scale"
+at = "2m"
+members = 3
+over = "10s"
+"""
+    assert run(loads(text), 1).violations == []
