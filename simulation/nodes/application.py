@@ -2,7 +2,8 @@
 
 An iteration: begin a poll; wait until records are there for partitions that may be fetched; end the poll
 with at most `max_poll_records` of them; spend the time that processing takes; commit, if that is left to the
-application. A poll without records stays open and costs nothing. Records are ranges of offsets.
+application. A poll without records stays open and costs nothing; one after a full one returns at once, and
+begins with the partitions that had to wait. Records are ranges of offsets.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Application:
         self._processed = world.hooks["on_records_processed"]
         self._stopping = False
         self._stall_until_us = 0
+        self._filled_by: TopicPartition | None = None
+        """The partition that brought the last poll to its most records; more may wait there and elsewhere."""
         self._waiter: asyncio.Future[None] | None = None
         driver.on_change = self.wake
 
@@ -96,7 +99,7 @@ class Application:
 
     async def _poll(self) -> Taken:
         """One poll, ended by records, or without any by what comes from outside."""
-        earliest_us = self._loop.now_us + self._poll_us
+        earliest_us = self._loop.now_us + (0 if self._filled_by is not None else self._poll_us)
         while True:
             self._driver.poll_begin()
             if self._stopping or self._stall_until_us > self._loop.now_us:
@@ -125,11 +128,17 @@ class Application:
         return first
 
     def _take(self) -> Taken:
-        """Records that are there now, from one partition after the other."""
+        """Records that are there now, from one partition after the other; the one served last comes last."""
         taken: Taken = {}
         left = self._most
         now = self._loop.now_us
-        for partition, position in self._driver.fetchable().items():
+        positions = self._driver.fetchable()
+        served, self._filled_by = self._filled_by, None
+        if served is not None and served in positions:
+            order = list(positions)
+            first = order.index(served) + 1
+            positions = {partition: positions[partition] for partition in order[first:] + order[:first]}
+        for partition, position in positions.items():
             log = self._logs.log(partition)
             if log is None:
                 continue
@@ -138,6 +147,7 @@ class Application:
                 taken[partition] = (position, end)
                 left -= end - position
                 if not left:
+                    self._filled_by = partition
                     break
         return taken
 

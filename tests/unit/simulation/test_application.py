@@ -1,0 +1,57 @@
+"""What a simulated application takes in its polls."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.world.observers import Observer
+
+SECOND = 1_000_000
+OVERLOADED = """
+duration = "2m"
+quiet = "1m"
+[group]
+members = 1
+[application]
+poll = "5s"
+max_poll_records = 10
+processing = "{processing}"
+[[topics]]
+name = "orders"
+partitions = 4
+records_per_second = 40
+"""
+
+
+class Deliveries(Observer):
+    def __init__(self) -> None:
+        self.records: Counter[TopicPartition] = Counter()
+        self.times_us: list[int] = []
+
+    def on_records_delivered(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> None:
+        self.records[partition] += last_exclusive - first
+        self.times_us.append(now_us)
+
+
+def delivered(processing: str) -> Deliveries:
+    deliveries = Deliveries()
+    run(loads(OVERLOADED.format(processing=processing)), 1, checkers=[deliveries])
+    return deliveries
+
+
+def test_an_application_that_cannot_keep_up_serves_all_its_partitions():
+    """As a fetcher does, which goes on with the partition that has waited longest."""
+    records = delivered("50ms").records
+    assert len(records) == 4
+    assert max(records.values()) - min(records.values()) <= 10
+
+
+def test_after_a_full_poll_the_next_returns_at_once():
+    """What gathered while it was busy is in the client already: 40 records a second in polls of 10."""
+    deliveries = delivered("1ms")
+    assert sum(deliveries.records.values()) > 0.9 * 40 * 110
