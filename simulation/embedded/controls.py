@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 G = TypeVar("G", bound=GroupControls)
 
+_LATEST_MS = 2**63 - 1
+"""Kafka's times have 64 bits."""
+
 
 class Clock:
     """The clock of the coordinators: that of the machine, and what it was advanced by."""
@@ -96,17 +99,22 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         key: Text = None,
         partition: int | None = None,
         headers: Headers = (),
+        timestamp_ms: int | None = None,
     ) -> list[ReadRecord]:
         """Append a record for each value; the records that they became.
 
         They go to the partition of the key, as Kafka's own partitioner has it, to `partition` if that is
         given, or to all partitions in turn. Text is encoded as UTF-8, that of headers too. Their time is
-        that of `clock`.
+        that of `clock`, or `timestamp_ms`, milliseconds since the epoch.
 
-        :raises FencepostError: for an unknown topic or partition, a value that is too large, or text that
-            UTF-8 can't express.
+        :raises FencepostError: for an unknown topic or partition, a value that is too large, a time that the
+            topic does not take, or text that UTF-8 can't express.
         """
-        return await self.endpoint.logs.produce(topic, values, key=key, partition=partition, headers=headers)
+        if timestamp_ms is not None:
+            whole("timestamp_ms", timestamp_ms, 0, _LATEST_MS)
+        return await self.endpoint.logs.produce(
+            topic, values, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        )
 
     @until_done
     async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:

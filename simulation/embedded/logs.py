@@ -88,7 +88,14 @@ class LogAccess:
         return number
 
     async def produce(
-        self, name: str, values: Sequence[Text], *, key: Text, partition: int | None, headers: Headers
+        self,
+        name: str,
+        values: Sequence[Text],
+        *,
+        key: Text,
+        partition: int | None,
+        headers: Headers,
+        timestamp_ms: int | None,
     ) -> list[ReadRecord]:
         """Append values; the records that they became. Without key and partition all take turns."""
         topic = self.topic(name)
@@ -96,13 +103,14 @@ class LogAccess:
             self.partition(topic, partition)
         key_bytes, checked = _bytes("key", key), _headers(headers)
         assert self._brokers.clock is not None
-        now_ms = self._brokers.clock.now_ms()
+        if timestamp_ms is None:
+            timestamp_ms = self._brokers.clock.now_ms()
         records = [
             ReadRecord(
                 topic=name,
                 partition=self._place(topic, key_bytes) if partition is None else partition,
                 offset=-1,
-                timestamp_ms=now_ms,
+                timestamp_ms=timestamp_ms,
                 key=key_bytes,
                 value=_bytes("value", value),
                 headers=checked,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -83,6 +84,32 @@ def test_records_get_the_time_of_the_advanced_clock(kafka: EmbeddedKafka) -> Non
     (after,) = kafka.produce("orders", "after")
     assert 3_600_000 <= after.timestamp_ms - before.timestamp_ms < 3_660_000
     assert kafka.records("orders") == [before, after]
+
+
+def test_records_that_were_given_their_times_are_found_by_them(kafka: EmbeddedKafka) -> None:
+    now_ms = round(time.time() * 1000)
+    for hours, value in ((5, "oldest"), (3, "older"), (1, "old")):
+        (made,) = kafka.produce("orders", value, timestamp_ms=now_ms - hours * 3_600_000)
+        assert made.timestamp_ms == now_ms - hours * 3_600_000
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+    (found,) = consumer.offsets_for_times([TopicPartition("orders", 0, now_ms - 4 * 3_600_000)], 30)
+    consumer.close()
+    assert found.offset == 1
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "why"),
+    [
+        (-1, "timestamp_ms=-1: expected a whole number, 0 to"),
+        (1.5, "timestamp_ms=1.5: expected a whole number"),
+        (2**63, "timestamp_ms=9223372036854775808: expected a whole number"),
+        (2**63 - 1, "orders-0: INVALID_TIMESTAMP"),
+    ],
+)
+def test_a_time_that_no_record_can_have_is_refused(kafka: EmbeddedKafka, timestamp_ms: Any, why: str) -> None:
+    with pytest.raises(FencepostError, match=why):
+        kafka.produce("orders", "x", timestamp_ms=timestamp_ms)
+    assert kafka.records("orders") == []
 
 
 def test_retention_leaves_what_was_produced_since_the_clock_was_advanced(kafka: EmbeddedKafka) -> None:
