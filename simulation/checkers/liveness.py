@@ -1,14 +1,15 @@
 """What must have happened at the end: the group has settled, and stays so (invariant of progress).
 
 Once faults end the group has the session timeout (to notice who died), the longest rebalance timeout (to
-take partitions back) and three heartbeat intervals (to tell everyone). An application whose callback takes
-longer than a heartbeat interval disturbs its group itself: the time starts again when the callback ends.
+take partitions back) and three heartbeat intervals (to tell everyone). An application disturbs its group
+itself if a callback takes longer than a heartbeat interval, or a batch longer than the poll interval: the
+time starts again when the callback or the batch ends.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.consumer.states import MemberState
@@ -21,7 +22,7 @@ from fencepost.coordinator.protocol.ids import (
     partition_count,
 )
 from fencepost.coordinator.protocol.outcome import Outcome
-from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
 from fencepost.simulation.checkers.settled import unsettled_classic
 from fencepost.simulation.checkers.targets import assignor_of, homogeneous, subscriptions_of
@@ -96,13 +97,19 @@ def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -
 
 
 class Liveness(Checker):
-    """Checks progress, quiet and gone-members. `converged` says afterwards whether the group had settled."""
+    """Checks progress, quiet and gone-members. `converged` says afterwards whether the group had settled.
 
-    def __init__(self) -> None:
+    `is_processing` says whether the application on a host has records that it has not finished with.
+    """
+
+    def __init__(self, is_processing: Callable[[str], bool]) -> None:
         self.converged = False
+        self._is_processing = is_processing
         self._calm_since_us: int | None = None
         self._callbacks: dict[str, int] = {}
         """When the callback began that a host runs."""
+        self._late: set[str] = set()
+        """Hosts whose application is busy with a batch for longer than its poll interval."""
 
     @property
     def bound_us(self) -> int:
@@ -114,9 +121,19 @@ class Liveness(Checker):
         self._calm_since_us = now_us
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A callback ends with its process."""
+        """A callback ends with its process, as a batch does."""
         if what in ("start", "crash", "stopped"):
             self._callbacks.pop(host, None)
+            self._late.discard(host)
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """Takes down who left for its application's sake, and comes back when that polls again."""
+        if event == ConsumerMemberEvent.POLL_TIMED_OUT and self._is_processing(host):
+            self._late.add(host)
+            self._disturbed(now_us)
+        elif event == ConsumerMemberEvent.POLLED and host in self._late:
+            self._late.remove(host)
+            self._disturbed(now_us)
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
@@ -128,8 +145,11 @@ class Liveness(Checker):
             self._slow(self._callbacks.pop(host, now_us), now_us)
 
     def _slow(self, since_us: int, now_us: int) -> None:
-        slow = now_us - since_us > 1000 * self.world.config.group_consumer_heartbeat_interval_ms
-        if slow and self._calm_since_us is not None:
+        if now_us - since_us > 1000 * self.world.config.group_consumer_heartbeat_interval_ms:
+            self._disturbed(now_us)
+
+    def _disturbed(self, now_us: int) -> None:
+        if self._calm_since_us is not None:
             self._calm_since_us = now_us
 
     def _over_time(self, now_us: int) -> bool:
@@ -150,6 +170,8 @@ class Liveness(Checker):
         """Checks that the group has settled, if it had the time that it may take."""
         for since_us in self._callbacks.values():
             self._slow(since_us, now_us)
+        if self._late:
+            self._disturbed(now_us)
         findings = list(self._findings())
         self.converged = not findings
         if self._over_time(now_us):

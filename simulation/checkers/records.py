@@ -127,6 +127,12 @@ class Records(Checker):
         self._again: set[str] = set()
         """Topics that were created again. Classic members can't tell them from those before."""
 
+    def is_processing(self, host: str) -> bool:
+        """Whether the application on that host has records that it has not finished with."""
+        application = self._application(host)
+        processed = application.processed
+        return any(processed.get(each) != position for each, position in application.positions.items())
+
     def _application(self, host: str) -> Application:
         application = self._applications.get(host)
         if application is None:

@@ -41,4 +41,4 @@ def real_checkers() -> list[Checker]:
 def _of_members() -> list[Checker]:
     records = Records()
     requests = Requests(records.on_commit_request)
-    return [OneClaimant(), Transitions(), Callbacks(), requests, records, Liveness()]
+    return [OneClaimant(), Transitions(), Callbacks(), requests, records, Liveness(records.is_processing)]

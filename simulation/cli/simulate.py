@@ -26,6 +26,7 @@ from fencepost.simulation.cli.runs import (
 from fencepost.simulation.pipeline.plan import simulate_command
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
+from fencepost.simulation.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     from fencepost.simulation.faults.plan import Plan
@@ -171,6 +172,13 @@ def write_report(result: RunResult, rows: Sequence[Row], report: Path | None, co
         render_run_report(result, rows, report, command=command)
 
 
+_UNSETTLED = (
+    "The group was still moving when the run ended. The scenario itself makes it so: by a last phase that is"
+    " too short (quiet), callbacks that outlast heartbeats, or batches that outlast max.poll.interval.ms"
+    " (application.processing, application.max_poll_records, group.rebalance_timeout)."
+)
+
+
 def print_run(
     result: RunResult,
     scenario: AnyScenario,
@@ -207,6 +215,9 @@ def print_run(
     ]
     out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)
     say_violations(out, result.violations)
+    if not result.converged and not result.violations and isinstance(scenario, Scenario):
+        out.say()
+        out.say(_UNSETTLED)
     out.say()
     out.say(f"Again:  {command}")
     if trace is not None:

@@ -103,7 +103,7 @@ COMMITTED = r.Record(r.OffsetCommitKey("g", "x", 0), r.OffsetCommitValue(7, -1, 
 @pytest.fixture
 def calm():
     """What is reported once faults have ended, at 100 s, by a checker that is told what happens next."""
-    checker = Liveness()
+    checker = Liveness(lambda host: host == "busy")
     checker.found = []
     config = SimpleNamespace(group_consumer_heartbeat_interval_ms=3_000)
     checker.attach(
@@ -137,3 +137,13 @@ def test_a_callback_that_takes_longer_than_a_heartbeat_interval_prolongs_the_tim
     calm.on_callback("m", "revoked", "end", (), until * SECOND)
     writes(calm, EPOCH_RAISED, 119)
     assert calm.found == broken
+
+
+@pytest.mark.parametrize(("host", "broken"), [("busy", []), ("idle", ["quiet"])])
+def test_a_batch_that_takes_longer_than_the_poll_interval_prolongs_the_time(calm, host, broken):
+    calm.on_member_state(host, "poll timed out", "STABLE", "PREPARE_LEAVING", 105 * SECOND)
+    calm.on_member_state(host, "polled", "STALE", "JOINING", 114 * SECOND)
+    writes(calm, EPOCH_RAISED, 123)
+    assert calm.found == broken
+    writes(calm, EPOCH_RAISED, 125)
+    assert calm.found == ["quiet", *broken]

@@ -69,6 +69,22 @@ def test_people_get_the_facts_and_the_command_to_repeat_it(capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)["digest"] == result["digest"]
 
 
+def test_a_group_that_its_applications_keep_moving_is_no_violation_and_is_explained(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Batches of 25 s and a poll interval of 10 s: members leave and come back for ever."""
+    overloaded = tmp_path / "overloaded.toml"
+    overloaded.write_text(
+        'duration = "10m"\n[group]\nmembers = 2\nrebalance_timeout = "10s"\n'
+        '[application]\nprocessing = "50ms"\n'
+        '[[topics]]\nname = "orders"\npartitions = 4\nrecords_per_second = 100\n'
+    )
+    assert main(["simulate", str(overloaded)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "converged no violations 0" in shown
+    assert "batches that outlast max.poll.interval.ms" in shown
+
+
 def test_trace_and_report_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace, page = tmp_path / "run.parquet", tmp_path / "run.html"
     assert main([*SHORT, "--trace", str(trace), "--report", str(page)]) == 0
