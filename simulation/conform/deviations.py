@@ -80,6 +80,19 @@ NOTHING_MATCHES = Deviation(
 )
 """Told by the group's epoch once expressions are matched, not by a request."""
 
+TAKES_INSTANCE_ID = Deviation(
+    name="dynamic-member-becomes-static",
+    kafka="A known dynamic member that joins again, now with an instance id, is given the target of that "
+    "instance id, which is empty if nobody had it: it loses all partitions until the next epoch. If "
+    "it takes over from a static member that is away, it waits for its own partitions, and the expression "
+    "that it had before goes on counting: another one that matches nothing else raises no epoch.",
+    fencepost="It keeps its target, or takes over the other's; what it had before counts as released, its "
+    "expression too.",
+    why="A partition with subscribers must have a reader.",
+    explains=_takes_instance_id,
+)
+"""Told by requests, and by the group's epoch once expressions are matched."""
+
 DEVIATIONS: tuple[Deviation, ...] = (
     NOTHING_MATCHES,
     Deviation(
@@ -100,15 +113,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         why="It is a defect, and mended in later releases.",
         explains=_abandoned_instance_id,
     ),
-    Deviation(
-        name="dynamic-member-becomes-static",
-        kafka="A known dynamic member that joins again, now with an instance id, is given the target of that "
-        "instance id, which is empty if nobody had it: it loses all partitions until the next epoch. If "
-        "it takes over from a static member that is away, it waits for its own partitions.",
-        fencepost="It keeps its target, or takes over the other's; what it had before counts as released.",
-        why="A partition with subscribers must have a reader.",
-        explains=_takes_instance_id,
-    ),
+    TAKES_INSTANCE_ID,
     Deviation(
         name="static-member-of-a-full-group",
         kafka="A full group refuses a known instance id under another member id, so a static member cannot "

@@ -19,7 +19,12 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
 from fencepost.simulation.conform.broker import RETRIED, Judge
 from fencepost.simulation.conform.compare import comparable, differing
-from fencepost.simulation.conform.deviations import NOTHING_MATCHES, Deviation, deviation_of
+from fencepost.simulation.conform.deviations import (
+    NOTHING_MATCHES,
+    TAKES_INSTANCE_ID,
+    Deviation,
+    deviation_of,
+)
 from fencepost.simulation.conform.exchange import Exchange, GroupView, History
 from fencepost.simulation.conform.own import Own
 from fencepost.simulation.conform.probe import await_topics
@@ -291,6 +296,8 @@ class Lockstep:
             await asyncio.sleep(_POLL_S)
         if epoch == expected - 1 and not all(matches.values()):
             raise _Deviates(NOTHING_MATCHES)
+        if epoch != expected and self._history.merged:
+            raise _Deviates(TAKES_INSTANCE_ID)
         if epoch != expected:
             line = f"group epoch after the resolution: Kafka {epoch}, fencepost {expected}"
             raise _Parted("regex.resolution", [line], None)

@@ -54,6 +54,7 @@ def scripted(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
         "lost answers": scripts.lost_answers(),
         "static members come and go": scripts.static(),
         "expressions": scripts.expressions(),
+        "an expression instead of another's names": scripts.expression_of_another(),
         "topics come and go": scripts.topics(),
         "administrators remove members": scripts.removals(),
         "the life of a group": scripts.life(),

@@ -295,6 +295,17 @@ def expressions() -> list[Step]:
     ]
 
 
+def expression_of_another() -> list[Step]:
+    """A member with an expression takes over from one that is away, and brings another expression."""
+    return [
+        join("A", regex=".*", instance="i1"),
+        join("B", "x", "y", instance="i2"),
+        Beat(member="B", epoch=-2, instance="i2"),
+        join("A", regex="[wm]", instance="i2"),
+        Beat(member="A", owned=Owned.ASSIGNED, instance="i2"),
+    ]
+
+
 def topics() -> list[Step]:
     """Topics come, grow and go under the members."""
     return [
