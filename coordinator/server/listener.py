@@ -84,7 +84,10 @@ class Listener(Generic[C]):
         accepted = made if self._tls is None else shaking_hands
         try:
             address = await _address(self.host)
-            self._server = await loop.create_server(accepted, address, self.port, backlog=_BACKLOG)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            # Not asyncio's own: since Python 3.12 it does not tell why an address can't be had.
+            listening = socket.create_server((address, self.port), family=family, backlog=_BACKLOG)
+            self._server = await loop.create_server(accepted, sock=listening, backlog=_BACKLOG)
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
         self.port = self._server.sockets[0].getsockname()[1]

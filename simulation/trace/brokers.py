@@ -161,7 +161,10 @@ class _Conversation:
         from fencepost.coordinator.codec.framing import MalformedFrame
 
         self._asked += 1
-        self._connection.sendall(request_frame(api_key, version, self._asked, "fencepost", request))
+        try:
+            self._connection.sendall(request_frame(api_key, version, self._asked, "fencepost", request))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._closed() from None
         (size,) = _LENGTH.unpack(self._receive(_LENGTH.size))
         if not 0 < size < _LONGEST_ANSWER:
             raise ValueError("its answer is none of Kafka's")
@@ -209,10 +212,13 @@ class _Conversation:
         while size:
             part = self._connection.recv(min(size, 1 << 16))
             if not part:
-                speaks = self._security.protocol
-                if self._security.tls and not self._security.certificate:
-                    speaks += ", and to clients without a certificate"
-                raise ValueError(f"it closed the connection: is that a Kafka broker that speaks {speaks}?")
+                raise self._closed()
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+    def _closed(self) -> ValueError:
+        speaks = self._security.protocol
+        if self._security.tls and not self._security.certificate:
+            speaks += ", and to clients without a certificate"
+        return ValueError(f"it closed the connection: is that a Kafka broker that speaks {speaks}?")

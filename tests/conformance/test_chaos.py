@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections import Counter
@@ -108,15 +109,25 @@ def callbacks(rows: list[Row]) -> list[int]:
     return lasted
 
 
-def children() -> set[str]:
-    """Processes of this one's that are members or their template (-ww: whatever COLUMNS says)."""
-    listing = subprocess.run(
-        ["ps", "-ww", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    ).stdout
-    found = [line.split(None, 2) for line in listing.splitlines()]
+def children() -> set[int]:
+    """Processes of this one's that are members or their template."""
     return {
-        pid for pid, parent, command in found if "chaos.template" in command and parent == str(os.getpid())
+        pid for pid, parent, command in processes() if "chaos.template" in command and parent == os.getpid()
     }
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """Number, parent and command line of each; not every Linux has `ps`, and others have no /proc."""
+    if not Path("/proc/self/stat").exists():
+        command = ["ps", "-ww", "-A", "-o", "pid=,ppid=,args="]  # -ww: whatever COLUMNS says
+        for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+            pid, parent, args = line.split(None, 2)
+            yield int(pid), int(parent), args
+        return
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it is gone
+            parent = (each / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            yield int(each.name), int(parent), (each / "cmdline").read_text(errors="replace")
 
 
 @pytest.fixture(autouse=True)

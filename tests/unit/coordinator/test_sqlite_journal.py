@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -160,12 +161,17 @@ def test_a_disk_that_takes_nothing_is_told(path: Path) -> None:
     assert opened(path) == [group("a", 1)]
 
 
+def database_of_another(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE t (x)")
+
+
 @pytest.mark.parametrize(
     ("make", "error", "told"),
     [
         (lambda path: path.mkdir(), FencepostError, "is a directory, expected a file"),
         (lambda path: path.write_text("orders:12\n" * 1000), BrokenJournal, "this is no journal$"),
-        (lambda path: sqlite3.connect(path).execute("CREATE TABLE t (x)"), BrokenJournal, "another program"),
+        (database_of_another, BrokenJournal, "another program"),
     ],
     ids=["folder", "text", "database"],
 )

@@ -84,9 +84,9 @@ class Node:
         server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:
-            async with server:
-                yield self
+            yield self
         finally:
+            server.close()
             for writer in self._serving.values():
                 writer.close()
             await asyncio.gather(*self._serving)
