@@ -200,7 +200,7 @@ COORDINATOR_MUTANTS: Final = (
         "KAFKA-16147",
         "A partition that is given back to the member that was to revoke it drops out of the map of holders.",
         ("owners-map", "one-owner"),
-        ("slow-callbacks-and-poll-timeouts",),
+        ("churn",),
         (Patch(PartitionEpochs, "replace", _forgetful_map),),
         ("group.members=2", 'application.callback={median="8s", p99="20s"}'),
     ),

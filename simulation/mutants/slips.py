@@ -237,7 +237,7 @@ SLIPS: Final = (
         "KAFKA-19449",
         "Partitions that a member was to revoke itself count as held by another.",
         ("unreleased-waits",),
-        ("slow-callbacks-and-poll-timeouts",),
+        ("churn",),
         (Patch(reconciliation, "_next", _own_revocation_blocks),),
         ("group.members=2", 'application.callback={median="8s", p99="20s"}'),
     ),
