@@ -41,6 +41,9 @@ class Topics(Protocol):
 class RealBroker:
     """One node. Of a cluster that is not ours nothing but the name is known."""
 
+    generation = 0
+    """Always the same: a node that was paused when it died is paused again when it is back."""
+
     def __init__(self, node_id: int, cluster: Cluster | None, time: RealTime, tell: Tell) -> None:
         self.name = f"broker-{node_id}"
         self.node_id = node_id

@@ -52,6 +52,8 @@ class ProcessHost:
         self.protocol = "consumer"
         self._world = world
         self._life: _Life | None = None
+        self.generation = 0
+        """How many processes have ended."""
         self._processes = 0
 
     @property
@@ -89,6 +91,7 @@ class ProcessHost:
         """SIGKILL."""
         if self.status in ALIVE and self._life is not None:
             self.status = MemberStatus.CRASHED
+            self.generation += 1
             self._life.kill()
             self._life = None
 
@@ -121,6 +124,7 @@ class ProcessHost:
         """A process has ended in good order."""
         if life is self._life:
             self._life = None
+            self.generation += 1
             self.status = MemberStatus.STOPPED
             if self.wanted:
                 self.restart_later()

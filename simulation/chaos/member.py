@@ -60,9 +60,9 @@ class Member:
                 case m.Subscribe(topics, pattern):
                     self._subscribe(topics, pattern)
                 case m.Stall(until_us):
-                    self._stall_until_us = until_us
+                    self._stall_until_us = max(until_us, self._stall_until_us)
                 case m.SlowCallback(lasts_us):
-                    self._behaviour.stall_us = lasts_us
+                    self._behaviour.stall_us = max(lasts_us, self._behaviour.stall_us)
                 case _:
                     self._behaviour.raises = True
 

@@ -83,9 +83,14 @@ class ProcessWorld(abc.ABC, Generic[H]):
             host.start()
 
     def restart_later(self, host: ProcessHost) -> None:
-        """Start a host's next process after the time that a restart takes."""
+        """Start a host's next process after the time that a restart takes, unless it had one by then."""
         host.wanted = True
-        self.loop.schedule(self.now_us + self._restarts.draw(), self._start, host)
+        self.loop.schedule(self.now_us + self._restarts.draw(), self._restart, (host, host.generation))
+
+    def _restart(self, due: tuple[ProcessHost, int]) -> None:
+        host, generation = due
+        if host.generation == generation:
+            self._start(host)
 
     def calm(self) -> None:
         """Nothing disturbs the group from here on."""

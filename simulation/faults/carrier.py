@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Mapping
 
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
-from fencepost.simulation.faults.stage import Schedule
+from fencepost.simulation.faults.stage import HasProcess, Schedule
 
 
 class PlanCarrier(abc.ABC):
@@ -43,6 +43,19 @@ class PlanCarrier(abc.ABC):
         self._number += 1
         self._ongoing[self._number] = (entry.kind, end)
         self._schedule.schedule(self._schedule.now_us + entry.lasts_us, self._over, self._number)
+
+    def _befallen(self, entry: Entry, host: HasProcess, end: Callable[[], None]) -> None:
+        """As `_lasting`, of what a host's process has suffered; a later process does not suffer its end.
+
+        Whom a deploy has started may be down for another time, or stand still, when the first is over.
+        """
+        generation = host.generation
+
+        def undo() -> None:
+            if host.generation == generation:
+                end()
+
+        self._lasting(entry, host.name, undo)
 
     def _over(self, number: int) -> None:
         if (ongoing := self._ongoing.pop(number, None)) is not None:

@@ -138,13 +138,13 @@ class Nemesis(PlanCarrier):
 
         host.wanted = host.wanted and entry.returns
         host.crash()
-        self._lasting(entry, host.name, back)
+        self._befallen(entry, host, back)
 
     def _member_freeze(self, entry: Entry) -> None:
         host = self._victim(entry, MemberStatus.RUNNING)
         if host is not None:
             host.freeze_process()
-            self._lasting(entry, host.name, host.thaw_process)
+            self._befallen(entry, host, host.thaw_process)
 
     def _slow_callback(self, entry: Entry) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
@@ -176,12 +176,12 @@ class Nemesis(PlanCarrier):
     def _kill(self, entry: Entry, broker: DisturbedBroker | None) -> None:
         if broker is not None:
             broker.kill()
-            self._lasting(entry, broker.name, broker.revive)
+            self._befallen(entry, broker, broker.revive)
 
     def _broker_pause(self, entry: Entry) -> None:
         if (broker := self._broker(entry)) is not None:
             broker.pause()
-            self._lasting(entry, broker.name, broker.resume)
+            self._befallen(entry, broker, broker.resume)
 
     def _broker(self, entry: Entry) -> DisturbedBroker | None:
         """The broker that an entry means, of those that run."""

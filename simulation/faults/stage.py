@@ -22,10 +22,20 @@ class Schedule(Protocol):
         """Call `action(argument)` at that time."""
 
 
-class DisturbedHost(Protocol):
-    """The host of a member or of a client, and what can befall its process."""
+class HasProcess(Protocol):
+    """Where processes run, one after the other."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The host's name."""
+
+    @property
+    def generation(self) -> int:
+        """How many have ended; what befalls a process ends with it."""
+
+
+class DisturbedHost(HasProcess, Protocol):
+    """The host of a member or of a client, and what can befall its process."""
 
     def restart_later(self) -> None:
         """Start the next process after the time that a restart takes, if there is to be one."""
@@ -71,12 +81,8 @@ class DisturbedMember(DisturbedHost, Protocol):
         """Subscribe to `topics` and `pattern`."""
 
 
-class DisturbedBroker(Protocol):
+class DisturbedBroker(HasProcess, Protocol):
     """A broker's host, and what can befall it."""
-
-    @property
-    def name(self) -> str:
-        """The host's name."""
 
     @property
     def running(self) -> bool:

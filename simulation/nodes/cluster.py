@@ -64,6 +64,8 @@ class Cluster:
         self._failover = streams.samples("cluster/failover", spec.failover.quantiles)
         self._metadata = streams.samples("cluster/metadata", spec.metadata.quantiles)
         self._election = 0
+        self._elect_us = 0
+        """When a coordinator is to be elected, if there is none."""
         self._internal: set[str] = set()
         """Internal topics of Streams applications that are about to be created."""
         self.leader: BrokerHost | None = None
@@ -89,10 +91,15 @@ class Cluster:
             self.leader.load()
 
     def elect_after(self, delay_us: int, avoid: BrokerHost | None = None) -> None:
-        """Leave the group without a coordinator for so long, unless somebody is elected meanwhile."""
+        """Leave the group without a coordinator for so long, unless somebody is elected meanwhile.
+
+        If it has none already, at least until the time that was said before.
+        """
         self._election += 1
+        at_us = self.loop.now_us + delay_us
+        self._elect_us = at_us if self.leader is not None else max(at_us, self._elect_us)
         self.leader = None
-        self.loop.schedule(self.loop.now_us + delay_us, self._elect_due, (self._election, avoid))
+        self.loop.schedule(self._elect_us, self._elect_due, (self._election, avoid))
 
     def _elect_due(self, due: tuple[int, BrokerHost | None]) -> None:
         if due[0] == self._election:

@@ -55,6 +55,7 @@ class MemberHost(Host):
         self.pattern = world.scenario.group.pattern
         self._callback_raises = False
         self._callback_stall_us = 0
+        self._stall_until_us = 0
         self.rng = world.streams.small_random(f"member/{name}")
         drift = world.scenario.application.clock_drift_ppm
         self.clock = HostClock(
@@ -148,6 +149,7 @@ class MemberHost(Host):
         self.application = None
         self._callback_raises = False
         self._callback_stall_us = 0
+        self._stall_until_us = 0
         self.end()
         if driver is not None:
             driver.abandon()
@@ -177,7 +179,7 @@ class MemberHost(Host):
 
     def slow_callback(self, lasts_us: int) -> None:
         """The process's next callback takes so much longer."""
-        self._callback_stall_us = lasts_us
+        self._callback_stall_us = max(lasts_us, self._callback_stall_us)
 
     def fail_callback(self) -> None:
         """The process's next callback raises."""
@@ -189,7 +191,8 @@ class MemberHost(Host):
 
     def _stall(self, until_us: int) -> None:
         if self.application is not None:
-            self.application.stall(until_us)
+            self._stall_until_us = max(until_us, self._stall_until_us)
+            self.application.stall(self._stall_until_us)
 
     @property
     def stopping(self) -> bool:

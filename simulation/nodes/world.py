@@ -87,9 +87,14 @@ class World:
             host.start()
 
     def restart_later(self, host: MemberHost) -> None:
-        """Start a host's next process after the time that a restart takes."""
+        """Start a host's next process after the time that a restart takes, unless it had one by then."""
         host.wanted = True
-        self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._start, host)
+        self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._restart, (host, host.generation))
+
+    def _restart(self, due: tuple[MemberHost, int]) -> None:
+        host, generation = due
+        if host.generation == generation:
+            self._start(host)
 
     def calm(self) -> None:
         """Nothing disturbs the group from here on: who is to run runs."""

@@ -236,7 +236,7 @@ class ClientHost(Host):
         self.wanted = False
         self.running = False
         self.slow_us = 0
-        """How long the next consumer that steps down takes."""
+        """How long the next consumer of the process takes that steps down."""
         self.subscribers: list[Subscriber] = []
         self.clock = HostClock(self)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -282,6 +282,7 @@ class ClientHost(Host):
     def vanish(self) -> None:
         """Be gone, and tell nobody."""
         self.running = False
+        self.slow_us = 0
         self.end()
         current = asyncio.tasks.current_task(self.loop) if self.loop.is_running() else None
         for subscriber in self.subscribers:

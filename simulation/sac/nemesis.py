@@ -78,19 +78,20 @@ class SacNemesis(PlanCarrier):
 
         client.crash()
         client.wanted = client.wanted and entry.returns
-        self._lasting(entry, client.name, back)
+        self._befallen(entry, client, back)
 
     def _member_freeze(self, entry: Entry) -> None:
         client = self._running(entry)
         if client is not None:
             client.freeze_process()
-            self._lasting(entry, client.name, client.thaw_process)
+            self._befallen(entry, client, client.thaw_process)
 
     def _slow_callback(self, entry: Entry) -> None:
         client = self._running(entry)
         if client is not None:
             self._tell(entry.kind, "begin", client.name)
-            client.slow_us = max(1, min(entry.lasts_us, self._plan.faults_end_us - entry.at_us))
+            slow_us = min(entry.lasts_us, self._plan.faults_end_us - entry.at_us)
+            client.slow_us = max(1, slow_us, client.slow_us)
 
     def _connection_loss(self, entry: Entry) -> None:
         nodes = self._world.cluster.nodes.values()

@@ -89,7 +89,7 @@ class StreamsNemesis(PlanCarrier):
             ends = world.loop.now_us + entry.lasts_us
             # What it sends then has timed out perhaps, and is sent again.
             world.tell("cut_off", host.name, ends + world.scenario.network.request_timeout.us)
-            self._lasting(entry, host.name, host.thaw_process)
+            self._befallen(entry, host, host.thaw_process)
 
     # -- the network ----------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.member.driver.transport import RequestTimedOut
-from fencepost.simulation.faults.plan import Kind
+from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.nodes.requests import LogOffsets
 from fencepost.simulation.nodes.transport import SimulatedTransport
 from fencepost.simulation.nodes.world import World
@@ -115,6 +116,40 @@ async def test_a_broker_that_dies_while_paused_comes_back_awake(world: World) ->
     assert not broker.running
     broker.revive()
     assert broker.running
+
+
+async def test_a_pause_does_not_end_before_another_that_a_restarted_broker_suffers(world: World) -> None:
+    def entry(kind: Kind, at_s: int, lasts_s: int) -> Entry:
+        return Entry(at_us=world.now_us + at_s * 1_000_000, kind=kind, lasts_us=lasts_s * 1_000_000)
+
+    def die(_: object) -> None:
+        broker.kill()
+        broker.revive()
+
+    entries = entry(Kind.BROKER_PAUSE, 0, 20), entry(Kind.BROKER_PAUSE, 10, 30)
+    plan = Plan(entries=entries, faults_end_us=90_000_000, end_us=100_000_000, members=1)
+    Nemesis(world, plan).begin()
+    broker = next(iter(world.cluster.brokers.values()))
+    world.loop.schedule(world.now_us + 5_000_000, die, None)
+    await asyncio.sleep(39)
+    assert not broker.running
+    await asyncio.sleep(2)
+    assert broker.running
+
+
+@pytest.mark.parametrize("lasts_s", [(20, 1), (1, 20)])
+async def test_a_group_without_a_coordinator_has_none_for_the_longest_that_was_said(
+    world: World, lasts_s: tuple[int, int]
+) -> None:
+    for each in lasts_s:
+        world.cluster.unavailable(each * 1_000_000)
+    await asyncio.sleep(19)
+    assert world.cluster.leader is None
+    await asyncio.sleep(3)
+    assert world.cluster.active is not None
+    world.cluster.unavailable(1_000_000)
+    await asyncio.sleep(3)
+    assert world.cluster.active is not None
 
 
 @pytest.mark.parametrize("kind", [Kind.BROKER_CRASH, Kind.BROKER_PAUSE])

@@ -209,6 +209,54 @@ def test_a_restart_starts_a_member_that_is_down(graceful, returns):
     assert started == [54 * SECOND] * 3
 
 
+def everybody(kind: str, at_s: int, lasts_s: int) -> str:
+    """A fault of each of the three members."""
+    return fault(kind, f"{lasts_s}s").replace("40s", f"{at_s}s") * 3
+
+
+def restart(at_s: int) -> str:
+    return f'[[steps]]\nkind = "rolling-restart"\nat = "{at_s}s"\nover = "0s"\ngraceful = false\n'
+
+
+def seconds(trace: Trace, what: str) -> list[int]:
+    return [row.t_us // SECOND for row in trace.of("host", detail=what)][-3:]
+
+
+@pytest.mark.parametrize("again_s", [20, 100])
+@pytest.mark.parametrize(("kind", "ended"), [("member-crash", "start"), ("member-freeze", "thaw")])
+def test_a_fault_that_a_deploy_has_ended_does_not_end_the_next_one(kind, ended, again_s):
+    first, again = everybody(kind, 40, 60), everybody(kind, 60, again_s)
+    trace = Trace(first + restart(50) + again, "duration=5m", "application.restart=4s")
+    assert len(trace.of("host", detail=kind.removeprefix("member-"))) == 6
+    assert seconds(trace, ended) == [60 + again_s] * 3
+
+
+def test_a_restart_that_a_process_has_come_before_does_not_end_its_crash():
+    crashes = everybody("member-crash", 40, 2) + everybody("member-crash", 50, 60)
+    trace = Trace(crashes + restart(41), "duration=5m", "application.restart=20s")
+    assert len(trace.of("host", detail="start")) == 9
+    assert seconds(trace, "start") == [110] * 3
+
+
+@pytest.mark.parametrize("lasts", [(50, 1), (1, 50)])
+def test_of_two_slow_callbacks_the_longer_one_counts(lasts):
+    slow = "".join(fault("slow-callback", f"{each}s") for each in lasts)
+    trace = Trace(slow + scale(45, 2), "group.members=1", "group.rebalance_timeout=5m", "duration=5m")
+    (begun,) = trace.of("callback.begin", detail="revoked")
+    (ended,) = trace.of("callback.end", detail="revoked")
+    assert 50 * SECOND <= ended.t_us - begun.t_us < 51 * SECOND
+
+
+@pytest.mark.parametrize("lasts", [(20, 1), (1, 20)])
+def test_of_two_batches_that_are_to_take_too_long_the_longer_one_counts(lasts):
+    freeze = fault("member-freeze", "5s").replace("40s", "38s")
+    slow = "".join(fault("poll-timeout", f"{each}s") for each in lasts)
+    trace = Trace(freeze + slow, "group.members=1")
+    processed = [row.t_us // SECOND for row in trace.of("records")]
+    assert not [at for at in processed if 38 < at < 90]
+    assert max(processed) > 90
+
+
 def test_every_record_is_processed_and_none_before_its_turn():
     trace = Trace(fault("member-crash", "5s"))
     next_offset: dict[object, int] = {}

@@ -15,7 +15,7 @@ from fencepost.member.application.worker import Worker
 from fencepost.member.streams.actions import Moved
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.run import RunResult, run
-from fencepost.simulation.scenarios.load import library, load_any
+from fencepost.simulation.scenarios.load import library, load_any, loads_any
 from fencepost.simulation.streams.members import ClassicGroupMember
 from fencepost.simulation.trace.schema import Kind, Row
 
@@ -67,6 +67,28 @@ def test_a_shutdown_brings_every_client_to_error_for_ever(name: str) -> None:
     assert result.figures["shutdown_s"] < 60
     last = {row.actor: row.state_to for row in kept.of(Kind.CLIENT_STATE)}
     assert last == {f"client-{number}": "ERROR" for number in range(1, clients + 1)}
+
+
+def test_a_client_stands_still_for_as_long_as_the_last_freeze_lasts() -> None:
+    text = """
+protocol = "streams"
+duration = "6m"
+quiet = "2m"
+[group]
+members = 1
+[application]
+restart = "4s"
+[[topics]]
+name = "orders"
+"""
+    for kind, at_s, lasts_s in (("freeze", 40, 60), ("crash", 50, 1), ("freeze", 60, 100)):
+        text += f'[[faults]]\nkind = "member-{kind}"\nat = "{at_s}s"\nlasts = "{lasts_s}s"\n'
+    kept = Kept()
+    result = run(loads_any(text), 1, trace=kept)
+    assert result.violations == []
+    found = [(row.detail, row.t_us // 1_000_000) for row in kept.of(Kind.HOST)]
+    expected = [("freeze", 40), ("crash", 50), ("start", 54), ("freeze", 60), ("thaw", 160)]
+    assert [each for each in found if 40 <= each[1] <= 160] == expected
 
 
 def test_a_thread_that_hangs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
