@@ -259,16 +259,25 @@ class ClientHost(Host):
             self.subscribers.append(subscriber)
             self._tasks.append(self.loop.create_task(subscriber.work()))
 
-    def stop(self) -> None:
-        """Close all consumers, then end the process."""
+    def stop(self, *, come_back: bool) -> None:
+        """Close all consumers, then end the process; with `come_back` it is started again a restart later.
+
+        A process that is frozen learns of it when it thaws.
+        """
+        self.wanted = come_back
+        self.run(self._stop, None)
+
+    def _stop(self, _: object) -> None:
         if self.running:
             self.world.tell("on_host", self.name, "stop")
-            self._tasks.append(self.loop.create_task(self._stop(self.generation)))
+            self._tasks.append(self.loop.create_task(self._close(self.generation)))
 
-    async def _stop(self, generation: int) -> None:
+    async def _close(self, generation: int) -> None:
         await asyncio.gather(*(each.consumer.close() for each in self.subscribers))
         if self.generation == generation:
             self._end("stopped")
+            if self.wanted:
+                self.world.restart_later(self)
 
     def crash(self) -> None:
         """The process dies; its connections are reset."""

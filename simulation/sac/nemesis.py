@@ -16,6 +16,8 @@ class SacNemesis(PlanCarrier):
         super().__init__(world.loop, plan)
         self._world = world
         self._rng = world.streams.random("nemesis")
+        self._away = set(list(world.clients)[world.scenario.group.members :])
+        """Whom no step has started yet, or one has stopped: a deploy passes over them."""
         self._actions = {
             Kind.RESTART: self._restart,
             Kind.START: self._start,
@@ -47,23 +49,25 @@ class SacNemesis(PlanCarrier):
 
     def _restart(self, entry: Entry) -> None:
         client = self._client(entry)
-        if client.running and not client.frozen:
-            self._tell(entry.kind, "begin", client.name)
-            if entry.graceful:
-                client.stop()
-            else:
-                client.crash()
+        if client.name in self._away:
+            return
+        self._tell(entry.kind, "begin", client.name)
+        if entry.graceful and client.running:
+            client.stop(come_back=True)
+        else:
+            client.crash()
             self._world.restart_later(client)
 
     def _start(self, entry: Entry) -> None:
         client = self._client(entry)
+        self._away.discard(client.name)
         client.wanted = True
         client.start()
 
     def _stop(self, entry: Entry) -> None:
         client = self._client(entry)
-        client.wanted = False
-        client.stop()
+        self._away.add(client.name)
+        client.stop(come_back=False)
 
     # -- what befalls clients -------------------------------------------------------------------------------
 

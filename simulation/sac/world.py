@@ -79,9 +79,15 @@ class SacWorld:
             client.start()
 
     def restart_later(self, client: ClientHost) -> None:
-        """Start a client's next process after the time that a restart takes."""
+        """Start a client's next process after the time that a restart takes, unless it had one by then."""
         client.wanted = True
-        self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._start, client)
+        due = (client, client.generation)
+        self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._restart, due)
+
+    def _restart(self, due: tuple[ClientHost, int]) -> None:
+        client, generation = due
+        if client.generation == generation:
+            self._start(client)
 
     def calm(self) -> None:
         """Nothing disturbs anybody from here on: who is to run runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -14,9 +14,10 @@ from fencepost.simulation.faults.plan import Plan
 from fencepost.simulation.run import run
 from fencepost.simulation.sac.links import Links
 from fencepost.simulation.sac.run import SacRun, prepare
-from fencepost.simulation.scenarios.load import library, load, load_any
+from fencepost.simulation.scenarios.load import library, load, load_any, loads_any
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.schema import Row
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.rng import Streams, constant
 
@@ -100,6 +101,90 @@ def scene():
     yield made
     made.close()
     assert made.world.violations == []
+
+
+class Kept:
+    """A run's trace."""
+
+    def __init__(self, text: str) -> None:
+        self.rows: list[Row] = []
+        self.result = run(loads_any(HOSTS + text), 1, trace=self)
+        assert self.result.violations == []
+        assert self.result.converged
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        self.rows += [Row(*row) for row in rows]
+
+    def hosts(self, detail: str) -> list[tuple[str, int]]:
+        found = [row for row in self.rows if (row.kind, row.detail) == ("host", detail)]
+        return [(row.actor, row.t_us // SECOND) for row in found]
+
+
+HOSTS = """
+protocol = "sac"
+duration = "8m"
+quiet = "3m"
+[group]
+members = 2
+[application]
+restart = "4s"
+[[streams]]
+name = "invoices"
+partitions = 2
+"""
+
+
+def fault(kind: str, at_s: int, lasts_s: int, more: str = "") -> str:
+    """Of both clients."""
+    return f'[[faults]]\nkind = "{kind}"\nat = "{at_s}s"\nlasts = "{lasts_s}s"\n{more}' * 2
+
+
+def step(kind: str, at_s: int, more: str = "") -> str:
+    return f'[[steps]]\nkind = "{kind}"\nat = "{at_s}s"\nover = "0s"\n{more}'
+
+
+BOTH = ["client-1", "client-2"]
+
+
+@pytest.mark.parametrize("graceful", ["true", "false"])
+@pytest.mark.parametrize("returns", ["0.0", "1.0"])
+def test_a_restart_starts_a_client_that_is_down(graceful: str, returns: str) -> None:
+    deploy = step("rolling-restart", 50, f"graceful = {graceful}\n")
+    trace = Kept(fault("member-crash", 40, 100, f"returns = {returns}\n") + deploy)
+    assert trace.hosts("start")[2:] == [(name, 54) for name in BOTH]
+
+
+def test_a_client_that_is_down_for_another_time_is_down_until_that_is_over() -> None:
+    crashes = fault("member-crash", 40, 60) + fault("member-crash", 60, 100)
+    trace = Kept(crashes + step("rolling-restart", 50))
+    assert sorted(trace.hosts("start")[2:]) == sorted((name, at) for name in BOTH for at in (54, 160))
+
+
+def test_a_client_that_was_scaled_away_while_it_was_down_stays_away() -> None:
+    crashes = fault("member-crash", 40, 60)
+    trace = Kept(crashes + step("scale", 50, "members = 1\n") + step("rolling-restart", 49))
+    assert trace.hosts("start")[2:] == [("client-1", 53)]
+
+
+def test_a_client_that_no_step_has_started_yet_is_not_started_by_a_restart() -> None:
+    scaled = '[[steps]]\nkind = "scale"\nat = "40s"\nover = "60s"\nmembers = 4\n'
+    trace = Kept(scaled + step("rolling-restart", 50))
+    assert ("client-4", 70) in trace.hosts("start")
+    assert [at for name, at in trace.hosts("start") if name == "client-4"] == [70]
+
+
+def test_a_client_that_stands_still_is_restarted_when_it_goes_on() -> None:
+    trace = Kept(fault("member-freeze", 40, 20) + step("rolling-restart", 50))
+    assert sorted(trace.hosts("stop")) == [(name, 60) for name in BOTH]
+    assert sorted(trace.hosts("start")[2:]) == [(name, 64) for name in BOTH]
+
+
+def test_a_client_comes_back_however_long_it_takes_to_stop() -> None:
+    slow = fault("slow-callback", 40, 30) * 4
+    trace = Kept(slow + step("rolling-restart", 50))
+    stopped, started = dict(trace.hosts("stopped")), dict(trace.hosts("start")[2:])
+    assert max(stopped.values()) > 54
+    assert all(4 <= started[name] - stopped[name] <= 5 for name in BOTH)
 
 
 def test_partitions_of_a_super_stream_are_spread_over_clients(scene: Scene) -> None:
