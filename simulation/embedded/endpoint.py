@@ -117,6 +117,7 @@ class Endpoint:
         self.brokers.advance(round(length_s * 1000), self._hear_the_connected)
 
     def _hear_the_connected(self) -> None:
+        connected = self.interference.connected
         for runner in self.brokers.groups.active():
             coordinator = runner.runtime.coordinator
             members = [
@@ -127,7 +128,7 @@ class Endpoint:
             for group_id, streams in coordinator.streams.groups.items():
                 members += [(group_id, each) for each in streams.members]
             for group_id, member_id in members:
-                if self.interference.is_connected(member_id):
+                if member_id in connected:
                     runner.process(MemberHeard(group_id=group_id, member_id=member_id))
 
     def move_coordinator(self, group_id: str | None, node_id: int | None, load_s: float) -> None:

@@ -6,7 +6,7 @@ Rules wait for the next request that they are about. The brokers behind them kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 from typing import Any
 
@@ -48,18 +48,28 @@ _FEW_CONNECTIONS = 64
 """So many may be remembered before the closed ones among them are looked for."""
 
 
+class _Heard:
+    """Who was heard on a connection."""
+
+    __slots__ = ("client_id", "members")
+
+    def __init__(self) -> None:
+        self.client_id = ""
+        """The last one."""
+        self.members: dict[MemberId, None] = {}
+        """Those that are members; most clients are one, and some are none."""
+
+
 class Interference:
     """The rules of all brokers, and the connections on which members and other clients were heard."""
 
     def __init__(self, note: Callable[[ApiKey, Any, Asked, Rule], None] = lambda *what: None) -> None:
         self._note = note
         self._rules: list[Rule] = []
-        self._connections: dict[MemberId, dict[OpenConnection, None]] = {}
-        self._names: dict[MemberId, set[str]] = {}
-        """What members are called besides: instance ids, client ids."""
-        self._clients: dict[OpenConnection, str] = {}
-        """The client id that was heard last on each connection, also of those that are no members."""
+        self._connections: dict[OpenConnection, _Heard] = {}
         self._many = _FEW_CONNECTIONS
+        self._instance_ids: dict[MemberId, str] = {}
+        """Of static members: they need not say it again on their next connection."""
 
     def add(self, rule: Rule) -> None:
         """From now on, behind the rules that there are."""
@@ -81,51 +91,57 @@ class Interference:
         """These handlers, with the rules before them."""
         return {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
 
-    # -- members' connections ---------------------------------------------------------------------------
+    # -- connections ------------------------------------------------------------------------------------
 
-    def is_connected(self, member_id: MemberId) -> bool:
-        """Whether a connection is open on which the member was heard."""
-        return bool(self._open(member_id))
+    @property
+    def connected(self) -> Set[MemberId]:
+        """The members that were heard on a connection that is open."""
+        return {member_id for _, heard in self._open() for member_id in heard.members}
 
     def disconnect(self, who: str) -> list[str]:
         """Close the connections of members of that id, instance id or client id, and of clients of that id.
 
         Answers the members' ids, or `who` if it is a client that is no member.
         """
-        found = [each for each in self._connections if who == each or who in self._names[each]]
-        connections = {each: self._open(each) for each in found}
-        others = [each for each, name in self._clients.items() if name == who and not each.is_closed]
-        for opened in (*connections.values(), others):
-            for connection in opened:
+        found: dict[str, None] = {}
+        others = False
+        for connection, heard in self._open():
+            is_client = heard.client_id == who
+            members = [each for each in heard.members if is_client or self._is_called(each, who)]
+            if is_client or members:
                 connection.close()
-        return [each for each, opened in connections.items() if opened] or [who] * bool(others)
+                found |= dict.fromkeys(members)
+                others = others or not members
+        return list(found) or [who] * others
+
+    def _is_called(self, member_id: MemberId, who: str) -> bool:
+        return who in (member_id, self._instance_ids.get(member_id))
 
     def forget(self, member_id: MemberId) -> None:
         """The member is none any more."""
-        self._connections.pop(member_id, None)
-        self._names.pop(member_id, None)
+        self._instance_ids.pop(member_id, None)
+        for heard in self._connections.values():
+            heard.members.pop(member_id, None)
 
-    def _open(self, member_id: MemberId) -> list[OpenConnection]:
-        return [each for each in self._connections.get(member_id, ()) if not each.is_closed]
+    def _open(self) -> list[tuple[OpenConnection, _Heard]]:
+        return [each for each in self._connections.items() if not each[0].is_closed]
 
-    def _heard(self, request: Any, reply: Any, asked: Asked) -> None:
+    def _listen(self, request: Any, reply: Any, asked: Asked) -> None:
         """A member that gets its id here has none in its request. One that is none any more is forgotten."""
-        if asked.context.client_id:
-            self._clients[asked.connection] = asked.context.client_id
-            if len(self._clients) > self._many:
-                self._clients = {each: name for each, name in self._clients.items() if not each.is_closed}
-                self._many = max(_FEW_CONNECTIONS, 2 * len(self._clients))
+        heard = self._connections.get(asked.connection)
+        if heard is None:
+            if len(self._connections) >= self._many:
+                self._connections = dict(self._open())
+                self._many = max(_FEW_CONNECTIONS, 2 * len(self._connections))
+            heard = self._connections[asked.connection] = _Heard()
+        heard.client_id = asked.context.client_id or heard.client_id
         member_id = getattr(request, "member_id", None) or getattr(reply, "member_id", None)
         leaves = getattr(request, "member_epoch", 0) < 0
         unknown = getattr(reply, "error_code", None) is ErrorCode.UNKNOWN_MEMBER_ID
         if member_id and not leaves and not unknown:
-            known = self._connections.setdefault(member_id, {})
-            if asked.connection not in known:
-                for connection in [each for each in known if each.is_closed]:
-                    del known[connection]
-                known[asked.connection] = None
-            names = (getattr(request, "instance_id", None), asked.context.client_id)
-            self._names.setdefault(member_id, set()).update(filter(None, names))
+            heard.members[member_id] = None
+            if instance_id := getattr(request, "instance_id", None):
+                self._instance_ids[member_id] = instance_id
 
     # -- requests ---------------------------------------------------------------------------------------
 
@@ -133,7 +149,7 @@ class Interference:
         rules = [rule for rule in self._rules if rule.api is api and rule.is_about(request, asked)]
         if not rules:
             reply = handler(services, request, asked)
-            self._heard(request, reply, asked)
+            self._listen(request, reply, asked)
             return reply
         for rule in rules:
             self._note(api, request, asked, rule)
@@ -144,7 +160,7 @@ class Interference:
         error = next((rule.error for rule in rules if rule.error is not None), None)
         if error is None:
             reply = handler(services, request, asked)
-            self._heard(request, reply, asked)
+            self._listen(request, reply, asked)
         else:
             reply = refused(handler, services, request, asked, error)
         lost = reply is None or any(rule.lost for rule in rules)

@@ -52,6 +52,18 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     warmup_tasks: tuple[str, ...] = ()
 
 
+def member_ids(coordinator: GroupCoordinator, group_id: str) -> frozenset[MemberId]:
+    """Who is in a group, whatever it speaks, or was told an id to join with."""
+    found: set[MemberId] = set()
+    if (group := coordinator.groups.get(group_id)) is not None:
+        found.update(group.members)
+    if (classic := coordinator.classic.groups.get(group_id)) is not None:
+        found.update(classic.members, classic.pending_joins)
+    if (streams := coordinator.streams.groups.get(group_id)) is not None:
+        found.update(streams.members)
+    return frozenset(found)
+
+
 def named(partitions: Partitions, image: TopicsImage) -> tuple[TopicPartition, ...]:
     """Partitions under their topics' names, sorted; those of deleted topics are left out."""
     by_name = [

@@ -35,7 +35,7 @@ from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import uncovered
 from fencepost.simulation.embedded.classic import ClassicChronicle
-from fencepost.simulation.embedded.members import knows_its_topics
+from fencepost.simulation.embedded.members import knows_its_topics, member_ids
 from fencepost.simulation.embedded.names import MemberNames
 from fencepost.simulation.embedded.streams import StreamsChronicle
 from fencepost.simulation.embedded.told import Heartbeat, HeartbeatAnswer, ToldMembers
@@ -156,6 +156,8 @@ class _ShardWatch:
             observer.attach(view, report)
         self.hooks = hook_lists(observers)
         self.groups: dict[str, _GroupWatch] = {}
+        self.members: dict[str, frozenset[MemberId]] = {}
+        """Who was in each group after its last step."""
 
 
 class Watch:
@@ -221,14 +223,28 @@ class Watch:
 
     def step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
         """A step of a coordinator: told now, or soon if a client waits for its answer and nobody looks."""
-        for member_id in _removed(outcome):
-            self.on_member_gone(member_id)
+        if not _is_steady(outcome):
+            self._tell_who_is_gone(self._shards[shard.number], event, outcome)
         if type(event) not in _AWAITED or not outcome.records or self.waiting:
             self._tell_step(shard, event, outcome, now_ms)
             return
         self._untold = (shard, event, outcome, now_ms)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LATER_S, self._later)
+
+    def _tell_who_is_gone(self, watch: _ShardWatch, event: Event, outcome: Outcome) -> None:
+        """Compare groups with what they were: members of classic ones leave no trace in the records."""
+        coordinator = watch.view.active
+        if coordinator is None:
+            return
+        for group_id in _groups_of(event, outcome):
+            now = member_ids(coordinator, group_id)
+            for member_id in watch.members.get(group_id, frozenset()) - now:
+                self.on_member_gone(member_id)
+            if now:
+                watch.members[group_id] = now
+            else:
+                watch.members.pop(group_id, None)
 
     def catch_up(self) -> None:
         """Tell what was not told yet: before the next step, and before anybody looks."""
@@ -371,14 +387,22 @@ def _removed(outcome: Outcome) -> Iterator[MemberId]:
             yield record.key.member_id
 
 
+def _groups_of(event: Event, outcome: Outcome) -> Iterable[str]:
+    """The groups that a step is about."""
+    group_id = getattr(event, "group_id", None)
+    if group_id is not None:
+        return (group_id,)
+    touched = dict.fromkeys(record.key.group_id for record in outcome.records)
+    touched.update((each.group_id, None) for each in outcome.effects if hasattr(each, "group_id"))
+    return touched
+
+
 def _by_group(event: Event, outcome: Outcome) -> Iterable[tuple[str, Outcome]]:
     """The groups that a step is about, each with its share of the records."""
     group_id = getattr(event, "group_id", None)
     if group_id is not None:
         yield group_id, outcome
         return
-    touched = dict.fromkeys(record.key.group_id for record in outcome.records)
-    touched.update((each.group_id, None) for each in outcome.effects if hasattr(each, "group_id"))
-    for each in touched:
+    for each in _groups_of(event, outcome):
         mine = tuple(record for record in outcome.records if record.key.group_id == each)
         yield each, msgspec.structs.replace(outcome, records=mine)

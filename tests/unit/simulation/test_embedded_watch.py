@@ -6,9 +6,20 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.codec.groups import LeaveGroupCall
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.classic import (
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+)
+from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
+from fencepost.coordinator.protocol.consumer_protocol import Subscription, write_subscription
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.embedded import EmbeddedKafka, watch
 from fencepost.simulation.trace.schema import Kind
@@ -107,11 +118,92 @@ def test_a_static_member_that_comes_back_is_connected(kafka: EmbeddedKafka) -> N
 def test_who_left_is_forgotten(kafka: EmbeddedKafka) -> None:
     known = kafka.endpoint.interference
     member = join(kafka)
-    assert known.is_connected("m")
+    assert "m" in known.connected
     member.heartbeat(-1)
-    assert not known.is_connected("m")
+    assert "m" not in known.connected
     assert member.heartbeat(3).error_code is ErrorCode.UNKNOWN_MEMBER_ID
-    assert not known.is_connected("m")
+    assert "m" not in known.connected
+
+
+def join_classic(member: WireMember, **fields: Any) -> str:
+    """Join with an id that the coordinator gives; answers the id."""
+    subscription = write_subscription(Subscription(topics=("orders",)))
+    request = JoinGroupRequest(
+        group_id="g",
+        protocol_type="consumer",
+        protocols=(JoinGroupProtocol("range", subscription),),
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=60_000,
+        **fields,
+    )
+    reply: JoinGroupResponse = member.ask(ApiKey.JOIN_GROUP, request, 5)
+    if reply.error_code is ErrorCode.MEMBER_ID_REQUIRED:
+        request = msgspec.structs.replace(request, member_id=reply.member_id)
+        reply = member.ask(ApiKey.JOIN_GROUP, request, 5)
+    assert reply.error_code is ErrorCode.NONE
+    sync = SyncGroupRequest(
+        group_id="g",
+        generation=reply.generation,
+        member_id=reply.member_id,
+        instance_id=request.instance_id,
+    )
+    member.ask(ApiKey.SYNC_GROUP, sync, 3)
+    return reply.member_id
+
+
+@pytest.fixture
+def classic(kafka: EmbeddedKafka) -> WireMember:
+    node = kafka.endpoint.brokers.groups.leader_id("g")
+    return WireMember(kafka.bootstrap_servers.split(",")[node - 1], "g", "aiokafka")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_classic_member_that_left_is_forgotten(
+    kafka: EmbeddedKafka, classic: WireMember, version: int
+) -> None:
+    known = kafka.endpoint.interference
+    member_id = join_classic(classic)
+    assert known.connected == {member_id}
+    leaving = LeaveGroupCall(group_id="g", members=(LeaveGroupRequest(group_id="g", member_id=member_id),))
+    classic.ask(ApiKey.LEAVE_GROUP, leaving, version)
+    assert known.connected == set()
+    with pytest.raises(FencepostError, match="is open"):
+        kafka.disconnect(member_id)
+
+
+def test_a_classic_member_that_was_replaced_or_expired_is_forgotten(
+    kafka: EmbeddedKafka, classic: WireMember
+) -> None:
+    known = kafka.endpoint.interference
+    first = join_classic(classic, instance_id="desk")
+    second = join_classic(classic, instance_id="desk")
+    assert first != second
+    assert known.connected == {second}
+    kafka.group("g").expire(second)
+    assert known.connected == set()
+    third = join_classic(classic, instance_id="desk")
+    kafka.disconnect("desk")
+    assert [row.detail for row in kafka.events() if row.actor == "disconnect"] == [third]
+
+
+def test_members_of_a_group_that_changes_its_protocol_stay_known(
+    kafka: EmbeddedKafka, classic: WireMember
+) -> None:
+    member_id = join_classic(classic)
+    member = join(kafka)
+    assert {each.protocol for each in kafka.group("g").members()} == {"classic", "consumer"}
+    assert kafka.endpoint.interference.connected == {member_id, "m"}
+    member.heartbeat(-1)
+    assert kafka.endpoint.interference.connected == {member_id}
+
+
+def test_closed_connections_are_forgotten(kafka: EmbeddedKafka) -> None:
+    known = kafka.endpoint.interference
+    for _ in range(200):
+        member = join(kafka)
+        member.heartbeat(-1)
+        WireMember.close_all()
+    assert len(known._connections) < 150
 
 
 def test_whoever_waits_is_woken_at_once(kafka: EmbeddedKafka) -> None:
