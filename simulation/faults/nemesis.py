@@ -115,7 +115,8 @@ class Nemesis(PlanCarrier):
         host.resubscribe()
 
     def _create_topic(self, entry: Entry) -> None:
-        self._world.cluster.create_topic(entry.name, entry.partitions, entry.records_per_second)
+        if not self._world.cluster.has_topic(entry.name):  # whose deletion may have been left out
+            self._world.cluster.create_topic(entry.name, entry.partitions, entry.records_per_second)
 
     def _grow_topic(self, entry: Entry) -> None:
         if self._world.cluster.has_topic(entry.name):

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.simulation.faults.plan import Kind as PlanKind
 from fencepost.simulation.faults.plan import Plan, draw
 from fencepost.simulation.run import WallTimeExceeded, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
@@ -110,6 +112,20 @@ def test_leaving_a_fault_out_leaves_the_run_before_it_as_it_was():
     before = [[row for row in sink.rows if row[1] < drawn.entries[-1].at_us] for sink in kept]
     assert before[0] == before[1]
     assert kept[0].rows != kept[1].rows
+
+
+def test_a_topic_whose_deletion_was_left_out_is_not_created_again():
+    scenario = load("growing-topics")
+    streams = Streams(3)
+    plan = draw(scenario, streams, quiet_us(scenario, GroupCoordinatorConfig()))
+    entries = tuple(entry for entry in plan.entries if entry.kind is not PlanKind.DELETE_TOPIC)
+    assert len(entries) < len(plan.entries)
+    kept = Kept()
+    result = run(scenario, 3, plan=msgspec.structs.replace(plan, entries=entries), trace=kept)
+    assert result.violations == []
+    told = [Row(*row) for row in kept.rows if row[5] == Kind.TOPIC]
+    created = [row.actor for row in told if row.detail.startswith("created")]
+    assert sorted(created) == ["orders", "payments", "refunds"]
 
 
 def test_progress_is_told_up_to_the_end():
