@@ -86,7 +86,7 @@ KEYS_WITHOUT_TEXT = {
     "Network.request_timeout": "After so long a member gives a request up.",
     "Application.max_poll_records": "Most records that one poll returns.",
     "Application.auto_commit_interval": "Time between commits of what was processed.",
-    "Subscribe.topics": "The new topics.",
+    "Subscribe.topics": "The new topics: of the file, or that a step creates.",
     "Subscribe.pattern": "The new regular expression.",
     "Scale.members": "How many there are afterwards.",
     "at": "When.",

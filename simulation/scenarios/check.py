@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.topics import is_valid_name
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
@@ -18,7 +18,7 @@ from fencepost.simulation.scenarios.values import Moment
 
 Mistake: TypeAlias = tuple[Path, str]
 
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_MOST_MEMBERS = 100_000
 
 
 def first_mistake(scenario: AnyScenario) -> Mistake | None:
@@ -89,13 +89,28 @@ def _streams_lengths(scenario: StreamsScenario) -> Iterator[Mistake]:
 
 
 def _topics(scenario: s.Scenario | StreamsScenario) -> Iterator[Mistake]:
+    named: list[tuple[Path, str]] = [
+        (("topics", index, "name"), topic.name) for index, topic in enumerate(scenario.topics)
+    ]
+    if isinstance(scenario, StreamsScenario) and scenario.global_topic is not None:
+        named.append((("global_topic", "name"), scenario.global_topic.name))
     names: set[str] = set()
-    for index, topic in enumerate(scenario.topics):
-        if not _TOPIC_NAME.fullmatch(topic.name) or topic.name in (".", ".."):
-            yield ("topics", index, "name"), f"expected letters, digits, '.', '_' and '-', got {topic.name!r}"
-        if topic.name in names:
-            yield ("topics", index, "name"), f"expected names that differ, {topic.name!r} is there twice"
-        names.add(topic.name)
+    for path, name in named:
+        if name in names:
+            yield path, f"expected names that differ, {name!r} is there twice"
+        if wrong := _name_mistake(name, names):
+            yield path, wrong
+        names.add(name)
+
+
+def _name_mistake(name: str, others: Iterable[str]) -> str | None:
+    """Why Kafka refuses to create a topic of that name beside the others."""
+    if not is_valid_name(name):
+        return f"expected letters, digits, '.', '_' and '-', and neither '.' nor '..', got {name!r}"
+    for other in others:
+        if other != name and other.replace(".", "_") == name.replace(".", "_"):
+            return f"expected a name that differs from {other!r} in more than '.' for '_', got {name!r}"
+    return None
 
 
 def _group(scenario: s.Scenario) -> Iterator[Mistake]:
@@ -104,12 +119,17 @@ def _group(scenario: s.Scenario) -> Iterator[Mistake]:
         yield ("group", "pattern"), wrong
     if group.topics is not None and not group.topics and group.pattern is None:
         yield ("group", "topics"), "expected at least one topic, or a pattern"
+    yield from _unknown_topics(scenario, ("group", "topics"), group.topics or ())
+
+
+def _unknown_topics(scenario: s.Scenario, path: Path, topics: Iterable[str]) -> Iterator[Mistake]:
+    """Kafka lets members subscribe to topics that are yet to come; one that never comes is a slip."""
     created = [step.name for step in scenario.steps if isinstance(step, s.CreateTopic)]
     known = dict.fromkeys([*(topic.name for topic in scenario.topics), *created])
-    for index, name in enumerate(group.topics or ()):
+    for index, name in enumerate(topics):
         if name not in known:
             yield (
-                ("group", "topics", index),
+                (*path, index),
                 f"expected a topic of the file, or that a step creates ({', '.join(known)}), got {name!r}",
             )
 
@@ -175,11 +195,21 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
                 yield ("steps", index, "over"), f"the step ends after the run's {scenario.duration}"
         if isinstance(step, s.Scale) and (step.members is None) == (step.factor is None):
             yield ("steps", index), "expected one of members and factor"
+        if isinstance(step, s.Scale) and step.factor is not None:
+            most = _MOST_MEMBERS / scenario.group.members
+            if step.factor > most:
+                yield (
+                    ("steps", index, "factor"),
+                    f"expected at most {most:g}, which makes {_MOST_MEMBERS:,} members of the"
+                    f" {scenario.group.members:,} at the start, got {step.factor:g}",
+                )
         if isinstance(step, s.Subscribe):
             if not step.topics and step.pattern is None:
                 yield ("steps", index), "expected topics or a pattern"
             if step.pattern is not None and (wrong := _pattern_mistake(step.pattern)):
                 yield ("steps", index, "pattern"), wrong
+            if isinstance(scenario, s.Scenario):
+                yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
 
 
 def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
@@ -190,6 +220,8 @@ def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
         if isinstance(step, s.CreateTopic):
             if step.name in counts:
                 yield ("steps", index, "name"), f"expected a new name, {step.name!r} exists by then"
+            if wrong := _name_mistake(step.name, counts):
+                yield ("steps", index, "name"), wrong
             counts[step.name] = step.partitions
         elif isinstance(step, s.GrowTopic | s.DeleteTopic):
             if step.name not in counts:

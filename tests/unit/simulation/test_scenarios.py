@@ -79,6 +79,8 @@ MISTAKES = {
     "duration = '5s'\ntopics = []\n": "x.toml:2: topics: expected a list of at least 1, got an empty one",
     BASE + "[[topics]]\nname = 'orders'\n": "x.toml:6: topics.1..name: .* is there twice",
     BASE + "[[topics]]\nname = 'b c'\n": "x.toml:6: topics.1..name: expected letters",
+    BASE + "[[topics]]\nname = '..'\n": "x.toml:6: topics.1..name: .*neither '.' nor '..', got '..'",
+    BASE + "[[topics]]\nname = 'a.b'\n[[topics]]\nname = 'a_b'\n": "x.toml:8: .* differs from 'a.b' in more",
     BASE + "[gruop]\n": "x.toml:5: gruop: unknown key; did you mean group",
     BASE + "[group]\nmembres = 3\n": "x.toml:6: group.membres: unknown key; did you mean members",
     BASE
@@ -115,15 +117,34 @@ MISTAKES = {
     BASE + "[[faults]]\nkind = 'loss'\nevery = '0s'\n": "x.toml:7: faults.0..every: expected at least 1ms",
     BASE + "[[steps]]\nkind = 'scale'\nat = '1m'\n": "x.toml:5: steps.0.: expected one of members and factor",
     BASE + "[[steps]]\nkind = 'scale'\nat = '90%'\nover = '20%'\nmembers = 2\n": "over: the step ends",
+    BASE
+    + "[[steps]]\nkind = 'scale'\nat = '1m'\nfactor = 100\n[group]\nmembers = 2000\n": "x.toml:8: .*most 50",
     BASE + "[[steps]]\nkind = 'subscribe'\nat = '1m'\n": "expected topics or a pattern",
+    BASE + "[[steps]]\nkind = 'subscribe'\nat = '1m'\ntopics = ['orders', 'ordres']\n": "x.toml:8: steps.0."
+    r".topics.1.: expected a topic of the file, or that a step creates .orders., got 'ordres'",
     BASE + "[[steps]]\nkind = 'grow-topic'\nat = '1m'\nname = 'b'\npartitions = 9\n": "a topic that exists",
     BASE
     + "[[steps]]\nkind = 'grow-topic'\nat = '1m'\nname = 'orders'\npartitions = 2\n": "expected more than",
     BASE + "[group]\ntopics = ['orders', 'ordres']\n": "x.toml:6: group.topics.1.: expected a topic of",
     BASE + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = 'orders'\n": "expected a new name",
+    BASE
+    + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = 'b c'\n": "x.toml:8: steps.0..name: .* letters",
+    BASE + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = '.'\n": "x.toml:8: steps.0..name: .*neither",
+    BASE + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = 'b.c'\n"
+    "[[steps]]\nkind = 'create-topic'\nat = '2m'\nname = 'b_c'\n": "x.toml:12: .*differs from 'b.c' in more",
     BASE + "[[steps]]\nkind = 'delete-topic'\nat = '1m'\nname = 'orders'\n"
     "[[steps]]\nkind = 'grow-topic'\nat = '2m'\nname = 'orders'\npartitions = 9\n": "steps.1..name: expected",
 }
+
+
+def test_members_may_subscribe_to_topics_that_come_later_or_were_there_before():
+    steps = (
+        "[[steps]]\nkind = 'subscribe'\nat = '1m'\ntopics = ['refunds']\n"
+        "[[steps]]\nkind = 'create-topic'\nat = '2m'\nname = 'refunds'\n"
+        "[[steps]]\nkind = 'delete-topic'\nat = '3m'\nname = 'orders'\n"
+        "[[steps]]\nkind = 'subscribe'\nat = '4m'\ntopics = ['orders']\n"
+    )
+    assert len(loads(BASE + steps).steps) == 4
 
 
 @pytest.mark.parametrize(("text", "told"), MISTAKES.items(), ids=range(len(MISTAKES)))
