@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
+import msgspec
+
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.topics import is_valid_name
@@ -24,15 +26,38 @@ _MOST_MEMBERS = 100_000
 def first_mistake(scenario: AnyScenario) -> Mistake | None:
     """Where the first mistake is, and what was expected there; None if there is none."""
     if isinstance(scenario, SacScenario):
-        found = (_sac_lengths(scenario), _streams(scenario), _steps(scenario), _faults(scenario))
+        found = (
+            _unused(scenario),
+            _sac_lengths(scenario),
+            _streams(scenario),
+            _steps(scenario),
+            _faults(scenario),
+        )
         return next((mistake for mistakes in found for mistake in mistakes), None)
     if isinstance(scenario, StreamsScenario):
-        checked = (_streams_lengths(scenario), _topics(scenario), _properties(scenario), _faults(scenario))
+        checked = (
+            _unused(scenario),
+            _streams_lengths(scenario),
+            _topics(scenario),
+            _properties(scenario),
+            _faults(scenario),
+        )
         return next((mistake for mistakes in checked for mistake in mistakes), None)
     for checks in (_lengths, _topics, _group, _config, _steps, _topic_steps, _faults):
         for mistake in checks(scenario):
             return mistake
     return None
+
+
+def _unused(scenario: SacScenario | StreamsScenario) -> Iterator[Mistake]:
+    """Keys that only other scenarios make something of."""
+    tables: dict[Path, s._Table] = {("cluster",): scenario.cluster}
+    tables |= {("steps", index): step for index, step in enumerate(scenario.steps)}
+    tables |= {("faults", index): fault for index, fault in enumerate(scenario.faults)}
+    for path, table in tables.items():
+        for field in msgspec.structs.fields(table):
+            if field.name in table.unused and getattr(table, field.name) != field.default:
+                yield (*path, field.encode_name), f'has no effect where protocol is "{scenario.protocol}"'
 
 
 def _lengths(scenario: s.Scenario) -> Iterator[Mistake]:

@@ -13,7 +13,10 @@ _PART = re.compile(r"""\s*("[^"]*"|'[^']*'|[\w-]+)\s*\.?""")
 
 
 def lines_of(text: str) -> dict[Path, int]:
-    """The line of each table and key, counted from 1. Keys inside inline tables have their table's line."""
+    """The line of each table and key, counted from 1. Keys inside inline tables have their table's line.
+
+    Where there are several tables of a name the name alone has the line of the first.
+    """
     found: dict[Path, int] = {}
     table: Path = ()
     arrays: dict[Path, int] = {}
@@ -21,6 +24,7 @@ def lines_of(text: str) -> dict[Path, int]:
         if header := _HEADER.match(line):
             table = _parts(header[2])
             if header[1] == "[[":
+                found.setdefault(table, number)
                 arrays[table] = index = arrays.get(table, -1) + 1
                 table = (*table, index)
             found.setdefault(table, number)

@@ -107,6 +107,12 @@ class NodeSplit(_Fault, frozen=True, tag="node-split"):
     """Which part of the nodes, at least one and not all."""
 
 
+class ClientsRestart(RollingRestart, frozen=True, tag="rolling-restart"):
+    """Restart all clients, batch by batch, evenly over a time."""
+
+    unused = ("protocol",)
+
+
 SacFault: TypeAlias = (
     MemberCrash
     | MemberFreeze
@@ -117,7 +123,7 @@ SacFault: TypeAlias = (
     | NodeLeave
     | NodeSplit
 )
-SacStep: TypeAlias = RollingRestart | Scale
+SacStep: TypeAlias = ClientsRestart | Scale
 
 
 class SacScenario(_Table, frozen=True, kw_only=True):

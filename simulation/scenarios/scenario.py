@@ -7,7 +7,7 @@ draws. Everything has ended when the quiet phase at the end of a run begins.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,9 @@ SECOND = 1_000_000
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of the file: a key that is not declared is refused."""
+
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Keys of the table that this one extends, and that say nothing here: another value is refused."""
 
 
 class Group(_Table, frozen=True):

@@ -5,7 +5,7 @@ It is a file as any other, with `protocol = "streams"` in it. The clients form o
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -72,6 +72,12 @@ class StreamsApplication(_Table, frozen=True):
     """Whether stores have changelogs, which the brokers create for a streams group (KIP-1071)."""
 
 
+class StreamsCluster(Cluster, frozen=True):
+    """The brokers. One of them coordinates the group."""
+
+    unused = ("regex",)
+
+
 class ThreadException(_Fault, frozen=True, tag="thread-exception"):
     """An exception of some kind leaves a thread, and the handler answers."""
 
@@ -104,16 +110,34 @@ class ClientClose(_Fault, frozen=True, tag="client-close"):
     """A client is closed in good order, and started again."""
 
 
+class ClientCrash(MemberCrash, frozen=True, tag="member-crash"):
+    """A client's process dies without a word, and is started again after `application.restart`."""
+
+    unused = ("lasts", "returns")
+
+
+class ClientCutOff(Partition, frozen=True, tag="partition"):
+    """Some clients can't reach the brokers: every message between them is lost."""
+
+    unused = ("brokers",)
+
+
+class LostAnswer(LostResponse, frozen=True, tag="lost-response"):
+    """The next response to a client is lost, and its connection with it."""
+
+    unused = ("epoch_moved",)
+
+
 StreamsFault: TypeAlias = (
     ThreadException
     | ThreadChange
     | ClientClose
-    | MemberCrash
+    | ClientCrash
     | MemberFreeze
     | ConnectionLoss
     | LostRequest
-    | LostResponse
-    | Partition
+    | LostAnswer
+    | ClientCutOff
     | CoordinatorMove
     | CoordinatorCrash
 )
@@ -135,13 +159,14 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
     topics: Annotated[tuple[Topic, ...], Meta(min_length=1)]
     global_topic: Topic | None = None
     """A topic that the global thread of each client reads; without one there is no such thread."""
-    cluster: Cluster = Cluster()
+    cluster: StreamsCluster = StreamsCluster()
     network: Network = Network()
     application: StreamsApplication = StreamsApplication()
     config: dict[str, bool | int | str] = msgspec.field(default_factory=dict)
     """The coordinator's configuration under Kafka's names."""
-    steps: tuple[()] = ()
     faults: tuple[StreamsFault, ...] = ()
+    steps: ClassVar[tuple[()]] = ()
+    """People do nothing: the application is deployed once."""
 
     @property
     def partitions(self) -> int:

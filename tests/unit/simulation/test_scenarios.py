@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.run import plan_of
-from fencepost.simulation.scenarios.load import DEFAULT, LIBRARY, library, load, load_any, loads
+from fencepost.simulation.scenarios.load import DEFAULT, LIBRARY, library, load, load_any, loads, loads_any
 from fencepost.simulation.scenarios.scenario import GrowTopic, Loss, Scenario
 from fencepost.simulation.scenarios.toml_text import toml_text
 from fencepost.simulation.scenarios.values import Duration, Moment
@@ -135,6 +135,41 @@ MISTAKES = {
     BASE + "[[steps]]\nkind = 'delete-topic'\nat = '1m'\nname = 'orders'\n"
     "[[steps]]\nkind = 'grow-topic'\nat = '2m'\nname = 'orders'\npartitions = 9\n": "steps.1..name: expected",
 }
+
+
+SAC = 'protocol = "sac"\nduration = "5m"\n[[streams]]\nname = "invoices"\n'
+STREAMS = 'protocol = "streams"\nduration = "5m"\n[[topics]]\nname = "orders"\n'
+OTHER_MISTAKES = {
+    STREAMS
+    + "[[steps]]\nkind = 'scale'\nat = '1m'\nmembers = 3\n": "x.toml:5: steps: unknown key; expected one",
+    STREAMS + "[[streams]]\nname = 'a'\n": "x.toml:5: streams: unknown key",
+    STREAMS + "[[group]]\nmembers = 3\n": "x.toml:5: group: expected a table, got a list",
+    STREAMS
+    + "[cluster]\nregex = '1s'\n": 'x.toml:6: cluster.regex: has no effect where protocol is "streams"',
+    STREAMS + "[global_topic]\nname = 'a b'\n": "x.toml:6: global_topic.name: expected letters",
+    STREAMS + "[global_topic]\nname = 'orders'\n": "x.toml:6: global_topic.name: .* 'orders' is there twice",
+    SAC + "[[topics]]\nname = 'a'\n": "x.toml:5: topics: unknown key",
+    SAC + "[config]\na = 1\n": "x.toml:5: config: unknown key",
+    SAC
+    + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = 'a'\n": "x.toml:6: steps.0..kind: expected one of",
+    SAC
+    + "[[steps]]\nkind = 'rolling-restart'\nat = '1m'\nprotocol = 'classic'\n": "x.toml:8: .*protocol: has",
+} | {
+    STREAMS
+    + f"[[faults]]\nkind = '{kind}'\nat = '1m'\n{key} = {value}\n": f"x.toml:8: faults.0..{key}: has no eff"
+    for kind, key, value in (
+        ("member-crash", "lasts", "'1s'"),
+        ("member-crash", "returns", 0.5),
+        ("partition", "brokers", 0.5),
+        ("lost-response", "epoch_moved", "false"),
+    )
+}
+
+
+@pytest.mark.parametrize(("text", "told"), OTHER_MISTAKES.items(), ids=range(len(OTHER_MISTAKES)))
+def test_a_mistake_in_a_scenario_of_another_kind_is_told_with_its_place(text, told):
+    with pytest.raises(FencepostError, match=told):
+        loads_any(text, source="x.toml")
 
 
 def test_members_may_subscribe_to_topics_that_come_later_or_were_there_before():

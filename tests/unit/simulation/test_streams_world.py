@@ -81,8 +81,12 @@ restart = "4s"
 [[topics]]
 name = "orders"
 """
-    for kind, at_s, lasts_s in (("freeze", 40, 60), ("crash", 50, 1), ("freeze", 60, 100)):
-        text += f'[[faults]]\nkind = "member-{kind}"\nat = "{at_s}s"\nlasts = "{lasts_s}s"\n'
+    for kind, at_s, lasts in (
+        ("freeze", 40, 'lasts = "60s"'),
+        ("crash", 50, ""),
+        ("freeze", 60, 'lasts = "100s"'),
+    ):
+        text += f'[[faults]]\nkind = "member-{kind}"\nat = "{at_s}s"\n{lasts}\n'
     kept = Kept()
     result = run(loads_any(text), 1, trace=kept)
     assert result.violations == []
