@@ -39,7 +39,7 @@ from fencepost.simulation.conform.rules import NAMES
 from fencepost.simulation.mutants.hunt import hunt_all
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.mutants.slips import NOBODY
-from fencepost.simulation.scenarios import sac, scenario
+from fencepost.simulation.scenarios import sac, scenario, streams
 from fencepost.simulation.scenarios.values import Duration, Moment, Span
 from fencepost.simulation.states import markdown
 from fencepost.simulation.trace import schema
@@ -77,6 +77,18 @@ KEYS_WITHOUT_TEXT = {
     "SacStream.name": "Its name.",
     "SacCluster.nodes": "How many nodes there are.",
     "SacCluster.disconnected_timeout": "How long a lost consumer may block its group, until it is forgotten.",
+    "StreamsScenario.protocol": "What tells such a file from others.",
+    "StreamsScenario.name": "What reports call it; the file's name if it is left out.",
+    "StreamsScenario.summary": "One line for `fencepost scenarios`.",
+    "StreamsScenario.group": "A table, below.",
+    "StreamsScenario.topics": "At least one table `[[topics]]`, below.",
+    "StreamsScenario.cluster": "A table, below.",
+    "StreamsScenario.network": "A table, below.",
+    "StreamsScenario.application": "A table, below.",
+    "StreamsScenario.faults": "Tables `[[faults]]`: what goes wrong.",
+    "StreamsGroup.id": "The group's id, which is the application's.",
+    "StreamsApplication.max_poll_records": "Most records that one poll returns.",
+    "StreamsApplication.commit_interval": "Time between commits of what was processed.",
     "Group.id": "The group's id.",
     "Group.members": "How many members there are at the start.",
     "Group.assignor": "The assignor that members ask for, `uniform` or `range`; else the coordinator's.",
@@ -142,7 +154,7 @@ def inherited_texts(kind: type) -> dict[str, str]:
     """The texts of a class and of those that it extends."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
-        if owner.__module__ == kind.__module__:
+        if owner.__module__.startswith("fencepost."):
             texts |= texts_of(owner)
     return texts
 
@@ -220,13 +232,11 @@ def keys(kind: type[msgspec.Struct], skip: frozenset[str] = frozenset()) -> Iter
     texts = inherited_texts(kind)
     yield HEAD
     for field in msgspec.structs.fields(kind):
-        if field.encode_name in skip:
+        if field.encode_name in skip or field.name in getattr(kind, "unused", ()):
             continue
-        text = (
-            texts.get(field.name)
-            or KEYS_WITHOUT_TEXT.get(f"{kind.__name__}.{field.name}")
-            or KEYS_WITHOUT_TEXT[field.encode_name]
-        )
+        named = (f"{owner.__name__}.{field.name}" for owner in kind.__mro__)
+        known = (KEYS_WITHOUT_TEXT[name] for name in named if name in KEYS_WITHOUT_TEXT)
+        text = texts.get(field.name) or next(known, None) or KEYS_WITHOUT_TEXT[field.encode_name]
         value = kind_of_value(hints[field.name])
         yield f"| `{field.encode_name}` | {value} | {shown_default(field)} | {text} |"
 
@@ -255,6 +265,21 @@ def sac_keys() -> Iterator[str]:
         "[cluster]": sac.SacCluster,
         "[network]": sac.SacNetwork,
         "[application]": sac.SacApplication,
+    }
+    for heading, kind in tables.items():
+        yield f"\n### `{heading}`\n\n{inspect.getdoc(kind)}\n"
+        yield from keys(kind)
+
+
+def streams_keys() -> Iterator[str]:
+    """The keys of a scenario file of a Streams application, table by table."""
+    yield from keys(streams.StreamsScenario)
+    tables = {
+        "[group]": streams.StreamsGroup,
+        "[[topics]]": scenario.Topic,
+        "[cluster]": streams.StreamsCluster,
+        "[network]": scenario.Network,
+        "[application]": streams.StreamsApplication,
     }
     for heading, kind in tables.items():
         yield f"\n### `{heading}`\n\n{inspect.getdoc(kind)}\n"
@@ -436,7 +461,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "machines": markdown,
     "scenario-keys": lambda: "\n".join(scenario_keys()) + "\n",
     "sac-keys": lambda: "\n".join(sac_keys()) + "\n",
+    "sac-steps": lambda: "\n".join(variants(sac.SacStep, scenario._Step)) + "\n",
     "sac-faults": lambda: "\n".join(variants(sac.SacFault, scenario._Fault)) + "\n",
+    "streams-keys": lambda: "\n".join(streams_keys()) + "\n",
+    "streams-faults": lambda: "\n".join(variants(streams.StreamsFault, scenario._Fault)) + "\n",
     "steps": lambda: "\n".join(variants(scenario.Step, scenario._Step)) + "\n",
     "faults": lambda: "\n".join(variants(scenario.Fault, scenario._Fault)) + "\n",
     "trace-columns": lambda: "\n".join(columns()) + "\n",
