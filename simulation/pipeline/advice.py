@@ -54,12 +54,14 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
     everyone = [chosen, *others]
     if question.event == "crash":
         yield (
-            "A process that dies is noticed when its session timeout is over, whatever the protocol: until"
-            " then its partitions stand still. A shorter one helps most, as long as no pause outlasts it."
+            "A process that dies is noticed when its session timeout is over, whatever the protocol: nobody"
+            " else has its partitions before. A shorter one helps most, as long as no pause outlasts it."
         )
     static = [each for each in everyone if each.parameters["static"]]
     if static and question.event == "deploy":
         yield from _of_static(question, chosen, static)
+    if static and question.event == "crash":
+        yield from _of_dead_static(question, static)
     protocols = {each.parameters["protocol"] for each in everyone}
     if "consumer" in protocols and len(everyone) > 1:
         yield (
@@ -100,6 +102,26 @@ def _of_static(question: Question, chosen: OptionAnswer, static: Sequence[Option
             "static: a member that is back within its session timeout keeps its partitions, and nothing"
             f" rebalances. They wait for its start-up, {question.start_up}; others would have them sooner if"
             " that is longer than a rebalance."
+        )
+
+
+def _of_dead_static(question: Question, static: Sequence[OptionAnswer]) -> Iterator[str]:
+    """Of those whose process may be back before its session is over."""
+    soonest_us = question.start_up.us / _SLOWER
+    back = [each for each in static if Duration.parse(each.parameters["session_timeout"]).us > soonest_us]
+    protocols = {each.parameters["protocol"] for each in back}
+    if "classic" in protocols:
+        yield (
+            "classic static: a process that is back within its session timeout takes its member's place by"
+            " its instance id, and nothing rebalances. Its partitions wait for its start-up,"
+            f" {question.start_up}, and not for the session."
+        )
+    if "consumer" in protocols:
+        yield (
+            "consumer static: who died has not left, and its instance id is taken until the session timeout"
+            " is over. A process that is back before is refused (UNRELEASED_INSTANCE_ID) and has to start"
+            " again; so its partitions wait as long as others', and the group rebalances twice: without the"
+            " member, and with it."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,18 @@ from fencepost.simulation.pipeline.question import ask, choices, options, scenar
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.scenarios.scenario import MemberCrash, RollingRestart, Scale
+from fencepost.simulation.trace.schema import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        self.rows += [Row(*row) for row in rows]
 
 
 def question(**raw):
@@ -221,6 +231,38 @@ def test_a_start_up_that_outlasts_the_session_is_told():
 
 def test_after_a_crash_the_session_counts():
     assert "session timeout" in recommend(question(event="crash"), found(consumer=10.0)).why[0]
+
+
+def test_after_a_crash_static_members_of_each_protocol_fare_differently():
+    answers = found(consumer=10.0, static=11.0)
+    late = option("classic/range static", 4.0)
+    samples = answers.samples | {late.name: answers.samples["consumer/uniform"]}
+    answers = msgspec.structs.replace(answers, options=[*answers.options, late], samples=samples)
+
+    def why(**asked):
+        return [line for line in recommend(question(**asked), answers).why if " static: " in line]
+
+    classic, consumer = why(event="crash", start_up="20s")
+    assert classic.startswith("classic static: a process that is back within its session timeout takes its")
+    assert "wait for its start-up, 20s," in classic
+    assert consumer.startswith("consumer static: who died has not left")
+    assert "UNRELEASED_INSTANCE_ID" in consumer
+    assert why(event="crash", start_up="1m") == []
+    assert why(event="scale", start_up="20s") == []
+    assert "static" not in " ".join(recommend(question(event="crash"), found(consumer=9.0)).why)
+
+
+def test_a_crashed_static_member_is_back_by_its_instance_id_only_in_the_classic_protocol():
+    rows = {}
+    for protocol in ("classic", "consumer"):
+        asked = {"event": "crash", "members": 3, "partitions": 6, "start_up": "10s", "protocol": protocol}
+        one, *_ = scenarios(**asked, static=True).values()
+        kept = Kept()
+        run(one, 1, trace=kept)
+        rows[protocol] = kept.rows
+    assert {row.detail for row in rows["classic"] if row.kind == "member.removed"} == {"replaced"}
+    assert {row.detail for row in rows["consumer"] if row.kind == "member.removed"} == {"session"}
+    assert "UNRELEASED_INSTANCE_ID" in {row.error for row in rows["consumer"]}
 
 
 def test_differences_are_told_with_their_intervals():
