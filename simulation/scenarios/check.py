@@ -14,7 +14,7 @@ from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.scenarios.streams import StreamsGroup, StreamsScenario
 from fencepost.simulation.scenarios.timing import faults_end_us, quiet_of
 from fencepost.simulation.scenarios.values import Moment
 
@@ -40,6 +40,7 @@ def first_mistake(scenario: AnyScenario) -> Mistake | None:
             _streams_lengths(scenario),
             _topics(scenario),
             _properties(scenario),
+            _streams_group(scenario),
             _faults(scenario),
         )
         return next((mistake for mistakes in checked for mistake in mistakes), None)
@@ -194,7 +195,12 @@ def _config(scenario: s.Scenario) -> Iterator[Mistake]:
         yield ("group", "assignor"), f"expected one of {allowed}, got {assignor!r}"
 
 
-def _classic(group: s.Group, config: GroupCoordinatorConfig) -> Iterator[Mistake]:
+def _streams_group(scenario: StreamsScenario) -> Iterator[Mistake]:
+    if scenario.group.protocol == "classic":
+        yield from _classic(scenario.group, GroupCoordinatorConfig.from_properties(scenario.config))
+
+
+def _classic(group: s.Group | StreamsGroup, config: GroupCoordinatorConfig) -> Iterator[Mistake]:
     """What the coordinator accepts of clients."""
     low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not low <= group.session_timeout.ms <= high:

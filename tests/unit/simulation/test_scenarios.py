@@ -148,6 +148,10 @@ OTHER_MISTAKES = {
     + "[cluster]\nregex = '1s'\n": 'x.toml:6: cluster.regex: has no effect where protocol is "streams"',
     STREAMS + "[global_topic]\nname = 'a b'\n": "x.toml:6: global_topic.name: expected letters",
     STREAMS + "[global_topic]\nname = 'orders'\n": "x.toml:6: global_topic.name: .* 'orders' is there twice",
+    STREAMS
+    + "[group]\nprotocol = 'classic'\nsession_timeout = '4s'\n": "x.toml:7: group.session_timeout: .* got 4s",
+    STREAMS
+    + "[group]\nprotocol = 'classic'\nsession_timeout = '6s'\nheartbeat_interval = '6s'\n": ":8: .*less",
     SAC + "[[topics]]\nname = 'a'\n": "x.toml:5: topics: unknown key",
     SAC + "[config]\na = 1\n": "x.toml:5: config: unknown key",
     SAC
