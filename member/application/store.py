@@ -36,6 +36,20 @@ _FILE = "store.sqlite"
 _LOCK = "lock.sqlite"
 
 
+def _opened(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        for table in _TABLES:
+            database.execute(table)
+        database.execute("BEGIN")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
 class TaskStore:
     """Keys and values of one partition, for the processing function that is given it."""
 
@@ -45,12 +59,7 @@ class TaskStore:
         self._changes: dict[Key, Value | None] = {}
         self.is_closed = False
         try:
-            self._database = sqlite3.connect(folder / _FILE, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
-            for table in _TABLES:
-                self._database.execute(table)
-            self._database.execute("BEGIN")
+            self._database = _opened(folder / _FILE)
         except sqlite3.DatabaseError as error:
             message = f"{folder / _FILE} can't be used: {error}; remove it, and start again"
             raise StreamsError(message) from error

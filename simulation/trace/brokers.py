@@ -80,6 +80,8 @@ def ask_topics(servers: str, option: str, security: ClientSecurity = OPEN) -> Cl
             reasons.append("no answer in time")
         except ssl.SSLError as error:
             reasons.append(f"TLS: {_told(error)}")
+        except (BrokenPipeError, ConnectionResetError):
+            reasons.append(_hung_up(security))
         except (OSError, ValueError) as error:
             strerror = getattr(error, "strerror", None)
             reasons.append(strerror.lower() if strerror else str(error))
@@ -117,6 +119,14 @@ def _told(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message).rstrip(".").lower()
     return (error.reason or "no answer to the handshake").replace("_", " ").lower()
+
+
+def _hung_up(security: ClientSecurity) -> str:
+    """Who wants a certificate of a client may say so by hanging up, at any time from the handshake on."""
+    speaks = security.protocol
+    if security.tls and not security.certificate:
+        speaks += ", and to clients without a certificate"
+    return f"it closed the connection: is that a Kafka broker that speaks {speaks}?"
 
 
 def _ask(connection: socket.socket, host: str, security: ClientSecurity) -> ClusterTopics:
@@ -161,10 +171,7 @@ class _Conversation:
         from fencepost.coordinator.codec.framing import MalformedFrame
 
         self._asked += 1
-        try:
-            self._connection.sendall(request_frame(api_key, version, self._asked, "fencepost", request))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._closed() from None
+        self._connection.sendall(request_frame(api_key, version, self._asked, "fencepost", request))
         (size,) = _LENGTH.unpack(self._receive(_LENGTH.size))
         if not 0 < size < _LONGEST_ANSWER:
             raise ValueError("its answer is none of Kafka's")
@@ -212,13 +219,7 @@ class _Conversation:
         while size:
             part = self._connection.recv(min(size, 1 << 16))
             if not part:
-                raise self._closed()
+                raise BrokenPipeError
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
-
-    def _closed(self) -> ValueError:
-        speaks = self._security.protocol
-        if self._security.tls and not self._security.certificate:
-            speaks += ", and to clients without a certificate"
-        return ValueError(f"it closed the connection: is that a Kafka broker that speaks {speaks}?")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -12,14 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.protocol.cluster import MetadataRequest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.cli.client_config import client_security
 from fencepost.simulation.cli.entry import main
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.trace.brokers import _Conversation, require_topic
+from fencepost.simulation.trace.brokers import require_topic
 from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 LOGIN = "sasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\n"
@@ -159,16 +156,18 @@ def test_without_a_certificate_a_client_stays_out(
         require_topic(asks_certificates.bootstrap_servers, "traces", "here", security)
 
 
-def test_a_broker_that_hangs_up_before_the_first_request_is_asked_what_it_speaks() -> None:
-    """Who wants a certificate says so after the handshake; whether a request is out by then is luck."""
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    security = ClientSecurity(tls=True)
-    with (
-        ours,
-        pytest.raises(ValueError, match=r"it closed .* SSL, and to clients without"),
-    ):
-        _Conversation(ours, security).ask(ApiKey.METADATA, 12, MetadataRequest(topics=None))
+@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
+def test_a_broker_that_hangs_up_is_asked_what_it_speaks(
+    asks_certificates: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """Who wants a certificate may hang up in the handshake, after it, or before the answer."""
+
+    def hangs_up(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", hangs_up)
+    with pytest.raises(EnvironmentLacks, match=r"it closed .* SSL, and to clients without a certificate"):
+        require_topic(asks_certificates.bootstrap_servers, "traces", "here", ClientSecurity(tls=True))
 
 
 def test_a_wrong_password_of_a_key_is_told(pem: tuple[Path, Path], tmp_path: Path) -> None:
