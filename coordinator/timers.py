@@ -9,6 +9,16 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
+def next_look_ms(deadline_ms: int, now_ms: int) -> int:
+    """When to look again whether a deadline has come that moves on as time passes.
+
+    That is on the last whole second before it, together with all others of that second, and then to the
+    moment: thousands of members that are heard again and again wake nobody each for itself.
+    """
+    whole_second_ms = deadline_ms // 1_000 * 1_000
+    return whole_second_ms if whole_second_ms > now_ms else deadline_ms
+
+
 class Timers(Generic[K]):
     """A queue of deadlines, one for each key. Equal deadlines run in the order in which they were set.
 

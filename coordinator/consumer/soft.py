@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupMemberMetadataKey,
     Record,
 )
-from fencepost.coordinator.timers import Timers
+from fencepost.coordinator.timers import Timers, next_look_ms
 
 METADATA_REFRESH_INTERVAL_MS = 2**31 - 1
 WRITE_RETRY_MS = 500
@@ -164,7 +164,7 @@ class SoftState:
         contact = self.groups[key.group_id].contacts[key.member_id]
         deadline_ms = contact.last_ms + self._session_ms(key.group_id, contact)
         if deadline_ms > now_ms:
-            self.timers.set(key, deadline_ms)
+            self.timers.set(key, next_look_ms(deadline_ms, now_ms))
             return False
         self.retry_later(key, now_ms)
         return True

@@ -21,7 +21,7 @@ from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import MemberState
 from fencepost.coordinator.streams.topology import ConfiguredTopology
-from fencepost.coordinator.timers import Timers
+from fencepost.coordinator.timers import Timers, next_look_ms
 
 METADATA_REFRESH_INTERVAL_MS = 2**31 - 1
 WRITE_RETRY_MS = 500
@@ -165,7 +165,7 @@ class SoftState:
         last_ms = self.groups[key.group_id].last_heard_ms[key.member_id]
         deadline_ms = last_ms + self._session_timeout_ms(key.group_id)
         if deadline_ms > now_ms:
-            self.timers.set(key, deadline_ms)
+            self.timers.set(key, next_look_ms(deadline_ms, now_ms))
             return False
         self.retry_later(key, now_ms)
         return True

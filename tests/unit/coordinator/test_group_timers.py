@@ -49,6 +49,24 @@ class TestSession:
         assert scene.coordinator.handle(DeadlineReached(), 46_000) is NOTHING
         assert scene.coordinator.next_deadline() == 1_000 + 30_000 + 45_000
 
+    def test_sessions_that_go_on_are_looked_at_together_and_end_to_the_moment(self, scene: Any) -> None:
+        scene.join("A")
+        scene.now_ms += 123
+        scene.join("B")
+        scene.settle("A", "B")
+        scene.now_ms = 20_500
+        scene.beat("A", 3)
+        scene.now_ms = 20_900
+        scene.beat("B", 3)
+        first = scene.coordinator.next_deadline()
+        assert scene.runtime.run_due(46_999) == []
+        assert (first, scene.coordinator.next_deadline()) == (46_000, 65_000)
+        assert scene.runtime.run_due(65_000) == []
+        assert scene.coordinator.next_deadline() == 65_500
+        assert fenced(scene.runtime.run_due(65_499)) == []
+        assert fenced(scene.runtime.run_due(65_500)) == [("A", "session")]
+        assert fenced(scene.runtime.run_due(65_900)) == [("B", "session")]
+
     def test_a_temporary_leave_does_not_touch_it(self, scene: Any) -> None:
         scene.join("A", instance_id="i")
         scene.now_ms += 44_000
