@@ -27,13 +27,11 @@ class Ownership:
 
     def __init__(self) -> None:
         self.holders = Holders()
-        self._held: dict[MemberId, Partitions] = {}
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
-        stayed = [change for change in step.members if change.holds_the_same]
         moved = [
-            (change, self._held.get(change.member_id, NO_PARTITIONS), held(change.after))
+            (change, held(change.before), held(change.after))
             for change in step.members
             if not change.holds_the_same
         ]
@@ -43,21 +41,19 @@ class Ownership:
             yield from self._grant(step, change, before, after)
         if step.group is None:
             return
-        for change in stayed:
-            if _epoch(change.before) != _epoch(change.after):
-                yield from self._compare(step, held(change.after).items())
+        for change in step.members:
+            if (epoch := _epoch(change.after)) != _epoch(change.before):
+                yield from self._compare(step, held(change.after).items(), epoch)
         for change, before, after in moved:
-            same_epoch = _epoch(change.before) == _epoch(change.after)
-            yield from self._compare(step, _sorted(added(before, after)) if same_epoch else after.items())
-            yield from self._compare(step, _sorted(added(after, before)))
+            if (epoch := _epoch(change.after)) == _epoch(change.before):
+                yield from self._compare(step, _sorted(added(before, after)), epoch)
+            yield from self._compare(step, _sorted(added(after, before)), NO_EPOCH)
 
     def _grant(
         self, step: GroupStep, change: MemberChange, before: Partitions, after: Partitions
     ) -> Iterator[Finding]:
         if change.after is None:
-            self._held.pop(change.member_id, None)
             return
-        self._held[change.member_id] = after
         pending = change.after.pending_revocation
         if pending and (twice := _overlap(change.after.assigned, pending)):
             yield (
@@ -74,17 +70,20 @@ class Ownership:
             )
 
     def _compare(
-        self, step: GroupStep, partitions: Iterable[tuple[TopicId, Collection[int]]]
+        self, step: GroupStep, partitions: Iterable[tuple[TopicId, Collection[int]]], expected: int
     ) -> Iterator[Finding]:
-        """The coordinator's own map, on what the event gave, took, or moved to another epoch."""
+        """The coordinator's own map, on what the event gave, took, or moved to another epoch.
+
+        `expected` is the epoch of the member that holds them now, -1 if nobody does. Who does is looked up
+        only where the map has another: what one lets go the same event may give to others.
+        """
         group = step.group
         assert group is not None
         for topic_id, numbers in partitions:
-            holders = self.holders.of(topic_id, numbers)
             epochs = group.partition_epochs.of_all(topic_id, numbers)
-            one = group.members.get(holders[0] or "") if len(set(holders)) == 1 else None
-            if one is not None and epochs.count(one.member_epoch) == len(epochs):
-                continue  # that member holds them all, at its epoch
+            if epochs.count(expected) == len(epochs):
+                continue
+            holders = self.holders.of(topic_id, numbers)
             for number, holder, stored in zip(numbers, holders, epochs, strict=True):
                 member = None if holder is None else group.members.get(holder)
                 epoch = NO_EPOCH if member is None else member.member_epoch
@@ -121,8 +120,8 @@ class Ownership:
                     yield topic_id, number, holder
 
 
-def _epoch(member: ConsumerGroupMember | None) -> int | None:
-    return None if member is None else member.member_epoch
+def _epoch(member: ConsumerGroupMember | None) -> int:
+    return NO_EPOCH if member is None else member.member_epoch
 
 
 def _sorted(partitions: Iterable[tuple[TopicId, Iterable[int]]]) -> Iterator[tuple[TopicId, list[int]]]:
