@@ -28,7 +28,7 @@ from typing import Any
 
 from fencepost.simulation.nodes.world import World
 from fencepost.simulation.run import RunResult, run
-from fencepost.simulation.scenarios.load import library, load, loads
+from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.trace.parquet import ParquetTrace
 
@@ -84,7 +84,7 @@ def large(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def small(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for entry in library():
-        scenario = load(entry.name)
+        scenario = load_any(entry.name)
         cpu = time.process_time()
         results = [run(scenario, seed) for seed in range(5)]
         cpu = (time.process_time() - cpu) / len(results)
