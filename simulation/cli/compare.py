@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_file, writable_folder
+from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_file
 from fencepost.simulation.cli.brokers import Nodes, Profile, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import Progress, progress_for
@@ -68,7 +68,7 @@ def compare(
     loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, duration=None)
     require_consumer_protocol(loaded, scenario)
     length_us = played_us(duration)
-    writable_folder(out, "--out")
+    new_folder(out, "--out")
     writable_file(report, "--report")
     quiet_logs()
     progress = progress_for(json=json)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.chaos.admin import Admin
 from fencepost.simulation.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.chaos.run import WORLD, run_real
@@ -112,13 +113,15 @@ async def play(
 ) -> Played:
     """Play the scenario with each seed on the cluster. Traces go to the folder `traces` of `out`.
 
-    :raises FencepostError: if the time is too short for the scenario.
+    :raises FencepostError: if the time is too short for the scenario, or other traces are in the folder.
     :raises EnvironmentLacks: as `run_real` does.
     """
-    config = await _configuration(cluster)
-    plays = {seed: tempo(scenario, seed, config, duration_us) for seed in seeds}
     traces = out / TRACES
     traces.mkdir(parents=True, exist_ok=True)
+    if any(traces.iterdir()):
+        raise FencepostError(f"{traces}: holds traces already: expected a new folder")
+    config = await _configuration(cluster)
+    plays = {seed: tempo(scenario, seed, config, duration_us) for seed in seeds}
     latencies = Latencies()
     results: list[ChaosResult] = []
     with (progress or Silent()).step("on brokers", len(seeds)) as advance:

@@ -7,6 +7,7 @@ until simulated heartbeats take as long as the real ones did.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -47,14 +48,18 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Times(NamedTuple):
-    """The median, the 90th and the 99th percentile of round trips, in microseconds."""
+    """How long round trips took, in microseconds."""
 
-    steady: tuple[float, float, float]
-    written: tuple[float, float, float]
+    median: float
+    p90: float
+    p99: float
+    longest: float
 
 
 def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
     """The model under which simulated heartbeats take as long as these: the median, and one in ten.
+
+    No simulated message or write takes longer than the longest real heartbeat of its kind did.
 
     :raises FencepostError: if there are too few to tell.
     """
@@ -64,45 +69,40 @@ def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
             f" are too few: {LEAST_ROUND_TRIPS} and {LEAST_WRITTEN} are needed; try a longer --duration or"
             " more --seeds"
         )
-    wanted = _times(measured)
-    model = Fit(
-        latency=_lognormal(wanted.steady[0] / 2, wanted.steady[1] / 2),
-        replication=_lognormal(wanted.written[0] - wanted.steady[0], wanted.written[1] - wanted.steady[1]),
-    )
+    steady, written = _times(measured.steady), _times(measured.written)
+    latency = _lognormal(steady.median / 2, steady.p90 / 2, steady.longest)
+    replication = _lognormal(written.median - steady.median, written.p90 - steady.p90, written.longest)
     for _ in range(_ROUNDS):
-        model = _better(model, wanted, _times(simulate(model)))
-    return model
+        found = simulate(Fit(latency=latency, replication=replication))
+        latency = _closer(latency, steady, _times(found.steady))
+        replication = _closer(replication, written, _times(found.written))
+    return Fit(latency=latency, replication=replication)
 
 
-def _better(model: Fit, wanted: _Times, found: _Times) -> Fit:
-    return Fit(
-        latency=_closer(model.latency, wanted.steady, found.steady),
-        replication=_closer(model.replication, wanted.written, found.written),
-    )
-
-
-def _closer(span: Span, wanted: Sequence[float], found: Sequence[float]) -> Span:
+def _closer(span: Span, wanted: _Times, found: _Times) -> Span:
     """Each end moved by as much as what it decides was off; the far one no further than what was ever common.
 
     A lognormal through a slow tenth, as a busy machine has it, would be seconds at its far end.
     """
-    median, tail = (one / max(other, 1) for one, other in zip(wanted[:2], found[:2], strict=True))
-    return _lognormal(span.low * median, min(span.high * tail, wanted[2]))
+    median = span.low * wanted.median / max(found.median, 1)
+    return _lognormal(median, min(span.high * wanted.p90 / max(found.p90, 1), wanted.p99), wanted.longest)
 
 
-def _times(latencies: Latencies) -> _Times:
-    return _Times(_at(latencies.steady), _at(latencies.written))
-
-
-def _at(values: Sequence[int]) -> tuple[float, float, float]:
+def _times(values: Sequence[int]) -> _Times:
     ordered = sorted(values) or [0]
     count = len(ordered)
-    return ordered[count // 2], ordered[count * 9 // 10], ordered[count * 99 // 100]
+    return _Times(ordered[count // 2], ordered[count * 9 // 10], ordered[count * 99 // 100], ordered[-1])
 
 
-def _lognormal(median: float, p99: float) -> Span:
+def _lognormal(median: float, p99: float, longest: float) -> Span:
+    """With these values, or a nearer far end if draws could be longer than the longest."""
     low = max(_SHORTEST_US, round(median))
-    return Span("lognormal", low, max(low, round(p99)))
+    span = Span("lognormal", low, max(low, round(p99)))
+    longest = max(longest, low)
+    if span.longest_us > longest:
+        share = math.log(longest / low) / math.log(span.longest_us / low)
+        span = Span("lognormal", low, int(low * (span.high / low) ** share))
+    return span
 
 
 def _toml(span: Span) -> str:

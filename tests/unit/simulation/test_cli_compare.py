@@ -28,6 +28,16 @@ def test_wrong_words_are_refused(
     assert told in capsys.readouterr().err
 
 
+def test_traces_of_another_comparison_are_not_mixed_in(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "traces").mkdir()
+    assert main(["compare", "steady", "--cluster", "127.0.0.1:1", "--out", str(tmp_path)]) == 2
+    assert f"--out {tmp_path}: is not empty: expected a new directory" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
 def test_no_broker_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "steady", "--cluster", "127.0.0.1:1", "--out", str(tmp_path)]) == 3
     error = capsys.readouterr().err

@@ -101,6 +101,23 @@ def test_too_few_round_trips_fit_nothing() -> None:
         fit(few, simulated)
 
 
+def test_nothing_simulated_takes_longer_than_the_longest_real_heartbeat_did() -> None:
+    """Half of the writes as quick as the rest, and a slow tenth: a lognormal through both has no end."""
+    measured, first, models = Latencies(), Latencies(), []
+    measured.steady = [2_000] * 900 + [90_000] * 100
+    measured.written = [2_000] * 89 + [210_000] * 11
+    first.steady, first.written = [2_000] * 1_000, [50_000] * 100
+
+    def simulate(model: Fit) -> Latencies:
+        models.append(model)
+        return first
+
+    models.append(fit(measured, simulate))
+    assert all(model.latency.longest_us <= 90_000 for model in models)
+    assert all(model.replication.longest_us <= 210_000 for model in models)
+    assert models[-1].replication.high > 1_000
+
+
 def test_settings_of_a_model_are_those_of_a_scenario() -> None:
     model = Fit(latency=Span("lognormal", 700, 9_000), replication=Span("lognormal", 5_000, 5_000))
     given = load("steady", overrides=[f"{key}={value}" for key, value in model.settings.items()])
