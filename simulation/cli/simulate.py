@@ -26,7 +26,7 @@ from fencepost.simulation.cli.runs import (
 from fencepost.simulation.pipeline.plan import simulate_command
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
-from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.sac import SacScenario
 
 if TYPE_CHECKING:
     from fencepost.simulation.faults.plan import Plan
@@ -215,7 +215,7 @@ def print_run(
     ]
     out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)
     say_violations(out, result.violations)
-    if not result.converged and not result.violations and isinstance(scenario, Scenario):
+    if not result.converged and not result.violations and not isinstance(scenario, SacScenario):
         out.say()
         out.say(_UNSETTLED)
     out.say()

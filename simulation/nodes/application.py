@@ -128,27 +128,8 @@ class Application:
         return first
 
     def _take(self) -> Taken:
-        """Records that are there now, from one partition after the other; the one served last comes last."""
-        taken: Taken = {}
-        left = self._most
-        now = self._loop.now_us
-        positions = self._driver.fetchable()
-        served, self._filled_by = self._filled_by, None
-        if served is not None and served in positions:
-            order = list(positions)
-            first = order.index(served) + 1
-            positions = {partition: positions[partition] for partition in order[first:] + order[:first]}
-        for partition, position in positions.items():
-            log = self._logs.log(partition)
-            if log is None:
-                continue
-            end = min(log.end(now), position + left)
-            if end > position:
-                taken[partition] = (position, end)
-                left -= end - position
-                if not left:
-                    self._filled_by = partition
-                    break
+        """Records that are there now."""
+        taken, self._filled_by = self._logs.take(self._driver.fetchable(), self._most, self._filled_by)
         return taken
 
     async def _process(self, taken: Taken) -> None:

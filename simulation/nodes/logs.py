@@ -79,6 +79,32 @@ class PartitionLogs(Mapping[TopicPartition, int]):
                 first = at
         return first, outside
 
+    def take(
+        self, positions: Mapping[TopicPartition, int], most: int, after: TopicPartition | None
+    ) -> tuple[dict[TopicPartition, tuple[int, int]], TopicPartition | None]:
+        """At most so many of the records that are there now, as ranges of offsets; and who filled the poll.
+
+        They come from one partition after the other, beginning behind `after`, the one that filled the poll
+        before: so all have their turn where there are always more.
+        """
+        if after is not None and after in positions:
+            order = list(positions)
+            first = order.index(after) + 1
+            positions = {partition: positions[partition] for partition in order[first:] + order[:first]}
+        taken: dict[TopicPartition, tuple[int, int]] = {}
+        now = self._loop.now_us
+        for partition, position in positions.items():
+            log = self.log(partition)
+            if log is None:
+                continue
+            end = min(log.end(now), position + most)
+            if end > position:
+                taken[partition] = (position, end)
+                most -= end - position
+                if not most:
+                    return taken, partition
+        return taken, None
+
     def __getitem__(self, partition: TopicPartition) -> int:
         log = self.log(partition)
         if log is None:

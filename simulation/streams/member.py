@@ -11,6 +11,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
 from fencepost.member.consumer.errors import CommitFailed
+from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.member.driver.member import MemberDriver
 from fencepost.simulation.nodes.transport import SimulatedTransport
 from fencepost.simulation.world.host import HostTimer
@@ -31,6 +32,8 @@ class SimulatedMember(abc.ABC):
         self._events = events
         self._logs = world.cluster.logs
         self._most = scenario.application.max_poll_records
+        self._filled_by: TopicPartition | None = None
+        """The partition that brought the last poll to its most records."""
         self._connected = True
         self._ready = True
         self._look = False
@@ -80,7 +83,9 @@ class SimulatedMember(abc.ABC):
 
     async def poll(self) -> Sequence[Batch]:
         """Records, once they have gathered for a while; none when something has changed."""
-        gathered_us = self._host.loop.now_us + self._host.world.scenario.application.poll.us
+        gathered_us = self._host.loop.now_us
+        if self._filled_by is None:
+            gathered_us += self._host.world.scenario.application.poll.us
         while True:
             self._host.raise_injected("poll", self.thread)
             self.driver.poll_begin()
@@ -104,6 +109,11 @@ class SimulatedMember(abc.ABC):
     def round_s(self) -> float:
         """0: the group is not joined in rounds."""
         return 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it left because its thread has been busy with a batch for longer than the poll interval."""
+        return self.driver.state == ConsumerMemberState.STALE
 
     def is_connected(self) -> bool:
         """Whether the last heartbeat or commit was answered."""
@@ -164,18 +174,9 @@ class SimulatedMember(abc.ABC):
         return first
 
     def _take(self) -> list[Batch]:
-        now, left = self._host.loop.now_us, self._most
-        batches = []
-        for partition, position in self.driver.fetchable().items():
-            log = self._logs.log(partition)
-            end = position if log is None else min(log.end(now), position + left)
-            if end > position:
-                batches.append(Batch(partition, range(position, end), end))
-                left -= end - position
-                if not left:
-                    break
-        self.driver.poll_end({batch.partition: batch.next_offset for batch in batches})
-        return batches
+        taken, self._filled_by = self._logs.take(self.driver.fetchable(), self._most, self._filled_by)
+        self.driver.poll_end({partition: end for partition, (_, end) in taken.items()})
+        return [Batch(partition, range(first, end), end) for partition, (first, end) in taken.items()]
 
     # -- what the driver tells -----------------------------------------------------------------------------
 
@@ -209,6 +210,8 @@ class SimulatedMember(abc.ABC):
 
     def on_state(self, event: str, source: str, target: str) -> None:
         """The machine moved: the thread may have something to look at."""
+        if event in (ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent.POLLED):
+            self._host.world.disturb()
         self.wake()
 
     def on_request(self, request: object) -> None:  # noqa: B027 - a hook

@@ -88,6 +88,8 @@ class StreamsWorld:
         self._group_epoch = 0
         self._ended_us = 0
         """When the last client came to its end."""
+        self._disturbed_us = 0
+        """When a batch that outlasted the poll interval made a thread leave, or its end made it come back."""
 
     @property
     def violations(self) -> list[Violation]:
@@ -127,13 +129,23 @@ class StreamsWorld:
             host.injected.clear()
         self.application.on_faults_end()
 
+    def disturb(self) -> None:
+        """A thread that did not poll in time disturbs its group itself: the time to settle begins anew."""
+        self._disturbed_us = self.loop.now_us
+
     def end(self) -> bool:
         """The run is over. Answers whether everything had settled; then all processes go."""
-        settled = self._settled()
-        if settled is not None:
-            self.application.report("streams-settles", settled)
+        unsettled = self._unsettled()
+        if unsettled is not None and not self._is_disturbed:
+            self.application.report("streams-settles", unsettled)
         self.vanish()
-        return settled is None
+        return unsettled is None
+
+    @property
+    def _is_disturbed(self) -> bool:
+        if self._disturbed_us and self.loop.now_us <= self._disturbed_us + self.scenario.bound_us:
+            return True
+        return any(member.is_late for host in self.clients.values() for member in host.members.values())
 
     def vanish(self) -> None:
         """All processes go, and tell nobody."""
@@ -141,7 +153,7 @@ class StreamsWorld:
             if not host.ended:
                 host.release()
 
-    def _settled(self) -> str | None:
+    def _unsettled(self) -> str | None:
         """What has not settled."""
         coordinator = self.cluster.active
         if coordinator is None:

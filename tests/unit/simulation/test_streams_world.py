@@ -122,6 +122,27 @@ def test_a_step_that_the_listener_does_not_hear_is_seen(monkeypatch: pytest.Monk
     assert f"to {state}" in result.violations[0].message
 
 
+@pytest.mark.parametrize("protocol", ["streams", "classic"])
+def test_an_application_that_cannot_keep_up_never_settles_and_breaks_nothing(protocol: str) -> None:
+    """Batches of an hour, and a poll interval of a minute: threads leave, and come back for the next one."""
+    overloaded = f"""
+protocol = "streams"
+duration = "10m"
+[group]
+protocol = "{protocol}"
+[application]
+processing = "3s"
+max_poll_records = 1000
+[[topics]]
+name = "orders"
+partitions = 2
+records_per_second = 10
+"""
+    result = run(loads_any(overloaded), 1)
+    assert result.violations == []
+    assert not result.converged
+
+
 def test_what_is_simulated_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Without a word on where logs go they take the standard library; a run has its trace for that."""
     before = structlog.get_config() if structlog.is_configured() else None
