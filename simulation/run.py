@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import structlog
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.plan import Plan, draw
 from fencepost.simulation.nodes.world import World
@@ -116,6 +118,14 @@ def _without_collections() -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
+def _a_loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 @_without_collections()
 def run(
     scenario: AnyScenario,
@@ -132,17 +142,27 @@ def run(
 
     Those of single active consumers always watch, `checkers` beside them.
 
-    The caller closes the trace.
+    The caller closes the trace. A run has an event loop of its own: where one runs already, in a test that
+    awaits or in a notebook, `await asyncio.to_thread(run, ...)`.
 
+    :raises FencepostError: where another event loop runs in this thread.
     :raises WallTimeExceeded: if it takes longer than `wall_limit_s` of real time.
     :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
     """
+    if _a_loop_runs():
+        raise FencepostError(
+            "run() has an event loop of its own, and one runs already: await asyncio.to_thread(run, ...)"
+        )
     started = time.perf_counter()
     chosen = plan_of(scenario, seed) if plan is None else plan
     loop = VirtualLoop(max_events=max_events)
     failures = _Failures(loop)
     recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
-    prepared = _prepared(scenario, seed, chosen, loop, recorder, checkers=checkers)
+    try:
+        prepared = _prepared(scenario, seed, chosen, loop, recorder, checkers=checkers)
+    except BaseException:
+        loop.close()
+        raise
     world = prepared.world
     with _without_logs():
         try:

@@ -69,11 +69,12 @@ def analyze(
         bool, Parameter(show_default=False, help="With --kafka: end when all is read that is there now.")
     ] = False,
     window: Annotated[
-        float,
+        float | None,
         Parameter(
-            validator=Number(gte=0.1), help="With --kafka: seconds of a stretch that is counted alone."
+            validator=Number(gte=0.1),
+            help=f"With --kafka: seconds of a stretch that is counted alone. Default: {WINDOW_S:g}.",
         ),
-    ] = WINDOW_S,
+    ] = None,
     master: Annotated[
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
@@ -101,15 +102,15 @@ def analyze(
             out,
             config=kafka_config,
             master=master,
-            window_s=window,
+            window_s=WINDOW_S if window is None else window,
             available_now=available_now,
             idle_s=until_idle,
             report=report,
             json=json,
         )
-    if available_now or any(each is not None for each in (topic, kafka_config, out, until_idle)):
+    if available_now or any(each is not None for each in (topic, kafka_config, out, until_idle, window)):
         raise FencepostError(
-            "--topic, --kafka-config, --out, --until-idle, --available-now: expected with --kafka"
+            "--topic, --kafka-config, --out, --until-idle, --available-now, --window: expected with --kafka"
         )
     if traces is None:
         raise FencepostError("expected a directory of traces, one trace, or --kafka HOST:PORT --topic NAME")

@@ -218,7 +218,10 @@ def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequ
         ("records", f"{result.records_sent:,} acknowledged, {result.records_duplicated:,} processed again"),
         ("records lost", _count(result.records_lost)),
         ("violations", _count(len(result.violations))),
-        *((name.replace("_", " "), f"{value:,.6g}") for name, value in result.figures.items()),
+        *(
+            ("records processed" if name == "records" else name.replace("_", " "), f"{value:,.6g}")
+            for name, value in result.figures.items()
+        ),
         ("digest", result.digest),
     ]
     out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)

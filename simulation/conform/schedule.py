@@ -259,4 +259,6 @@ def schedules_of(text: bytes, source: str) -> list[Schedule]:
         found = msgspec.json.decode(text, type=Schedule | list[Schedule])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FencepostError(f"{source} holds no schedules: {error}") from error
+    if found == []:
+        raise FencepostError(f"{source} holds no schedules: the list is empty")
     return found if isinstance(found, list) else [found]

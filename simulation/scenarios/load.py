@@ -85,8 +85,9 @@ def load(
         option=option,
     )
     if not isinstance(found, Scenario):
-        about = "single active consumers" if isinstance(found, SacScenario) else "Streams applications"
-        raise _other_kind(name_or_path, about, "`simulate` and `campaign`")
+        if isinstance(found, SacScenario):
+            raise _other_kind(name_or_path, "single active consumers", "`simulate` and `campaign`")
+        raise _other_kind(name_or_path, "Streams applications", "`simulate`, `campaign` and `chaos`")
     return found
 
 

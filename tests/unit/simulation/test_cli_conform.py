@@ -60,7 +60,7 @@ class TestWithABroker:
         assert main(["conform", "--cluster", "127.0.0.1:1"]) == 3
         assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("text", [None, "{", "[1]"])
+    @pytest.mark.parametrize("text", [None, "{", "[1]", "[]"])
     def test_schedules_must_be_some(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None
     ) -> None:

@@ -373,8 +373,9 @@ def test_what_ends_a_query_is_one_line(said: str, reason: str) -> None:
         (
             ["--topic", "t"],
             2,
-            "--topic, --kafka-config, --out, --until-idle, --available-now: expected with --kafka",
+            "--topic, --kafka-config, --out, --until-idle, --available-now, --window: expected with --kafka",
         ),
+        (["here", "--window", "5"], 2, "--window: expected with --kafka"),
         (["--kafka", "127.0.0.1:9092"], 2, "--kafka: expected with --topic NAME"),
         (["--kafka", "127.0.0.1", "--topic", "t"], 2, "--kafka: expected HOST:PORT, such as 127.0.0.1:9092"),
         (["--kafka", "127.0.0.1:99999", "--topic", "t"], 2, "--kafka: expected HOST:PORT"),

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.plan import Kind as PlanKind
 from fencepost.simulation.faults.plan import Plan, draw
 from fencepost.simulation.run import WallTimeExceeded, run
@@ -30,6 +33,24 @@ class Kept:
 
     def kinds(self) -> set[str]:
         return {row[5] for row in self.rows}
+
+
+def test_who_awaits_runs_it_in_a_thread():
+    scenario = loads(SMALL)
+
+    async def awaits():
+        with pytest.raises(FencepostError, match=r"await asyncio\.to_thread"):
+            run(scenario, 1)
+        return await asyncio.to_thread(run, scenario, 1)
+
+    assert asyncio.run(awaits()).converged
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_checker_that_is_none_leaves_nothing_open():
+    with pytest.raises(AttributeError):
+        run(loads(SMALL), 1, checkers=[object()])
+    gc.collect()
 
 
 @pytest.mark.parametrize("name", NAMES)
