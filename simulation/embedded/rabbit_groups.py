@@ -53,8 +53,13 @@ class StreamGroupControls:
 
     @property
     def active(self) -> StreamConsumer | None:
-        """The consumer that is sent messages; None if there is none now."""
-        return next((each for each in self.consumers() if each.is_active), None)
+        """The consumer that is sent messages; None if there is none now.
+
+        A consumer on a node that is cut off may be sent messages beside the one that took its place: that one
+        is meant then.
+        """
+        active = [each for each in self.consumers() if each.is_active]
+        return next(iter(_connected(active) or active), None)
 
     @property
     def partition_index(self) -> int | None:
@@ -110,11 +115,17 @@ def _is_settled(consumers: Sequence[StreamConsumer], wanted: int | None) -> bool
         return False
     if not consumers:
         return wanted == 0
-    states = [each.state for each in consumers]
+    connected = _connected(consumers)
+    states = [each.state for each in connected]
     return states.count("active (connected)") == 1 and all(
         each.is_active == (each.state == "active (connected)") and "deactivating" not in each.state
-        for each in consumers
+        for each in connected
     )
+
+
+def _connected(consumers: Sequence[StreamConsumer]) -> list[StreamConsumer]:
+    """Those that can be told something; what others go on with is settled when their node is back."""
+    return [each for each in consumers if each.state.endswith("(connected)")]
 
 
 class StreamGroup(StreamGroupControls):
@@ -129,6 +140,7 @@ class StreamGroup(StreamGroupControls):
     ) -> list[StreamConsumer]:
         """Wait until one consumer is active and knows it, and none is stepping down; the consumers then.
 
+        Consumers on nodes that are cut off are not waited for.
         With a number there have to be so many consumers; 0 waits until there is none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says how things stand.
@@ -148,6 +160,7 @@ class AsyncStreamGroup(StreamGroupControls):
     ) -> list[StreamConsumer]:
         """Wait until one consumer is active and knows it, and none is stepping down; the consumers then.
 
+        Consumers on nodes that are cut off are not waited for.
         With a number there have to be so many consumers; 0 waits until there is none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says how things stand.

@@ -171,9 +171,13 @@ def test_nodes_are_cut_off_and_come_back() -> None:
         group = rabbit.group("s", "g")
         assert [each.node for each in group.wait_settled(consumers=2)] == [1, 2]
         rabbit.cut(1)
+        assert group.active is not None
+        assert group.active.client_name == "one"
         two.answer(1)
-        found = {each.client_name: each.state for each in group.consumers()}
+        found = {each.client_name: each.state for each in group.wait_settled(consumers=2)}
         assert found == {"one": "active (presumed down)", "two": "active (connected)"}
+        assert group.active is not None
+        assert group.active.client_name == "two"
         rabbit.heal(1)
         one.answer(0)
         one.answer(1)
