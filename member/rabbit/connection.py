@@ -163,7 +163,8 @@ class StreamConnection(asyncio.Protocol):
         :raises TransportError: if the node does not answer, or knows no place.
         """
         answer = await self._ask(frames.Metadata, (stream,))
-        assert isinstance(answer, frames.MetadataResponse)
+        if not isinstance(answer, frames.MetadataResponse) or len(answer.streams) != 1:
+            raise TransportError(f"the node was asked about {stream!r}, and answered something else")
         (place,) = answer.streams
         if place.code == ResponseCode.STREAM_DOES_NOT_EXIST:
             return ()

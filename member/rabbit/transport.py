@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from typing import Final
 
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.rabbit.connection import Credentials, StreamConnection
+from fencepost.member.sac.settings import check_text, check_tls, check_whole
 from fencepost.member.sac.transport import ConnectionListener, SacConnection
+
+MAX_LOGIN_BYTES: Final = 4_000
+"""Of each text that is sent before a connection is open: a frame of two of them is below 8,192 bytes."""
+MAX_HEARTBEAT_S: Final = (1 << 32) - 1
 
 
 class RabbitTransport:
@@ -20,7 +26,11 @@ class RabbitTransport:
         consumer = SingleActiveConsumer(subscription, RabbitTransport("orders", host="127.0.0.1"))
 
     `client_name` is how RabbitMQ lists the connection. A user, a password or a virtual host that is wrong
-    shows when the consumer starts, as SubscriptionRefused.
+    shows when the consumer starts, as SubscriptionRefused. Heartbeats are `heartbeat_s` seconds apart, or
+    less if the node wants that; with 0 the node decides.
+
+    :raises TypeError: if a setting is not of its type.
+    :raises ValueError: if a setting can't be used.
     """
 
     def __init__(
@@ -37,16 +47,19 @@ class RabbitTransport:
         heartbeat_s: int = 60,
         rng: random.Random | None = None,
     ) -> None:
-        self._stream = stream
-        self._address = (host, port)
-        self._tls = tls
+        self._stream = check_text("stream", stream)
+        self._address = (
+            check_text("host", host, high=MAX_LOGIN_BYTES),
+            check_whole("port", port, 1, 65_535),
+        )
+        self._tls = check_tls(tls)
         self._rng = rng or random.Random()
         self._credentials = Credentials(
-            username=username,
-            password=password,
-            virtual_host=virtual_host,
-            client_name=client_name or "fencepost",
-            heartbeat_s=heartbeat_s,
+            username=check_text("username", username, high=MAX_LOGIN_BYTES),
+            password=check_text("password", password, low=0, high=MAX_LOGIN_BYTES, is_secret=True),
+            virtual_host=check_text("virtual_host", virtual_host, high=MAX_LOGIN_BYTES),
+            client_name=check_text("client_name", client_name, low=0, high=MAX_LOGIN_BYTES) or "fencepost",
+            heartbeat_s=check_whole("heartbeat_s", heartbeat_s, 0, MAX_HEARTBEAT_S),
         )
 
     def connect(self, listener: ConnectionListener) -> asyncio.Future[SacConnection]:
@@ -73,7 +86,8 @@ class RabbitTransport:
                 lambda: StreamConnection(listener), *address, ssl=self._tls
             )
         except OSError as error:
-            raise Disconnected(f"{address[0]}:{address[1]}: {error}") from error
+            why = str(error) or type(error).__name__  # as where TLS is spoken to a port that speaks none
+            raise Disconnected(f"{address[0]}:{address[1]}: {why}") from error
         try:
             await connection.open(self._credentials)
         except BaseException:

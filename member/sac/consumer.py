@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from fencepost.member.application.runtime import log
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.transport import Clock, TimerHandle, TransportError
 from fencepost.member.sac.actions import (
@@ -30,7 +32,6 @@ from fencepost.member.sac.transport import (
     SacConnection,
     SacSubscription,
     SacTransport,
-    SubscriptionRefused,
 )
 
 _SUBSCRIBED = frozenset(
@@ -104,7 +105,7 @@ class _Ear:
         self._consumer._take(self._number, first, messages)
 
     def disconnected(self) -> None:
-        self._consumer._disconnected(self._number)
+        self._consumer._disconnected(self._number, "the connection was lost")
 
 
 class SingleActiveConsumer:
@@ -118,9 +119,11 @@ class SingleActiveConsumer:
                 consumer.store_offset(message.offset)
 
     A message counts as processed when the next one is asked for: a step-down waits for that. It connects
-    again by itself after a loss. All methods are to be called on the loop that it was started on.
+    again by itself after a loss, or if there is no connection at first; the log has a warning of each try in
+    vain. All methods are to be called on the loop that it was started on.
 
-    :raises SubscriptionRefused: from `start` on, wherever it waits, if the server refuses it.
+    :raises SubscriptionRefused: from `start` on, wherever it waits, if the server refuses it. An error that
+        is not the connection's, and so would be the same at the next try, is raised there as well.
     """
 
     def __init__(
@@ -150,7 +153,7 @@ class SingleActiveConsumer:
         self._handed_over: int | None = None
         """Offset of the message that the application works on."""
         self._wakers: list[asyncio.Future[None]] = []
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._stopped = False
 
     @property
@@ -175,6 +178,8 @@ class SingleActiveConsumer:
 
     async def start(self) -> None:
         """Connect and subscribe, and return once the server has accepted the subscription.
+
+        As long as no node is reached it goes on trying, and logs a warning of each.
 
         :raises SubscriptionRefused: if it has not.
         :raises ConsumerClosed: if it is closed meanwhile.
@@ -316,13 +321,15 @@ class SingleActiveConsumer:
 
     def _timer_fired(self) -> None:
         self._timer = None
+        if self.state is not SacMemberState.BACKING_OFF:
+            self._warn("no answer in time")
         self._run(self._machine.deadline_reached(self._clock.now_ms()))
 
     def _connect_done(self, number: int, future: asyncio.Future[SacConnection]) -> None:
         if future.cancelled() or self._stopped:
             return
-        if future.exception() is not None:
-            self._disconnected(number)
+        if (error := future.exception()) is not None:
+            self._failed(number, error)
         elif number == self._machine.connection and future is self._connecting:
             self._connecting = None
             self._connection = future.result()
@@ -334,17 +341,33 @@ class SingleActiveConsumer:
     def _subscribe_done(self, number: int, future: asyncio.Future[None]) -> None:
         if future.cancelled():
             return
-        error = future.exception()
-        if isinstance(error, SubscriptionRefused) and number == self._machine.connection:
-            self._failure = error
-            self._run(self._machine.refused(number, self._clock.now_ms()))
-        elif error is not None:
-            self._disconnected(number)
+        if (error := future.exception()) is not None:
+            self._failed(number, error)
         else:
             self._run(self._machine.subscribed(number, self._clock.now_ms()))
 
-    def _disconnected(self, number: int) -> None:
-        self._run(self._machine.disconnected(number, self._clock.now_ms()))
+    def _failed(self, number: int, error: BaseException) -> None:
+        """Only what the transport calls its own may go better the next time."""
+        if isinstance(error, TransportError):
+            self._disconnected(number, error)
+        elif number == self._machine.connection:
+            self._failure = error
+            self._run(self._machine.refused(number, self._clock.now_ms()))
+
+    def _disconnected(self, number: int, error: TransportError | str) -> None:
+        actions = self._machine.disconnected(number, self._clock.now_ms())
+        if actions and not self._stopped:
+            self._warn(error)
+        self._run(actions)
+
+    def _warn(self, error: TransportError | str) -> None:
+        log(
+            logging.WARNING,
+            "a single active consumer is not connected",
+            stream=self.subscription.stream,
+            name=self.subscription.name,
+            error=str(error),
+        )
 
     def _take(self, number: int, first: int, messages: Sequence[bytes]) -> None:
         begin = self._machine.delivered(number, first, first + len(messages))
@@ -378,8 +401,10 @@ class SingleActiveConsumer:
                 await _result(self._listener.on_stepping_down(self))
             else:
                 await _result(self._listener.on_lost(self))
-        except TransportError:
+        except TransportError as error:
             phase = "raised"
+            if self.state is not SacMemberState.LOST:
+                self._warn(error)
         except Exception as error:
             phase = "raised"
             asyncio.get_running_loop().call_exception_handler(

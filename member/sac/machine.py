@@ -111,8 +111,8 @@ class SacMember:
         return self._done()
 
     def refused(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """The subscription on that connection was refused for good."""
-        if connection == self.connection and self.state is _S.SUBSCRIBING:
+        """The subscription on that connection was refused for good, or something failed that stays so."""
+        if connection == self.connection and self.state in {_S.CONNECTING, _S.SUBSCRIBING}:
             self._move(_E.REFUSED, _S.FAILED)
             self._deadline_ms = None
             self._actions.append(Disconnect())

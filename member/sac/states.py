@@ -30,7 +30,10 @@ class SacMemberState(enum.StrEnum):
     """It connects again in a while."""
     CLOSED = "CLOSED"
     FAILED = "FAILED"
-    """The server refused the subscription: the partition index differs, or there is no such stream."""
+    """The server refused the subscription: the partition index differs, or there is no such stream.
+
+    Or something else failed that no second try would mend.
+    """
 
 
 class SacMemberEvent(enum.StrEnum):
@@ -64,6 +67,7 @@ SAC_MEMBER: StateTable[SacMemberState, SacMemberEvent] = StateTable(
         (_S.UNSUBSCRIBED, _E.STARTED, _S.CONNECTING),
         (_S.CONNECTING, _E.CONNECTED, _S.SUBSCRIBING),
         (_S.SUBSCRIBING, _E.SUBSCRIBED, _S.WAITING),
+        (_S.CONNECTING, _E.REFUSED, _S.FAILED),
         (_S.SUBSCRIBING, _E.REFUSED, _S.FAILED),
         (_S.WAITING, _E.TOLD_ACTIVE, _S.ACTIVATING),
         (_S.ACTIVATING, _E.OFFSET_CHOSEN, _S.ACTIVE),

@@ -10,10 +10,15 @@ import msgspec
 
 from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.member.sac.offsets import NEXT, OffsetSpecification
+from fencepost.member.sac.settings import check_place, check_text, check_whole
 
 
 class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer subscribes to, and under which name."""
+    """What a consumer subscribes to, and under which name.
+
+    :raises TypeError: if something is not of its type.
+    :raises ValueError: for a name that is empty, or a number that can't be one.
+    """
 
     stream: str
     name: str
@@ -24,6 +29,14 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """Which partition it is: the server finds it out by itself, where there is one."""
     offset: OffsetSpecification = NEXT
     """Where the server starts if an answer names no place."""
+
+    def __post_init__(self) -> None:
+        check_text("stream", self.stream)
+        check_text("name", self.name)
+        if self.super_stream is not None:
+            check_text("super_stream", self.super_stream)
+        check_whole("partition_index", self.partition_index, SIMPLE)
+        check_place("offset", self.offset)
 
 
 class SubscriptionRefused(Exception):

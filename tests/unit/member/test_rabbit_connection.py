@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -193,3 +194,60 @@ async def test_silence_ends_the_connection_where_heartbeats_are_agreed() -> None
         await connected(node, ear)
         await asyncio.wait_for(ear.is_gone.wait(), 30)
         assert "Heartbeat" in node.heard
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "why"),
+    [
+        ({"stream": 3}, TypeError, "stream should be text, got 3"),
+        ({"host": ""}, ValueError, "host should be 1 to 4,000 bytes of text, got ''"),
+        ({"port": "x"}, TypeError, "port should be a whole number, got 'x'"),
+        ({"port": True}, TypeError, "port should be a whole number, got True"),
+        ({"port": 0}, ValueError, "port should be 1 to 65,535, got 0"),
+        ({"port": 65_536}, ValueError, "port should be 1 to 65,535, got 65536"),
+        ({"username": None}, TypeError, "username should be text, got None"),
+        ({"username": ""}, ValueError, "username should be 1 to 4,000 bytes of text"),
+        ({"password": b"secret"}, TypeError, "password should be text$"),
+        ({"password": "secret" * 1_000}, ValueError, "password should be 0 to 4,000 bytes of text$"),
+        ({"virtual_host": 1}, TypeError, "virtual_host should be text, got 1"),
+        ({"client_name": 7}, TypeError, "client_name should be text, got 7"),
+        ({"client_name": "x" * 40_000}, ValueError, "client_name should be 0 to 4,000 bytes .* 'xxx"),
+        ({"tls": True}, TypeError, "tls should be an ssl.SSLContext, got True"),
+        ({"heartbeat_s": 0.5}, TypeError, "heartbeat_s should be a whole number, got 0.5"),
+        ({"heartbeat_s": -1}, ValueError, "heartbeat_s should be 0 to 4,294,967,295, got -1"),
+    ],
+)
+def test_settings_are_checked_before_anything_is_connected(
+    settings: dict[str, Any], kind: type[Exception], why: str
+) -> None:
+    with pytest.raises(kind, match=why) as caught:
+        RabbitTransport(**{"stream": "orders", **settings})
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+async def test_settings_at_their_limits_are_understood_by_a_node() -> None:
+    async with Node().listening() as node:
+        longest = "x" * 4_000
+        connection = await connected(
+            node, Ear(), username=longest, password=longest, client_name=longest, virtual_host=longest
+        )
+        connection.close()
+
+
+async def test_a_node_that_speaks_no_tls_is_a_lost_connection() -> None:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    transport = RabbitTransport("orders", port=port, tls=ssl.create_default_context())
+    with pytest.raises(Disconnected, match=f":{port}: .*Connection"):
+        await asyncio.wait_for(transport.connect(Ear()), 20)
+    server.close()
+
+
+async def test_a_node_that_answers_about_no_stream_is_a_lost_connection() -> None:
+    def nothing(asked: Any) -> list[Frame | bytes]:
+        return [frames.MetadataResponse(asked.correlation_id, [], [])]
+
+    async with Node(Metadata=nothing).listening() as node:
+        with pytest.raises(TransportError, match="about 'orders'"):
+            await connected(node, Ear())

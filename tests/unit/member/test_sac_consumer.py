@@ -7,10 +7,11 @@ import random
 from typing import Any
 
 import pytest
+import structlog
 
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SingleActiveConsumer
-from fencepost.member.sac.offsets import FIRST, NONE, OffsetSpecification
+from fencepost.member.sac.offsets import FIRST, NONE, OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SacMemberState
 from fencepost.member.sac.transport import ConnectionListener, SacSubscription, SubscriptionRefused
 
@@ -279,3 +280,128 @@ async def test_one_that_is_abandoned_says_nothing(scene: Scene) -> None:
     with pytest.raises(ConsumerClosed):
         await asking
     assert scene.listener.told == ["activated"]
+
+
+class OfItsOwn(Node):
+    """A transport that fails otherwise than it promised."""
+
+    def connect(self, listener: ConnectionListener) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_exception(OverflowError("port must be 0-65535"))
+        return future
+
+
+class OfItsSubscription(Connection):
+    """A connection that can't put a subscription into bytes."""
+
+    def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_exception(OverflowError("too long"))
+        return future
+
+
+async def test_what_no_second_try_would_mend_is_raised_when_it_connects() -> None:
+    consumer = SingleActiveConsumer(SUBSCRIPTION, OfItsOwn(), clock=Clock())
+    with pytest.raises(OverflowError, match="port must be"):
+        await asyncio.wait_for(consumer.start(), 5)
+    assert consumer.state is SacMemberState.FAILED
+    with pytest.raises(OverflowError):
+        await consumer.getone()
+    await consumer.close()
+
+
+async def test_what_no_second_try_would_mend_is_raised_when_it_subscribes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "subscribe", OfItsSubscription.subscribe)
+    with pytest.raises(OverflowError, match="too long"):
+        await asyncio.wait_for(scene.consumer.start(), 5)
+    assert scene.consumer.state is SacMemberState.FAILED
+    assert scene.node.last.closed
+
+
+async def test_what_is_tried_again_is_logged(scene: Scene) -> None:
+    scene.node.down = True
+    with structlog.testing.capture_logs() as logs:
+        starting = asyncio.ensure_future(scene.consumer.start())
+        await settled()
+        scene.clock.advance()
+        await settled()
+        scene.node.down = False
+        scene.clock.advance()
+        await starting
+        scene.node.last.listener.disconnected()
+        await settled()
+    assert {(each["log_level"], each["stream"], each["name"]) for each in logs} == {
+        ("warning", "orders", "app")
+    }
+    assert [each["error"] for each in logs] == ["nobody listens"] * 2 + ["the connection was lost"]
+
+
+@pytest.mark.parametrize("asking", ["subscribe", "query_offset"])
+async def test_a_loss_is_logged_once_whatever_waited_for_an_answer(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, asking: str
+) -> None:
+    asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(Connection, asking, lambda *_: asked)
+    starting = asyncio.ensure_future(scene.consumer.start())
+    await settled()
+    scene.node.last.listener.consumer_update(1, True)
+    await settled()
+    with structlog.testing.capture_logs() as logs:
+        asked.set_exception(Disconnected("the connection was lost"))
+        scene.node.last.listener.disconnected()
+        await settled()
+    assert [each["error"] for each in logs] == ["the connection was lost"]
+    starting.cancel()
+    scene.consumer.abandon()
+
+
+async def test_a_connection_that_does_not_come_about_in_time_is_logged(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scene.node, "connect", lambda listener: asyncio.get_running_loop().create_future())
+    with structlog.testing.capture_logs() as logs:
+        starting = asyncio.ensure_future(scene.consumer.start())
+        await settled()
+        for _ in range(3):
+            scene.clock.advance()
+        starting.cancel()
+    assert [each["error"] for each in logs] == ["no answer in time"] * 2
+    await scene.consumer.close()
+
+
+async def test_logs_go_through_the_standard_library_where_nobody_configured_others(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.node.down = True
+    starting = asyncio.ensure_future(scene.consumer.start())
+    await settled()
+    starting.cancel()
+    await scene.consumer.close()
+    assert [(each.name, each.levelname) for each in caplog.records] == [("fencepost.member", "WARNING")]
+    assert "error=nobody listens" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "why"),
+    [
+        ({"stream": 3}, TypeError, "stream should be text, got 3"),
+        ({"stream": ""}, ValueError, "stream should be 1 to 32,767 bytes of text, got ''"),
+        ({"name": None}, TypeError, "name should be text, got None"),
+        ({"name": "x" * 40_000}, ValueError, "name should be 1 to 32,767 bytes of text, got 'xxx"),
+        ({"name": "\ud800"}, ValueError, "name should be text that UTF-8 can express"),
+        ({"super_stream": 1}, TypeError, "super_stream should be text, got 1"),
+        ({"partition_index": "0"}, TypeError, "partition_index should be a whole number, got '0'"),
+        ({"partition_index": -2}, ValueError, "partition_index should be -1 or more, got -2"),
+        ({"offset": "first"}, TypeError, "offset should be an OffsetSpecification, such as FIRST .*'first'"),
+        ({"offset": OffsetSpecification("first")}, TypeError, "offset should be an OffsetSpecification"),
+        ({"offset": OffsetSpecification(OffsetKind.OFFSET, -1)}, ValueError, "offset should be 0 to 9,"),
+    ],
+)
+def test_a_subscription_is_checked_before_anything_is_connected(
+    settings: dict[str, Any], kind: type[Exception], why: str
+) -> None:
+    with pytest.raises(kind, match=why) as caught:
+        SacSubscription(**{"stream": "orders", "name": "app", **settings})
+    assert len(str(caught.value)) < 200

@@ -1,0 +1,74 @@
+"""What a single active consumer is told, checked before anything is connected."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
+
+MAX_TEXT_BYTES: Final = 32_767
+"""Of a text in the stream protocol. Who is called by more than 255 bytes is refused by the server."""
+MAX_OFFSET: Final = (1 << 63) - 1
+"""Of an offset, or a time in milliseconds."""
+_SHOWN: Final = 40
+"""Characters of a wrong value."""
+
+
+def check_text(
+    name: str, value: object, *, low: int = 1, high: int = MAX_TEXT_BYTES, is_secret: bool = False
+) -> str:
+    """A text of so many bytes. A secret is not shown.
+
+    :raises TypeError: if it is no text.
+    :raises ValueError: if it is too short or too long, or UTF-8 can't express it.
+    """
+    shown = "" if is_secret else f", got {value!r:.{_SHOWN}}"
+    if not isinstance(value, str):
+        raise TypeError(f"{name} should be text{shown}")
+    try:
+        length = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} should be text that UTF-8 can express{shown}") from None
+    if not low <= length <= high:
+        raise ValueError(f"{name} should be {low} to {high:,} bytes of text{shown}")
+    return value
+
+
+def check_whole(name: str, value: object, low: int, high: int | None = None) -> int:
+    """A whole number within bounds.
+
+    :raises TypeError: if it is no whole number.
+    :raises ValueError: if it is too small or too large.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} should be a whole number, got {value!r}")
+    if value < low or (high is not None and value > high):
+        bounds = f"{low} or more" if high is None else f"{low} to {high:,}"
+        raise ValueError(f"{name} should be {bounds}, got {value}")
+    return value
+
+
+def check_tls(value: object) -> ssl.SSLContext | None:
+    """How to speak TLS; None for not at all.
+
+    :raises TypeError: if it is something else.
+    """
+    if value is not None and not isinstance(value, ssl.SSLContext):
+        raise TypeError(f"tls should be an ssl.SSLContext, got {value!r}")
+    return value
+
+
+def check_place(name: str, value: object) -> OffsetSpecification:
+    """A place in a stream.
+
+    :raises TypeError: if it is something else, such as what another library calls by the same name.
+    :raises ValueError: if its offset or its time can't be one.
+    """
+    if not isinstance(value, OffsetSpecification) or not isinstance(value.kind, OffsetKind):
+        raise TypeError(
+            f"{name} should be an OffsetSpecification, such as FIRST of fencepost.member.sac.offsets,"
+            f" got {value!r:.{_SHOWN}}"
+        )
+    check_whole(name, value.value, 0, MAX_OFFSET)
+    return value
