@@ -27,6 +27,7 @@ from fencepost.member.sac.actions import (
 )
 from fencepost.member.sac.machine import SacConfig, SacMember
 from fencepost.member.sac.offsets import OffsetSpecification
+from fencepost.member.sac.settings import check_place
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import (
     SacConnection,
@@ -64,7 +65,8 @@ class SacListener:
     def on_activated(self, consumer: SingleActiveConsumer) -> Any:
         """It is active from now on: answer an `OffsetSpecification`, or None for behind the stored offset.
 
-        If nothing is stored it starts where the subscription says.
+        If nothing is stored it starts where the subscription says. If this fails, or answers anything else,
+        the connection is given up, so that another consumer gets its turn.
         """
         return None
 
@@ -415,9 +417,9 @@ class SingleActiveConsumer:
         self._task = None
         self._run(self._machine.callback_finished(offset, self._clock.now_ms()))
 
-    async def _stored_or(self, chosen: OffsetSpecification | None) -> OffsetSpecification:
+    async def _stored_or(self, chosen: object) -> OffsetSpecification:
         if chosen is not None:
-            return chosen
+            return check_place("on_activated's answer", chosen)
         stored = await self.stored_offset()
         return self.subscription.offset if stored is None else OffsetSpecification.at(stored + 1)
 

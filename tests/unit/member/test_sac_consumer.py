@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
+from fencepost.coordinator.rabbit_codec.codes import OffsetType
+from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification as WireOffset
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SingleActiveConsumer
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetKind, OffsetSpecification
@@ -269,6 +271,27 @@ async def test_a_listener_that_fails_gives_the_connection_up(scene: Scene) -> No
     assert scene.node.last.closed
     assert scene.node.last.answers == []
     assert [str(context["exception"]) for context in failures] == ["no offset"]
+    assert scene.consumer.state is SacMemberState.BACKING_OFF
+
+
+@pytest.mark.parametrize(
+    "answer", [5, "first", (OffsetKind.FIRST, 0), WireOffset(OffsetType.FIRST), OffsetSpecification.at(3).at]
+)
+async def test_a_listener_that_answers_no_place_of_ours_gives_the_connection_up(
+    scene: Scene, answer: object
+) -> None:
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+    scene.listener.offset = answer  # type: ignore[assignment]
+    await scene.consumer.start()
+    first = scene.node.last
+    first.listener.consumer_update(1, True)
+    await settled()
+    (context,) = failed
+    assert isinstance(context["exception"], TypeError)
+    assert "on_activated's answer should be an OffsetSpecification" in str(context["exception"])
+    assert (first.closed, first.answers) == (True, [])
+    assert scene.listener.told == ["activated", "lost"]
     assert scene.consumer.state is SacMemberState.BACKING_OFF
 
 
