@@ -76,7 +76,7 @@ class Cluster:
         self.offsets: dict[tuple[str, str], int] = {}
         self._rates: dict[str, float] = {}
         for stream in scenario.streams:
-            for name in partition_names(stream.name, stream.partitions):
+            for name in stream.partition_names:
                 self._rates[name] = stream.records_per_second
         self._splits: list[frozenset[str]] = []
         self._term = 0
@@ -408,8 +408,3 @@ class _Question:
         answered, self._answered = self._answered, None
         if answered is not None:
             answered(reply)
-
-
-def partition_names(stream: str, partitions: int) -> list[str]:
-    """The streams of a super stream; of a plain one, itself."""
-    return [f"{stream}-{number}" for number in range(partitions)] if partitions else [stream]

@@ -9,7 +9,7 @@ from fencepost.coordinator.protocol.sac_records import SacGroupKey
 from fencepost.member.sac.states import SacMemberState
 from fencepost.simulation.sac.clients import ClientConnection, ClientHost, subscription_of
 from fencepost.simulation.sac.connection import ServerConnection
-from fencepost.simulation.sac.nodes import Cluster, Node, partition_names
+from fencepost.simulation.sac.nodes import Cluster, Node
 from fencepost.simulation.sac.observers import SacObserver, hook_lists
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.world.loop import VirtualLoop
@@ -57,7 +57,7 @@ class SacWorld:
                 stream.name if stream.partitions else None,
             )
             for stream in scenario.streams
-            for index, name in enumerate(partition_names(stream.name, stream.partitions))
+            for index, name in enumerate(stream.partition_names)
         ]
         width = len(str(members))
         self.clients = {

@@ -93,10 +93,16 @@ def _sac_lengths(scenario: SacScenario) -> Iterator[Mistake]:
 
 def _streams(scenario: SacScenario) -> Iterator[Mistake]:
     names: set[str] = set()
+    partitions: set[str] = set()
     for index, stream in enumerate(scenario.streams):
+        path: Path = ("streams", index, "name")
         if stream.name in names:
-            yield ("streams", index, "name"), f"expected names that differ, {stream.name!r} is there twice"
+            yield path, f"expected names that differ, {stream.name!r} is there twice"
+        for partition in stream.partition_names:
+            if partition in partitions:
+                yield path, f"expected partitions whose names differ, {partition!r} is there twice"
         names.add(stream.name)
+        partitions.update(stream.partition_names)
 
 
 def _streams_lengths(scenario: StreamsScenario) -> Iterator[Mistake]:

@@ -47,6 +47,11 @@ class SacStream(_Table, frozen=True):
     records_per_second: Annotated[float, Meta(ge=0, le=1_000)] = 0.0
     """In each partition; 0 leaves the data plane out."""
 
+    @property
+    def partition_names(self) -> list[str]:
+        """The streams of a super stream; of a plain one, itself."""
+        return [f"{self.name}-{number}" for number in range(self.partitions)] or [self.name]
+
 
 class SacCluster(_Table, frozen=True):
     """The nodes. One of them leads the coordinator, as long as it reaches most of the others."""

@@ -154,6 +154,13 @@ OTHER_MISTAKES = {
     + "[group]\nprotocol = 'classic'\nsession_timeout = '6s'\nheartbeat_interval = '6s'\n": ":8: .*less",
     SAC + "[[topics]]\nname = 'a'\n": "x.toml:5: topics: unknown key",
     SAC + "[config]\na = 1\n": "x.toml:5: config: unknown key",
+    SAC + "[[streams]]\nname = 'invoices'\n": "x.toml:6: streams.1..name: .* 'invoices' is there twice",
+    SAC
+    + "[[streams]]\nname = 'a-1'\n[[streams]]\nname = 'a'\npartitions = 2\n": "x.toml:8: streams.2..name: "
+    "expected partitions .* 'a-1' is there twice",
+    SAC
+    + "[[streams]]\nname = 'a'\npartitions = 2\n[[streams]]\nname = 'a-1'\n": "x.toml:9: streams.2..name: "
+    "expected partitions .* 'a-1' is there twice",
     SAC
     + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = 'a'\n": "x.toml:6: steps.0..kind: expected one of",
     SAC
@@ -174,6 +181,11 @@ OTHER_MISTAKES = {
 def test_a_mistake_in_a_scenario_of_another_kind_is_told_with_its_place(text, told):
     with pytest.raises(FencepostError, match=told):
         loads_any(text, source="x.toml")
+
+
+def test_a_super_stream_may_be_called_as_a_partition_of_another_one():
+    beside = "[[streams]]\nname = 'a'\npartitions = 2\n[[streams]]\nname = 'a-1'\npartitions = 2\n"
+    assert loads_any(SAC + beside).partitions == 5
 
 
 def test_members_may_subscribe_to_topics_that_come_later_or_were_there_before():
