@@ -44,7 +44,7 @@ class Exclusive(SacChecker):
         """By connection: what took it for something else than it may be."""
         self._overlaps: dict[tuple[str, str, str], tuple[str, int]] = {}
         self._idle: dict[str, int] = {}
-        """Since when a stream has nobody who is active."""
+        """Since when a stream has nobody who is active and connected."""
 
     # -- the coordinator ------------------------------------------------------------------------------------
 

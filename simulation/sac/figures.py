@@ -1,5 +1,8 @@
 """What a run measured: time without an active consumer, and the windows in which there were two.
 
+A consumer whose connection is gone is sent nothing: time without counts from there on. What clients that have
+not noticed take themselves for is in the trace, so analyses find less of it.
+
 The windows are RabbitMQ's own, named by what opened them:
 
 ========== =====================================================================================

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import pytest
@@ -189,6 +190,26 @@ def test_a_client_comes_back_however_long_it_takes_to_stop() -> None:
 
 def test_partitions_of_a_super_stream_are_spread_over_clients(scene: Scene) -> None:
     assert sorted(name for names in scene.active().values() for name in names) == ["client-1", "client-2"]
+
+
+def test_time_without_an_active_consumer_begins_with_the_end_of_a_connection_that_nobody_notices(
+    scene: Scene,
+) -> None:
+    clients = scene.world.clients.values()
+    connections = [each for node in scene.world.cluster.nodes.values() for each in node.connections.values()]
+    before = scene.active()
+    for act in [each.freeze_process for each in clients] + [
+        partial(each.end, "lost") for each in connections
+    ]:
+        scene.do(act)
+    scene.until(90)
+    assert scene.active() == before, "in their own eyes, which is what a trace has"
+    for client in clients:
+        scene.do(client.thaw_process)
+    scene.until(120)
+    gaps = scene.run.figures.document()
+    assert gaps["without_active_count"] >= 2
+    assert 60 <= gaps["without_active_longest_seconds"] < 90
 
 
 def test_a_client_that_dies_is_replaced(scene: Scene) -> None:
