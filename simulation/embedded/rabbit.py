@@ -74,6 +74,8 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
             raise FencepostError(f"partitions={partitions!r}: expected a number, or binding keys")
         if isinstance(partitions, Sequence):
             keys = [str(key) for key in partitions]
+            if not keys:
+                raise FencepostError(f"partitions={partitions!r}: expected at least one binding key")
         else:
             keys = [str(number) for number in range(whole("partitions", partitions, 1, None))]
         return self.endpoint.create_super_stream(name, keys, arguments)

@@ -22,6 +22,7 @@ from fencepost.coordinator.rabbit_server.cluster import Limits
 from fencepost.coordinator.rabbit_server.groups import Groups
 from fencepost.coordinator.rabbit_server.refusal import Refused
 from fencepost.simulation.embedded.rabbit_groups import StreamConsumer
+from fencepost.simulation.embedded.settings import utf_8
 from fencepost.simulation.embedded.waiting import Waiting
 
 R = TypeVar("R")
@@ -73,14 +74,16 @@ class RabbitEndpoint:
 
     def create_stream(self, name: str, arguments: Mapping[str, object]) -> None:
         """A new stream."""
-        _mended(lambda: self.catalogue.create(name, _texts(arguments)))
+        texts = _texts(arguments)
+        _mended(lambda: self.catalogue.create(_name(name), texts))
 
     def create_super_stream(
         self, name: str, binding_keys: Sequence[str], arguments: Mapping[str, object]
     ) -> list[str]:
         """A new super stream, with a partition for each key."""
-        partitions = [f"{name}-{key}" for key in binding_keys]
-        _mended(lambda: self.catalogue.create_super(name, partitions, binding_keys, _texts(arguments)))
+        texts = _texts(arguments)
+        partitions = [_name(f"{_name(name)}-{key}") for key in binding_keys]
+        _mended(lambda: self.catalogue.create_super(name, partitions, binding_keys, texts))
         return partitions
 
     def delete(self, name: str) -> None:
@@ -125,7 +128,8 @@ class RabbitEndpoint:
 
     def _node(self, number: int) -> str:
         name = node_name(number)
-        if isinstance(number, bool) or name not in self.broker.cluster.ports:
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not is_number or name not in self.broker.cluster.ports:
             raise FencepostError(f"there is no node {number!r}; there are 1 to {len(self.broker.ports)}")
         return name
 
@@ -143,7 +147,7 @@ class RabbitEndpoint:
 
 def _bytes(value: object) -> bytes:
     if isinstance(value, str):
-        return value.encode()
+        return utf_8("value", value)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise FencepostError(f"value={value!r}: expected bytes or text")
@@ -156,5 +160,18 @@ def _mended(call: Callable[[], R]) -> R:
         raise FencepostError(str(refused)) from None
 
 
-def _texts(arguments: Mapping[str, object]) -> dict[str, str]:
-    return {name: value if isinstance(value, str) else str(value) for name, value in arguments.items()}
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise FencepostError(f"the name {name!r}: expected text")
+    utf_8("the name", name)
+    return name
+
+
+def _texts(arguments: object) -> dict[str, str]:
+    """Arguments of a stream as clients send them: all text."""
+    if not isinstance(arguments, Mapping):
+        raise FencepostError(f"arguments={arguments!r}: expected a mapping, such as {{'max-age': '1h'}}")
+    for name in arguments:
+        if not isinstance(name, str):
+            raise FencepostError(f"arguments: {name!r} is no name of an argument, expected text")
+    return {name: str(value) for name, value in arguments.items()}

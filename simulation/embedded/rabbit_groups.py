@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sac import ActivateConsumer, node_of
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey
 from fencepost.coordinator.sac.listing import described
@@ -73,11 +74,16 @@ class StreamGroupControls:
 
     @on_loop
     def activate(self) -> None:
-        """Let the group choose its active consumer anew, as RabbitMQ's `activate_stream_consumer` does."""
+        """Let the group choose its active consumer anew, as RabbitMQ's `activate_stream_consumer` does.
+
+        :raises FencepostError: if there is no such group.
+        """
         key = self._key
-        self._endpoint.groups.process(
+        reply = self._endpoint.groups.process(
             ActivateConsumer(vhost=key.vhost, stream=key.stream, consumer_name=key.consumer_name)
         )
+        if reply is not None and reply.error is not None:
+            raise FencepostError(f"group {self.name!r} of {self.stream!r}: {reply.error}")
 
     def _consumers(self) -> list[StreamConsumer]:
         group = self._endpoint.groups.coordinator.state.groups.get(self._key)
