@@ -27,7 +27,7 @@ from fencepost.member.sac.actions import (
 )
 from fencepost.member.sac.machine import SacConfig, SacMember
 from fencepost.member.sac.offsets import OffsetSpecification
-from fencepost.member.sac.settings import check_place
+from fencepost.member.sac.settings import MAX_OFFSET, check_place, check_whole
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import (
     SacConnection,
@@ -244,7 +244,11 @@ class SingleActiveConsumer:
         """Store that everything up to and with this offset was processed, for the group.
 
         Nothing is stored while there is no connection.
+
+        :raises TypeError: if it is no whole number.
+        :raises ValueError: if it is negative, or too large.
         """
+        check_whole("offset", offset, 0, MAX_OFFSET)
         if self._connection is not None:
             self._connection.store_offset(self.subscription, offset)
 

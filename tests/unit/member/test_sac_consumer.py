@@ -275,6 +275,27 @@ async def test_a_listener_that_fails_gives_the_connection_up(scene: Scene) -> No
 
 
 @pytest.mark.parametrize(
+    ("offset", "kind", "why"),
+    [
+        ("x", TypeError, "offset should be a whole number, got 'x'"),
+        (None, TypeError, "offset should be a whole number, got None"),
+        (1.5, TypeError, "offset should be a whole number, got 1.5"),
+        (-1, ValueError, "offset should be 0 to 9,223,372,036,854,775,807, got -1"),
+        (1 << 63, ValueError, "offset should be 0 to 9,"),
+    ],
+)
+async def test_what_is_no_offset_is_not_stored(
+    scene: Scene, offset: Any, kind: type[Exception], why: str
+) -> None:
+    with pytest.raises(kind, match=why):
+        scene.consumer.store_offset(offset)
+    await scene.active()
+    with pytest.raises(kind, match=why):
+        scene.consumer.store_offset(offset)
+    assert scene.node.stored is None
+
+
+@pytest.mark.parametrize(
     "answer", [5, "first", (OffsetKind.FIRST, 0), WireOffset(OffsetType.FIRST), OffsetSpecification.at(3).at]
 )
 async def test_a_listener_that_answers_no_place_of_ours_gives_the_connection_up(
