@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.topics import is_valid_name
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
-from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacScenario
 from fencepost.simulation.scenarios.streams import StreamsGroup, StreamsScenario
 from fencepost.simulation.scenarios.timing import faults_end_us, quiet_of
 from fencepost.simulation.scenarios.values import Moment
@@ -30,6 +30,7 @@ def first_mistake(scenario: AnyScenario) -> Mistake | None:
             _unused(scenario),
             _sac_lengths(scenario),
             _streams(scenario),
+            _nodes(scenario),
             _steps(scenario),
             _faults(scenario),
         )
@@ -103,6 +104,18 @@ def _streams(scenario: SacScenario) -> Iterator[Mistake]:
                 yield path, f"expected partitions whose names differ, {partition!r} is there twice"
         names.add(stream.name)
         partitions.update(stream.partition_names)
+
+
+def _nodes(scenario: SacScenario) -> Iterator[Mistake]:
+    """Faults that befall no node of so few."""
+    nodes = scenario.cluster.nodes
+    for index, fault in enumerate(scenario.faults):
+        if isinstance(fault, NodeCrash | NodeLeave | NodeSplit) and nodes < fault.least_nodes:
+            least = fault.least_nodes
+            yield (
+                ("faults", index, "kind"),
+                f"has no effect with fewer than {least} nodes, cluster.nodes is {nodes}",
+            )
 
 
 def _streams_lengths(scenario: StreamsScenario) -> Iterator[Mistake]:

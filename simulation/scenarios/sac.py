@@ -6,7 +6,7 @@ one for each partition of a super stream, all with the group's id as their consu
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -95,18 +95,22 @@ class SacApplication(_Table, frozen=True):
 
 
 class NodeCrash(_Fault, frozen=True, tag="node-crash"):
-    """A node dies with all its connections, and comes back."""
+    """A node dies with all its connections, and comes back; most nodes have to stay, so it takes three."""
 
+    least_nodes: ClassVar[int] = 3
     lasts: Span = Span("uniform", 2 * SECOND, 90 * SECOND)
 
 
 class NodeLeave(_Fault, frozen=True, tag="node-leave"):
-    """A node dies and is taken out of the cluster; one of three at least stays."""
+    """A node dies and is taken out of the cluster; most nodes have to stay, so it takes three."""
+
+    least_nodes: ClassVar[int] = 3
 
 
 class NodeSplit(_Fault, frozen=True, tag="node-split"):
     """Some nodes can't reach the others; clients reach all of them."""
 
+    least_nodes: ClassVar[int] = 2
     lasts: Span = Span("uniform", 2 * SECOND, 90 * SECOND)
     share: Share = 0.3
     """Which part of the nodes, at least one and not all."""

@@ -183,6 +183,15 @@ def test_a_mistake_in_a_scenario_of_another_kind_is_told_with_its_place(text, to
         loads_any(text, source="x.toml")
 
 
+@pytest.mark.parametrize(("kind", "nodes"), [("node-crash", 3), ("node-leave", 3), ("node-split", 2)])
+def test_faults_of_nodes_are_refused_where_there_are_too_few_for_them(kind, nodes):
+    text = f"{SAC}[[faults]]\nkind = '{kind}'\nevery = '20s'\n"
+    assert loads_any(text, overrides=[f"cluster.nodes={nodes}"]).faults
+    too_few = rf"x.toml:6: faults.0..kind: has no effect with fewer than {nodes} nodes, .* {nodes - 1}$"
+    with pytest.raises(FencepostError, match=too_few):
+        loads_any(text, source="x.toml", overrides=[f"cluster.nodes={nodes - 1}"])
+
+
 def test_a_super_stream_may_be_called_as_a_partition_of_another_one():
     beside = "[[streams]]\nname = 'a'\npartitions = 2\n[[streams]]\nname = 'a-1'\npartitions = 2\n"
     assert loads_any(SAC + beside).partitions == 5
