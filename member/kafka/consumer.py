@@ -9,7 +9,6 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka.structs import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from aiokafka.util import commit_structure_validate
@@ -21,7 +20,7 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver
 from fencepost.member.kafka import settings
-from fencepost.member.kafka.engine import Connections
+from fencepost.member.kafka.engine import Client, Connections
 from fencepost.member.kafka.listener import ApplicationListener
 from fencepost.member.kafka.session import Session
 
@@ -140,7 +139,7 @@ class KIP848Consumer:
         self._closed = False
         self._topics: frozenset[str] = frozenset()
         self._pattern: str | None = None
-        self._client = AIOKafkaClient(
+        self._client = Client(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
             metadata_max_age_ms=metadata_max_age_ms,

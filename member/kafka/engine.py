@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import struct
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from typing import Any, ClassVar
 
 import structlog
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import CloseReason, create_conn
+from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, OffsetResetStrategy
 from aiokafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
 from aiokafka.errors import (
@@ -104,6 +106,32 @@ class _PreparedCall:
 
     def parse_response_header(self, answer: BytesIO) -> _ResponseHeader:
         return _ResponseHeader(*_CORRELATION_ID.unpack(answer.read(_CORRELATION_ID.size)))
+
+
+class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
+    """aiokafka's client, where a connection ends with the task that reads from it.
+
+    A loop that ends cancels all tasks, these as well, and aiokafka would go on with such a connection: each
+    request would wait until its time is over. Here who waits hears of it, and the next request connects anew.
+    """
+
+    async def _get_conn(
+        self, node_id: Any, *, group: int = ConnectionGroup.DEFAULT, no_hint: bool = False
+    ) -> AIOKafkaConnection | None:
+        before = self._conns.get((node_id, group))
+        if before is not None and before._read_task is not None and before._read_task.done():
+            before.close(reason=CloseReason.CONNECTION_BROKEN)
+        connection = await super()._get_conn(node_id, group=group, no_hint=no_hint)
+        if connection is not None and connection is not before and connection._read_task is not None:
+            connection._read_task.add_done_callback(functools.partial(_unread, weakref.ref(connection)))
+        return connection
+
+
+def _unread(connection: weakref.ref[AIOKafkaConnection], reader: asyncio.Task[None]) -> None:
+    """Close a connection that nobody reads from any more; one that was closed stays so."""
+    found = connection()
+    if found is not None:
+        found.close(reason=CloseReason.CONNECTION_BROKEN)
 
 
 class Connections:
