@@ -258,7 +258,17 @@ class MachineShell:
         self._run(self._member.request_failed(token, failure, self._clock.now_ms()))
 
     def _run_callback(self, action: RunCallback) -> None:
-        self._callback_task = asyncio.get_running_loop().create_task(self._call(action))
+        task = self._callback_task = asyncio.get_running_loop().create_task(self._call(action))
+        task.add_done_callback(functools.partial(self._call_done, action))
+
+    def _call_done(self, action: RunCallback, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled by somebody else before its first step has not said that it is over."""
+        if task.cancelled() and not self._stopped:
+            self._callback_over(action, asyncio.CancelledError())
+
+    def _callback_over(self, action: RunCallback, error: BaseException | None) -> None:
+        self._callback_task = None
+        self._run(self._member.callback_finished(action.token, error, self._clock.now_ms()))
 
     async def _call(self, action: RunCallback) -> None:
         listener = self._listener
@@ -269,19 +279,22 @@ class MachineShell:
         }[action.kind]
         if self._observer is not None:
             self._observer.on_callback(action.kind, "begin", action.partitions)
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             result = callback(action.partitions)
             if inspect.isawaitable(result):
                 await result
+        except asyncio.CancelledError as cancelled:
+            if self._stopped:
+                raise
+            error = cancelled  # by somebody else: the machine waits for the end of its callback all the same
         except Exception as raised:
             error = raised
         if self._observer is not None:
             over = error is None or action.releases or self._RAISED_IS_OVER
             phase: Phase = "end" if over else "raised"
             self._observer.on_callback(action.kind, phase, action.partitions)
-        self._callback_task = None
-        self._run(self._member.callback_finished(action.token, error, self._clock.now_ms()))
+        self._callback_over(action, error)
 
     def _log(self, level: int, event: str, **fields: object) -> None:
         """Log, if the process that this is part of has said where to; a library keeps quiet otherwise."""

@@ -15,7 +15,7 @@ from fencepost.simulation.embedded import EmbeddedKafka
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 Work = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
-AT_ONCE_S = 5
+AT_ONCE_S = 4
 """What is over sooner than this has waited for no time-out of a request or of a close."""
 
 
@@ -83,6 +83,26 @@ def test_an_application_leaves(kafka: EmbeddedKafka, protocol: str) -> None:
     assert ended(work) < AT_ONCE_S
     assert kafka.group("g").members() == []
     assert kafka.check() == []
+
+
+def test_a_callback_that_is_cancelled_keeps_nobody_waiting(kafka: EmbeddedKafka) -> None:
+    class Listener:
+        def __init__(self, ready: asyncio.Event) -> None:
+            self._ready = ready
+
+        async def on_partitions_assigned(self, partitions: Any) -> None:
+            self._ready.set()
+            await asyncio.sleep(60)
+
+        def on_partitions_revoked(self, partitions: Any) -> None:
+            """Nothing to do."""
+
+    async def work(ready: asyncio.Event) -> None:
+        async with consumer_on(kafka, listener=Listener(ready)) as consumer:
+            await consumer.getone()
+
+    assert ended(work) < AT_ONCE_S
+    assert kafka.group("g").members() == []
 
 
 def test_a_commit_under_way_is_made_again_where_answers_are_read(kafka: EmbeddedKafka) -> None:

@@ -320,6 +320,22 @@ async def test_a_callback_that_raises_is_raised_by_the_next_poll_and_called_agai
     rig.driver.abandon()
 
 
+@pytest.mark.parametrize("after_s", [0, 1], ids=["not begun", "at work"])
+async def test_nobody_waits_for_a_callback_that_somebody_cancels(after_s: float) -> None:
+    rig = Rig(enable_auto_commit=False)
+    await rig.stable(0)
+    rig.listener.takes_s = 60
+    others = asyncio.all_tasks()
+    closing = asyncio.create_task(rig.driver.close())
+    await asyncio.sleep(after_s)
+    (callback,) = asyncio.all_tasks() - others - {closing}
+    callback.cancel()
+    async with asyncio.timeout(1):
+        await closing
+    assert len(rig.listener.calls) == (2 if after_s else 1)
+    assert rig.transport.heartbeats[-1].member_epoch == -1
+
+
 async def test_a_callback_may_commit() -> None:
     rig = Rig(enable_auto_commit=False)
     await rig.stable(0, 1)
