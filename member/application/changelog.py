@@ -39,6 +39,7 @@ class Changelog(Protocol):
         """Write what has changed, in this order; answers the offset after the last change.
 
         :raises CommitRefused: if not everything was written.
+        :raises StreamsError: if it never will be.
         """
 
     async def close(self) -> None:

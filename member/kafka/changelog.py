@@ -9,7 +9,16 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    OutOfOrderSequenceNumber,
+    ProducerClosed,
+    ProducerFenced,
+    TopicAlreadyExistsError,
+    UnknownProducerId,
+    for_code,
+)
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -32,6 +41,14 @@ _STALLED_S = 30.0
 """How long brokers may give no record, or take none, before that is a failure."""
 _CLOSE_S = 5.0
 """How long what was handed to the producer may take when it is closed."""
+_OF_THE_PRODUCER = (
+    KafkaTimeoutError,
+    OutOfOrderSequenceNumber,
+    ProducerClosed,
+    ProducerFenced,
+    UnknownProducerId,
+)
+"""What another producer may not meet."""
 
 
 class KafkaChangelog:
@@ -167,6 +184,7 @@ class KafkaChangelog:
         """Write what has changed, in this order; answers the offset after the last change.
 
         :raises CommitRefused: if not everything was written.
+        :raises StreamsError: if it never will be: a change is too large, or the brokers forbid it.
         """
         name = changelog_topic(self._application_id, partition.topic)
         try:
@@ -177,8 +195,17 @@ class KafkaChangelog:
             ]
             async with asyncio.timeout(_STALLED_S):
                 written = await asyncio.gather(*sent)
-        except (KafkaError, OSError, TimeoutError) as error:
+        except (OSError, TimeoutError) as error:
             raise CommitRefused(f"{name}: {str(error) or type(error).__name__}") from error
+        except KafkaError as error:
+            if error.retriable:
+                raise CommitRefused(f"{name}: {error}") from error
+            # Brokers wait for the sequence number of a batch that they refused.
+            await self._forget_writer()
+            if isinstance(error, _OF_THE_PRODUCER):
+                raise CommitRefused(f"{name}: {error}") from error
+            where = f"{partition.topic}-{partition.partition}"
+            raise StreamsError(f"the store of {where} can't be written to {name}: {error}") from error
         return int(written[-1].offset) + 1
 
     async def _writer(self) -> AIOKafkaProducer:
@@ -189,8 +216,7 @@ class KafkaChangelog:
                 self._producer = producer
         return self._producer
 
-    async def close(self) -> None:
-        """Disconnect. Raises nothing."""
+    async def _forget_writer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaError):
@@ -201,6 +227,10 @@ class KafkaChangelog:
                     # An idempotent producer never gives up by itself, and its `stop` would wait for it.
                     await producer._sender.close()
                 await producer.stop()
+
+    async def close(self) -> None:
+        """Disconnect. Raises nothing."""
+        await self._forget_writer()
         await self._forget_reader()
 
 
