@@ -34,6 +34,8 @@ from fencepost.member.streams.errors import StreamsError
 from fencepost.member.streams.heartbeats import CHANGELOG_CONFIG
 
 _POLL_MS = 200
+_WAIT_MS = 10
+"""How long a broker may wait for records."""
 _LOOK_S = 0.1
 _VISIBLE_S = 10.0
 """How long brokers may take to tell of a topic that was created."""
@@ -86,8 +88,13 @@ class KafkaChangelog:
 
     async def _reader(self) -> AIOKafkaConsumer:
         if self._consumer is None:
+            # Brokers answer one request of a connection after the other: what waits there for more records
+            # than there are holds up the next partition.
             consumer = AIOKafkaConsumer(
-                enable_auto_commit=False, auto_offset_reset="earliest", **self._settings
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                fetch_max_wait_ms=_WAIT_MS,
+                **self._settings,
             )
             await _started(consumer)
             self._consumer = consumer
@@ -100,7 +107,6 @@ class KafkaChangelog:
                 await consumer.stop()
 
     async def _read(self, consumer: AIOKafkaConsumer, place: KafkaPartition, store: TaskStore) -> None:
-        consumer.assign([place])  # without that nothing is known of its leader
         begin = (await consumer.beginning_offsets([place]))[place]
         end = (await consumer.end_offsets([place]))[place]
         at = store.checkpoint
@@ -110,19 +116,28 @@ class KafkaChangelog:
             store.clear()
             at = begin
         if at < end:
-            consumer.seek(place, at)
-            clock = asyncio.get_running_loop().time
-            progress_at = clock()
-            while (position := await consumer.position(place)) < end:
-                if position > at:
-                    at, progress_at = position, clock()
-                elif clock() - progress_at > _STALLED_S:
-                    raise ChangelogUnavailable(f"no record of {place.topic} came for {_STALLED_S:g} s")
-                for record in (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, ()):
-                    if store.is_closed:
-                        raise ChangelogUnavailable("the store was closed meanwhile")
-                    store.restore(*self._change(record))
+            consumer.assign([place])
+            try:
+                await self._read_on(consumer, place, store, at, end)
+            finally:
+                consumer.pause(place)  # it would go on asking for more
         store.restored(end)
+
+    async def _read_on(
+        self, consumer: AIOKafkaConsumer, place: KafkaPartition, store: TaskStore, at: int, end: int
+    ) -> None:
+        consumer.seek(place, at)
+        clock = asyncio.get_running_loop().time
+        progress_at = clock()
+        while (position := await consumer.position(place)) < end:
+            if position > at:
+                at, progress_at = position, clock()
+            elif clock() - progress_at > _STALLED_S:
+                raise ChangelogUnavailable(f"no record of {place.topic} came for {_STALLED_S:g} s")
+            for record in (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, ()):
+                if store.is_closed:
+                    raise ChangelogUnavailable("the store was closed meanwhile")
+                store.restore(*self._change(record))
 
     def _change(self, record: Any) -> tuple[Key, Value | None]:
         try:

@@ -1,0 +1,41 @@
+"""How long stores take to be restored: as long as their changelogs are, and not as they are many."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application.store import StateDirectory
+from fencepost.member.kafka.changelog import KafkaChangelog
+from fencepost.simulation.embedded import EmbeddedKafka
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+
+PARTITIONS = 30
+
+
+@pytest.mark.parametrize("records", [0, 3])
+async def test_many_short_changelogs_are_read_at_once(records: int, tmp_path: Path) -> None:
+    places = [TopicPartition("orders", number) for number in range(PARTITIONS)]
+    directory = StateDirectory(tmp_path, "billing")
+    directory.lock()
+    async with EmbeddedKafka(topics={"orders": PARTITIONS}) as kafka:
+        kafka.create_topic("billing-orders-changelog", PARTITIONS)
+        changelog = KafkaChangelog("billing", {"bootstrap_servers": kafka.bootstrap_servers}, creates=False)
+        for place in places:
+            for number in range(records):
+                await changelog.write(place, {f"k{number}": place.partition})
+        try:
+            # A fetch that waits for records at the end of a log, for half a second each, would take 15 s.
+            async with asyncio.timeout(7):
+                for place in places:
+                    await changelog.restore(place, directory.store(place))
+        finally:
+            await changelog.close()
+        for place in places:
+            wanted = [(f"k{number}", place.partition) for number in range(records)]
+            assert list(directory.store(place).items()) == wanted
+    directory.close()
