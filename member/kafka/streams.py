@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import uuid
@@ -99,6 +100,8 @@ class StreamsApp:
         self._settings = {"auto_offset_reset": auto_offset_reset, **_checked(settings)}
         self._protocol = group_protocol
         self._process_id = uuid.uuid4()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it was started, and what is not thread-safe may be called."""
         processing = check_process(process)
         self._logged = processing.wants_store and check_flag("changelog", changelog)
         name = check_text("client_id", client_id or f"{group_id}-{uuid.uuid4()}")
@@ -220,7 +223,20 @@ class StreamsApp:
         :raises StreamsError: if `state_dir` can't be used, or another client has it.
         :raises Exception: whatever keeps the global thread from catching up; the client is in ERROR then.
         """
+        if self.state is StreamClientState.CREATED:
+            self._loop = asyncio.get_running_loop()
         await self._engine.start()
+
+    def _only_on_its_loop(self, what: str) -> None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if self._loop not in (None, running):
+            raise RuntimeError(
+                f"{what} should be called on the event loop that the client was started on; elsewhere use the"
+                " loop's call_soon_threadsafe, or asyncio.run_coroutine_threadsafe"
+            )
 
     async def close(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - waits, is not ended
         """End all threads after what they are doing, commit, and leave. Whether that is over in time.
@@ -229,7 +245,9 @@ class StreamsApp:
         raises. A thread that calls it does not wait for its own end.
 
         :raises ValueError: if the time, in seconds, is negative.
+        :raises RuntimeError: on another event loop than the client's.
         """
+        self._only_on_its_loop("close")
         return await self._engine.close(None if timeout is None else check_seconds("timeout", timeout))
 
     async def wait_ended(self) -> StreamClientState:
@@ -248,7 +266,11 @@ class StreamsApp:
     # -- threads -----------------------------------------------------------------------------------------
 
     def add_thread(self) -> str | None:
-        """Start one more thread. Its name; None, with a warning, unless the client is running."""
+        """Start one more thread. Its name; None, with a warning, unless the client is running.
+
+        :raises RuntimeError: outside of the client's event loop, as in another thread of the process.
+        """
+        self._only_on_its_loop("add_thread")
         return self._engine.add_thread()
 
     async def remove_thread(self, timeout: float | None = None) -> str | None:  # noqa: ASYNC109 - the same
@@ -257,7 +279,9 @@ class StreamsApp:
         A thread that calls this removes another one, if there is any.
 
         :raises TimeoutError: if the thread has not ended in that many seconds; it goes on ending.
+        :raises RuntimeError: on another event loop than the client's.
         """
+        self._only_on_its_loop("remove_thread")
         return await self._engine.remove_thread(
             None if timeout is None else check_seconds("timeout", timeout)
         )

@@ -223,6 +223,21 @@ async def test_the_global_thread_reads_everything_before_the_others_start(kafka:
     assert missing.state is S.ERROR
 
 
+async def test_threads_are_changed_on_the_clients_event_loop_only(kafka: Any) -> None:
+    app, loop = app_on(kafka, Work(), threads=1), asyncio.get_running_loop()
+    async with app:
+        await until(lambda: app.state is S.RUNNING)
+        with pytest.raises(RuntimeError, match="add_thread should be called on the event loop"):
+            await asyncio.to_thread(app.add_thread)
+        for ending in (app.remove_thread, app.close):
+            with pytest.raises(RuntimeError, match="should be called on the event loop"):
+                await asyncio.to_thread(asyncio.run, ending())
+        assert list(app.threads.values()) == [T.RUNNING]
+        await asyncio.to_thread(loop.call_soon_threadsafe, app.add_thread)
+        await until(lambda: list(app.threads.values()) == [T.RUNNING] * 2)
+    assert app.state is S.NOT_RUNNING
+
+
 async def test_without_a_broker_threads_are_disconnected_and_can_be_closed(unused_tcp_port: int) -> None:
     app = StreamsApp(
         Work(),
