@@ -104,6 +104,19 @@ def check_seconds(name: str, value: object) -> float:
     return value
 
 
+def check_milliseconds(name: str, value: object, *, zero: bool) -> float:
+    """A number of milliseconds, which may be 0 or not; answers seconds.
+
+    :raises TypeError: if it is no number.
+    :raises ValueError: if there can't be so many.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} should be a number of milliseconds, got {value!r}")
+    if not (value >= 0 if zero else value >= 1):
+        raise ValueError(f"{name} should be {0 if zero else 1} ms or more, got {value}")
+    return value / 1000
+
+
 def check_flag(name: str, value: object) -> bool:
     """True or False.
 

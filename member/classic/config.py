@@ -21,8 +21,9 @@ class ClassicConfig(ConsumerConfig, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("session_timeout_ms", "heartbeat_interval_ms", "metadata_max_age_ms"):
-            if getattr(self, name) < 1:
-                raise FencepostError(f"{name}: expected at least 1 ms, got {getattr(self, name)}")
+            time: object = getattr(self, name)
+            if not isinstance(time, int | float) or time < 1:
+                raise FencepostError(f"{name}: expected at least 1 ms, got {time!r}")
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise FencepostError(
                 f"heartbeat_interval_ms: expected less than session_timeout_ms, {self.session_timeout_ms}, "

@@ -44,8 +44,9 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "default_api_timeout_ms",
             "auto_commit_interval_ms",
         ):
-            if getattr(self, name) < 1:
-                raise FencepostError(f"{name}: expected at least 1 ms, got {getattr(self, name)}")
+            time: object = getattr(self, name)
+            if not isinstance(time, int | float) or time < 1:
+                raise FencepostError(f"{name}: expected at least 1 ms, got {time!r}")
         if self.unreleased_instance_id_retries < 0:
             raise FencepostError(
                 "unreleased_instance_id_retries: expected 0 or more, "

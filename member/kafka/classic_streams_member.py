@@ -51,7 +51,11 @@ class ClassicGroupMember(ConsumerGroupMember):
         self._assignor = StreamsAssignor(process_id, (topics,))
         self._escalation = _EscalationListener(self._listener, events, self._assignor)
 
-    def _make_consumer(self) -> ClassicConsumer:
+    def make_consumer(self) -> ClassicConsumer:
+        """A consumer in a classic group.
+
+        :raises ValueError: if a setting is impossible.
+        """
         return ClassicConsumer(
             *self._topics,
             assignors=(self._assignor,),

@@ -50,6 +50,8 @@ class KIP848Consumer:
         sessions, heartbeats and strategies.
     """
 
+    _protocol = "consumer"
+
     def __init__(
         self,
         *topics: str,
@@ -95,11 +97,13 @@ class KIP848Consumer:
         rebalance_timeout_ms: None = None,
     ) -> None:
         settings.refuse(
+            self._protocol,
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms,
             partition_assignment_strategy=partition_assignment_strategy,
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
+        settings.check_servers(bootstrap_servers)
         settings.check_records("max_poll_records", max_poll_records)
         settings.check_choice("isolation_level", isolation_level, settings.ISOLATION_LEVELS)
         settings.check_choice("auto_offset_reset", auto_offset_reset, settings.OFFSET_RESETS)

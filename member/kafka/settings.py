@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+from aiokafka.conn import collect_hosts
+
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.consumer.config import ConsumerConfig
 
 _REFUSED = {
-    "session_timeout_ms": "the broker decides: its setting group.consumer.session.timeout.ms, or the group's "
-    "consumer.session.timeout.ms",
-    "heartbeat_interval_ms": "the broker decides: its setting group.consumer.heartbeat.interval.ms, or the "
-    "group's consumer.heartbeat.interval.ms",
+    "session_timeout_ms": "the broker decides: its setting group.{protocol}.session.timeout.ms, or the "
+    "group's {protocol}.session.timeout.ms",
+    "heartbeat_interval_ms": "the broker decides: its setting group.{protocol}.heartbeat.interval.ms, or the "
+    "group's {protocol}.heartbeat.interval.ms",
     "partition_assignment_strategy": "the broker assigns: choose among its assignors with "
     "group_remote_assignor",
     "rebalance_timeout_ms": "the time to give partitions up is max_poll_interval_ms",
+    "group_instance_id": "its groups have no static members",
+    "group_remote_assignor": "brokers have one assignor of tasks",
 }
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 OFFSET_RESETS = ("earliest", "latest", "none")
 
 
-def refuse(**settings: object) -> None:
-    """See to it that nothing is set that means nothing with KIP-848.
+def refuse(protocol: str, **settings: object) -> None:
+    """See to it that nothing is set that means nothing with a group protocol.
 
     :raises ValueError: with what to do instead.
     """
     for name, value in settings.items():
         if value is not None:
-            raise ValueError(f"{name} can't be set with the consumer group protocol: {_REFUSED[name]}")
+            reason = _REFUSED[name].format(protocol=protocol)
+            raise ValueError(f"{name} can't be set with the {protocol} group protocol: {reason}")
+
+
+def check_servers(value: object) -> None:
+    """See to it that these can be the addresses of brokers.
+
+    :raises ValueError: if they can't.
+    """
+    try:
+        hosts = collect_hosts(value)
+    except (AttributeError, TypeError, ValueError):
+        hosts = []
+    if not any(host for host, _, _ in hosts) or max(port for _, port, _ in hosts) > 65_535:
+        raise ValueError(f"bootstrap_servers should be host:port, or several of them, got {value!r}")
 
 
 def check_group_id(group_id: str | None) -> str:

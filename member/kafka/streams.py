@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import uuid
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.changelog import changelog_topic
 from fencepost.member.application.engine import GlobalWork, StateListener, StreamsEngine
 from fencepost.member.application.port import GroupMember, ThreadEvents
@@ -20,6 +22,7 @@ from fencepost.member.application.settings import (
     GlobalThread,
     Process,
     check_flag,
+    check_milliseconds,
     check_process,
     check_seconds,
     check_text,
@@ -43,6 +46,15 @@ GROUP_PROTOCOLS = ("streams", "consumer", "classic")
 _OWN = ("group_id", "client_id", "listener", "observer", "enable_auto_commit", "auto_commit_interval_ms")
 _CONNECTING = ("bootstrap_servers", "security_protocol", "ssl_context")
 """Settings that other clients of the brokers have from the members; and those that begin with `sasl_`."""
+
+
+class _Nobody:
+    """In place of the thread of a member that is never started."""
+
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None: ...
+    async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None: ...
+    async def on_lost(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def on_shutdown_requested(self) -> None: ...
 
 
 class StreamsApp:
@@ -114,16 +126,36 @@ class StreamsApp:
             handlers=Handlers(),
             directory=StateDirectory(state_dir, group_id),
             runtime=LoopRuntime(),
-            commit_interval_s=check_seconds("commit_interval_ms", commit_interval_ms) / 1000,
-            cleanup_delay_s=check_seconds("state_cleanup_delay_ms", state_cleanup_delay_ms) / 1000,
-            metrics_interval_s=check_seconds("metrics_interval_ms", metrics_interval_ms) / 1000,
+            commit_interval_s=check_milliseconds("commit_interval_ms", commit_interval_ms, zero=True),
+            cleanup_delay_s=check_milliseconds("state_cleanup_delay_ms", state_cleanup_delay_ms, zero=False),
+            metrics_interval_s=check_milliseconds("metrics_interval_ms", metrics_interval_ms, zero=False),
             global_work=None if global_thread is None else self._global_work(global_thread),
             changelog=self._changelog() if self._logged else None,
         )
         if handler is not None:
             self._add_handler(handler)
+        self._try_settings()
+
+    def _try_settings(self) -> None:
+        """Make a thread's consumer, and drop it: it refuses what is impossible, before threads fail of it."""
+        member = self._group_member(self._engine.client.name, _Nobody())
+
+        async def make() -> None:
+            member.make_consumer()
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            # A consumer is made in an event loop; an application may be made before there is one.
+            with contextlib.closing(asyncio.new_event_loop()) as loop:
+                loop.run_until_complete(make())
+        else:
+            member.make_consumer()
 
     def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
+        return self._group_member(thread, events)
+
+    def _group_member(self, thread: str, events: ThreadEvents) -> ConsumerGroupMember:
         settings = {"group_id": self._group_id, "client_id": thread, **self._settings}
         if self._protocol == "streams":
             changelogs = {topic: changelog_topic(self._group_id, topic) for topic in self._topics}

@@ -19,6 +19,7 @@ from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.session import Session
+from fencepost.member.kafka.settings import refuse
 from fencepost.member.kafka.streams_member import ConsumerGroupMember
 from fencepost.member.streams.errors import MissingSourceTopic, StreamsError
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
@@ -53,10 +54,23 @@ class _StreamsSession(Session):
 class _StreamsConsumer(KIP848Consumer):
     """A consumer whose member is one of a streams group."""
 
+    _protocol = "streams"
+
     def __init__(
-        self, *topics: str, heartbeats: StreamsHeartbeats, on_shutdown: Callable[[], None], **settings: Any
+        self,
+        *topics: str,
+        heartbeats: StreamsHeartbeats,
+        on_shutdown: Callable[[], None],
+        group_instance_id: str | None = None,
+        group_remote_assignor: str | None = None,
+        **rest: Any,
     ) -> None:
-        super().__init__(*topics, **settings)
+        refuse(
+            self._protocol,
+            group_instance_id=group_instance_id,
+            group_remote_assignor=group_remote_assignor,
+        )
+        super().__init__(*topics, **rest)
         self._heartbeats = heartbeats
         self._on_shutdown = on_shutdown
 
@@ -93,7 +107,11 @@ class StreamsGroupMember(ConsumerGroupMember):
         self._on_shutdown = events.on_shutdown_requested
         self._missing_since: float | None = None
 
-    def _make_consumer(self) -> KIP848Consumer:
+    def make_consumer(self) -> KIP848Consumer:
+        """A consumer whose member is one of a streams group.
+
+        :raises ValueError: if a setting is impossible.
+        """
         return _StreamsConsumer(
             *self._topics,
             listener=self._listener,

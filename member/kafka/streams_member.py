@@ -83,7 +83,11 @@ class ConsumerGroupMember:
         """Begin to connect and to join; polls go on with it."""
         self._begin()
 
-    def _make_consumer(self) -> KIP848Consumer:
+    def make_consumer(self) -> KIP848Consumer:
+        """A consumer for the member.
+
+        :raises ValueError: if a setting is impossible.
+        """
         return KIP848Consumer(
             *self._topics,
             listener=self._listener,
@@ -93,7 +97,7 @@ class ConsumerGroupMember:
         )
 
     def _begin(self) -> None:
-        self._consumer = self._make_consumer()
+        self._consumer = self.make_consumer()
         self._starting = asyncio.get_running_loop().create_task(self._consumer.start())
 
     async def poll(self) -> Sequence[Batch]:

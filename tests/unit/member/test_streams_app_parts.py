@@ -222,7 +222,42 @@ def app(**settings: Any) -> StreamsApp:
         ({"global_thread": GlobalThread(["t"], with_store)}, TypeError, "should take a partition"),
         ({"global_thread": GlobalThread([], process)}, ValueError, "at least one topic"),
         ({"group_protocol": "streams-v2"}, ValueError, "group_protocol should be one of"),
-        ({"commit_interval_ms": -1}, ValueError, "commit_interval_ms"),
+        ({"commit_interval_ms": -1}, ValueError, "commit_interval_ms should be 0 ms or more"),
+        ({"commit_interval_ms": "x"}, TypeError, "commit_interval_ms should be a number of milliseconds"),
+        ({"metrics_interval_ms": 0}, ValueError, "metrics_interval_ms should be 1 ms or more"),
+        ({"state_cleanup_delay_ms": 0}, ValueError, "state_cleanup_delay_ms should be 1 ms or more"),
+        ({"max_poll_records": 0}, ValueError, "max_poll_records"),
+        ({"max_poll_interval_ms": "x"}, ValueError, "max_poll_interval_ms: expected at least 1 ms, got 'x'"),
+        ({"auto_offset_reset": "nowhere"}, ValueError, "auto_offset_reset should be one of"),
+        ({"isolation_level": "x"}, ValueError, "isolation_level should be one of"),
+        ({"bootstrap_servers": 3}, ValueError, "bootstrap_servers should be host:port.*, got 3"),
+        ({"bootstrap_servers": "::::"}, ValueError, "bootstrap_servers should be host:port"),
+        ({"bootstrap_servers": ""}, ValueError, "bootstrap_servers should be host:port"),
+        ({"bootstrap_servers": "localhost:99999"}, ValueError, "bootstrap_servers should be host:port"),
+        ({"security_protocol": "SSL"}, ValueError, "ssl_context"),
+        ({"rebalance_timeout_ms": 10}, ValueError, "with the streams group protocol.*max_poll_interval_ms"),
+        ({"session_timeout_ms": 3000}, ValueError, "group.streams.session.timeout.ms"),
+        (
+            {"group_instance_id": "i"},
+            ValueError,
+            "with the streams group protocol: its groups have no static",
+        ),
+        ({"group_remote_assignor": "range"}, ValueError, "with the streams group protocol"),
+        (
+            {"group_protocol": "consumer", "heartbeat_interval_ms": 10},
+            ValueError,
+            "with the consumer group protocol.*group.consumer.heartbeat.interval.ms",
+        ),
+        (
+            {"group_protocol": "classic", "session_timeout_ms": 3000, "heartbeat_interval_ms": 4000},
+            ValueError,
+            "heartbeat_interval_ms: expected less than session_timeout_ms",
+        ),
+        (
+            {"group_protocol": "classic", "session_timeout_ms": "3"},
+            ValueError,
+            "session_timeout_ms: expected at least 1 ms, got '3'",
+        ),
         ({"enable_auto_commit": True}, TypeError, "no setting 'enable_auto_commit'"),
         ({"num_threads": 3}, TypeError, "no setting 'num_threads'"),
     ],
@@ -230,6 +265,13 @@ def app(**settings: Any) -> StreamsApp:
 def test_impossible_settings_are_refused(settings: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         app(**settings)
+
+
+@pytest.mark.parametrize("protocol", ["streams", "consumer", "classic"])
+async def test_settings_are_checked_in_an_event_loop_as_well(protocol: str) -> None:
+    with pytest.raises(ValueError, match="max_poll_records"):
+        app(group_protocol=protocol, max_poll_records=0)
+    assert app(group_protocol=protocol).threads
 
 
 def test_a_function_that_takes_a_store_gets_one() -> None:
