@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fencepost.member.application.settings import GlobalThread as GlobalThread
     from fencepost.member.kafka.consumer import KIP848Consumer as KIP848Consumer
+    from fencepost.member.kafka.errors import AuthenticationError as AuthenticationError
     from fencepost.member.kafka.streams import StreamsApp as StreamsApp
     from fencepost.member.rabbit.transport import RabbitTransport as RabbitTransport
     from fencepost.member.sac.consumer import SacListener as SacListener
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fencepost.member.streams.thread_states import StreamThreadState as StreamThreadState
 
 _MODULES = {
+    "AuthenticationError": "kafka.errors",
     "GlobalThread": "application.settings",
     "IllegalStreamsState": "streams.errors",
     "KIP848Consumer": "kafka.consumer",
@@ -43,6 +45,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "AuthenticationError",
     "GlobalThread",
     "IllegalStreamsState",
     "KIP848Consumer",

@@ -141,8 +141,7 @@ class KIP848Consumer:
         self._listener = ApplicationListener(listener)
         self._session: Session | None = None
         self._closed = False
-        self._topics: frozenset[str] = frozenset()
-        self._pattern: str | None = None
+        self._remember(topics, None)
         self._client = Client(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
@@ -159,15 +158,14 @@ class KIP848Consumer:
             sasl_kerberos_domain_name=sasl_kerberos_domain_name,
             sasl_oauth_token_provider=sasl_oauth_token_provider,
         )
-        if topics:
-            self._remember(topics, None)
 
     # -- start and stop ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connect; with a subscription, join the group and take up the first assignment.
 
-        :raises KafkaConnectionError: if no broker answers, or none takes the credentials.
+        :raises KafkaConnectionError: if no broker answers.
+        :raises AuthenticationError: if one does not take the credentials; it is a KafkaConnectionError, too.
         :raises UnsupportedVersionError: if the broker does not speak KIP-848.
         """
         if self._session is not None or self._closed:

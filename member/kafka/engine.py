@@ -31,6 +31,8 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
+from fencepost.member.kafka.errors import as_connection_error
+
 Frame = Callable[[int, int, str], bytes]
 """From version, correlation id and client id to a whole request frame, its length included."""
 
@@ -144,14 +146,15 @@ class Connections:
         """Learn of the cluster.
 
         :raises KafkaConnectionError: if no broker answers; its text says why, as far as that is known.
+        :raises AuthenticationError: if that is because of the credentials.
         """
         try:
             await self._client.bootstrap()
         except KafkaConnectionError as error:
-            raise KafkaConnectionError(f"{error}: {await self._reason()}") from error
+            raise await self._explained(error) from error
 
-    async def _reason(self) -> str:
-        """Why the first address does not work: aiokafka logs it and keeps it to itself."""
+    async def _explained(self, failed: KafkaConnectionError) -> KafkaConnectionError:
+        """The error with why the first address does not work: aiokafka logs it and keeps it to itself."""
         client = self._client
         host, port, _ = client.hosts[0]
         try:
@@ -170,9 +173,9 @@ class Connections:
                 sasl_oauth_token_provider=client._sasl_oauth_token_provider,
             )
         except (OSError, KafkaError, TimeoutError) as error:
-            return str(error) or type(error).__name__
+            return as_connection_error(failed, error)
         await connection.close()
-        return "it accepts connections but does not answer"
+        return KafkaConnectionError(f"{failed}: it accepts connections but does not answer")
 
     async def ask(
         self, node_id: int, call: Call, timeout_ms: int, *, group: int = ConnectionGroup.DEFAULT

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 from aiokafka import errors
 
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -20,6 +22,28 @@ _NOT_A_MEMBER = (
     ErrorCode.REBALANCE_IN_PROGRESS,
 )
 """A commit that fails with one of these failed because the partition may be another member's now."""
+
+
+_OF_AUTHENTICATION = (
+    errors.AuthenticationFailedError,
+    errors.AuthenticationMethodNotSupported,
+    errors.IllegalSaslStateError,
+    errors.SaslAuthenticationFailed,
+    errors.UnsupportedSaslMechanismError,
+    ssl.SSLCertVerificationError,
+)
+
+
+class AuthenticationError(errors.KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
+    """A broker does not take the credentials, or its certificate is not taken. It is no use to try again."""
+
+    retriable = False
+
+
+def as_connection_error(what: object, reason: Exception) -> errors.KafkaConnectionError:
+    """The exception to raise where no broker can be connected to, and why the first one can't."""
+    kind = AuthenticationError if isinstance(reason, _OF_AUTHENTICATION) else errors.KafkaConnectionError
+    return kind(f"{what}: {str(reason) or type(reason).__name__}")
 
 
 def as_kafka_error(error: MemberError) -> errors.KafkaError:

@@ -101,7 +101,10 @@ class ConsumerGroupMember:
         self._starting = asyncio.get_running_loop().create_task(self._consumer.start())
 
     async def poll(self) -> Sequence[Batch]:
-        """Records of several partitions; none after 100 ms without any, or while there is no broker."""
+        """Records of several partitions; none after 100 ms without any, or while there is no broker.
+
+        :raises AuthenticationError: if a broker does not take the credentials.
+        """
         assert self._consumer is not None
         if self._starting is not None:
             await asyncio.wait((self._starting,), timeout=_POLL_MS / 1000)
@@ -110,7 +113,9 @@ class ConsumerGroupMember:
             starting, self._starting = self._starting, None
             try:
                 starting.result()
-            except KafkaConnectionError:
+            except KafkaConnectionError as error:
+                if not error.retriable:
+                    raise
                 self._watch.connected = False
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), _CONNECT_AGAIN_S)

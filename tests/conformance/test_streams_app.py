@@ -12,7 +12,7 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from fencepost.member import GlobalThread, StreamsApp
+from fencepost.member import AuthenticationError, GlobalThread, StreamsApp
 from fencepost.member import StreamClientState as S
 from fencepost.member import StreamThreadExceptionResponse as Response
 from fencepost.member import StreamThreadState as T
@@ -253,3 +253,29 @@ async def test_without_a_broker_threads_are_disconnected_and_can_be_closed(unuse
     assert not app.is_connected
     assert await app.close(60)
     assert app.state is S.NOT_RUNNING
+
+
+@pytest.mark.parametrize("protocol", ["streams", "consumer", "classic"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_a_wrong_password_goes_to_the_handler(protocol: str, mechanism: str) -> None:
+    asked: list[BaseException] = []
+
+    def on_exception(error: BaseException) -> Response:
+        asked.append(error)
+        return Response.SHUTDOWN_CLIENT
+
+    async with EmbeddedKafka(topics={"orders": 1}, users={"alice": "secret"}) as kafka:
+        app = app_on(
+            kafka,
+            Work(),
+            threads=1,
+            handler=on_exception,
+            group_protocol=protocol,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_plain_username="alice",
+            sasl_plain_password="wrong",
+        )
+        async with app:
+            assert await asyncio.wait_for(app.wait_ended(), 20) is S.ERROR
+    assert [type(error) for error in asked] == [AuthenticationError]
