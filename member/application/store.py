@@ -11,6 +11,7 @@ which it counts; if another process has processed the partition since, it is emp
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import sqlite3
@@ -54,8 +55,7 @@ class TaskStore:
     """Keys and values of one partition, for the processing function that is given it."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self._folder = _made(folder)
         self._changes: dict[Key, Value | None] = {}
         self.is_closed = False
         try:
@@ -188,22 +188,15 @@ class StateDirectory:
 
         :raises StreamsError: if it can't be written, or if another client has it.
         """
+        root = self._given or _temporary_folder()
         try:
-            root = self._given or Path(tempfile.mkdtemp(prefix="fencepost-streams-"))
-            path = root / self._group
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StreamsError(f"state_dir {self._given}: {error.strerror or error}") from error
-        lock = sqlite3.connect(path / _LOCK, isolation_level=None, timeout=0)
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            lock.close()
-            raise StreamsError(
-                f"state_dir {root} is in use by another client of group {self._group}: "
-                "give each client a directory of its own"
-            ) from error
-        self.path, self._lock = path, lock
+            path = _made(root / self._group)
+            self._lock = _locked(path / _LOCK)
+        except StreamsError:
+            if self._temporary:
+                shutil.rmtree(root, ignore_errors=True)
+            raise
+        self.path = path
 
     def store(self, partition: TopicPartition) -> TaskStore:
         """The store of a partition, opened if need be."""
@@ -265,3 +258,47 @@ class StateDirectory:
 
 def _folder_of(partition: TopicPartition) -> str:
     return f"{partition.topic}-{partition.partition}"
+
+
+def _temporary_folder() -> Path:
+    """A new one.
+
+    :raises StreamsError: if there is no place for it.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix="fencepost-streams-"))
+    except OSError as error:
+        raise StreamsError(f"no temporary folder can be made: {error}; give a state_dir") from error
+
+
+def _made(folder: Path) -> Path:
+    """The folder, which is there then.
+
+    :raises StreamsError: if it can't be.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        advice = "a shorter group_id" if error.errno == errno.ENAMETOOLONG else "another state_dir"
+        raise StreamsError(f"{folder} can't be made: {error.strerror}; give {advice}") from error
+    return folder
+
+
+def _locked(file: Path) -> sqlite3.Connection:
+    """A connection that has a file to itself.
+
+    :raises StreamsError: if another client has it, or nobody can.
+    """
+    lock: sqlite3.Connection | None = None
+    try:
+        lock = sqlite3.connect(file, isolation_level=None, timeout=0)
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.DatabaseError as error:
+        if lock is not None:
+            lock.close()
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            message = f"{file.parent} is in use by another client of the group: give each its own state_dir"
+        else:
+            message = f"{file} can't be used: {error}; remove it, or give a state_dir that can be written"
+        raise StreamsError(message) from error
+    return lock

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,8 +181,43 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(ValueError, match="state_dir should be a directory"):
         StateDirectory(file, "group")
-    with pytest.raises(StreamsError, match="state_dir"):
+    with pytest.raises(StreamsError, match=r"below/group can't be made: .*; give another state_dir"):
         StateDirectory(file / "below", "group").lock()
+
+
+def test_a_lock_that_is_none_is_named(tmp_path: Path) -> None:
+    lock = tmp_path / "group" / "lock.sqlite"
+    lock.mkdir(parents=True)
+    with pytest.raises(
+        StreamsError, match=r"lock\.sqlite can't be used: unable to open.*; remove it, or give"
+    ):
+        StateDirectory(tmp_path, "group").lock()
+    lock.rmdir()
+    lock.write_bytes(b"no database" * 100)
+    with pytest.raises(StreamsError, match=r"lock\.sqlite can't be used: file is not a database; remove it"):
+        StateDirectory(tmp_path, "group").lock()
+    lock.unlink()
+    directory = StateDirectory(tmp_path, "group")
+    directory.lock()
+    directory.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_directory_that_is_read_only_is_not_in_use(tmp_path: Path) -> None:
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group").chmod(0o500)
+    with pytest.raises(StreamsError, match=r"lock\.sqlite can't be used: unable to open"):
+        StateDirectory(tmp_path, "group").lock()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_group_whose_name_is_too_long_leaves_nothing_behind(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(StreamsError, match=r"ggg can't be made: File name too long; give a shorter group_id"):
+        StateDirectory(tmp_path if given else None, "g" * 300).lock()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_connection_is_left_behind(directory: StateDirectory, tmp_path: Path) -> None:
