@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import shutil
 import sqlite3
@@ -67,25 +68,33 @@ class TaskStore:
     # -- what processing functions use -------------------------------------------------------------------
 
     def get(self, key: Key) -> Value | None:
-        """The value of a key; None if there is none."""
+        """The value of a key; None if there is none.
+
+        :raises TypeError: if it can be no key.
+        :raises ValueError: if it is too large for one.
+        """
+        _check_key(key)
         row = self._database.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
         return None if row is None else row[0]
 
     def put(self, key: Key, value: Value) -> None:
         """Give a key a value.
 
-        :raises TypeError: if one of them is of another type.
+        :raises TypeError: if one of them is of another type; True and False are none of ours.
+        :raises ValueError: if a whole number has more than 64 bits, or a float is not a number.
         """
-        if not isinstance(key, str | bytes | int) or not isinstance(value, str | bytes | int | float):
-            raise TypeError(
-                "keys are text, bytes or whole numbers, and values may be floats too; "
-                f"got {type(key).__name__} and {type(value).__name__}"
-            )
+        _check_key(key)
+        _check_value(value)
         self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (key, value))
         self._changes[key] = value
 
     def delete(self, key: Key) -> None:
-        """Forget a key, if it is there."""
+        """Forget a key, if it is there.
+
+        :raises TypeError: if it can be no key.
+        :raises ValueError: if it is too large for one.
+        """
+        _check_key(key)
         self._database.execute("DELETE FROM entries WHERE key = ?", (key,))
         self._changes[key] = None
 
@@ -158,6 +167,26 @@ class TaskStore:
         self._database.execute("ROLLBACK")
         self._database.close()
         (self._folder / _FILE).touch()
+
+
+def _check_key(key: object) -> None:
+    # SQLite takes True for 1, and 1.0 too, where it looks something up.
+    if isinstance(key, bool) or not isinstance(key, str | bytes | int):
+        raise TypeError(f"keys are text, bytes or whole numbers, got {type(key).__name__}")
+    _check_bits(key)
+
+
+def _check_value(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, str | bytes | int | float):
+        raise TypeError(f"values are text, bytes, whole numbers or floats, got {type(value).__name__}")
+    _check_bits(value)
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("nan is no value: SQLite takes it for none")
+
+
+def _check_bits(number: object) -> None:
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:
+        raise ValueError(f"whole numbers have 64 bits at most, got {number}")
 
 
 class StateDirectory:

@@ -126,10 +126,49 @@ def test_changelogs_have_the_names_of_kafka_streams() -> None:
     assert changelog_topic("billing", "orders") == "billing-orders-changelog"
 
 
-@pytest.mark.parametrize(("key", "value"), [(1.5, 1), (None, 1), ("a", None), ("a", [1])])
-def test_a_store_takes_what_it_can_give_back(directory: StateDirectory, key: Any, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "error", "said"),
+    [
+        (1.5, 1, TypeError, "keys are text"),
+        (None, 1, TypeError, "keys are text"),
+        (True, 1, TypeError, "keys are text.*got bool"),
+        ("a", None, TypeError, "values are text"),
+        ("a", [1], TypeError, "values are text"),
+        ("a", False, TypeError, "values are text.*got bool"),
+        ("a", float("nan"), ValueError, "nan"),
+        ("a", 2**63, ValueError, "64 bits"),
+        (-(2**63) - 1, 1, ValueError, "64 bits"),
+        ("\ud800", 1, ValueError, "surrogates not allowed"),
+    ],
+)
+def test_a_store_takes_what_it_can_give_back(
+    directory: StateDirectory, key: Any, value: Any, error: type[Exception], said: str
+) -> None:
+    store = directory.store(P0)
+    with pytest.raises(error, match=said):
+        store.put(key, value)
+    assert (len(store), store.take_changes()) == (0, {})
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), float("inf"), -0.0, 1.0, "", b"", "k\0v", "ключ🐈"])
+def test_a_store_gives_back_what_it_took(directory: StateDirectory, value: Any) -> None:
+    store = directory.store(P0)
+    store.put("a", value)
+    assert repr(store.get("a")) == repr(value)
+    assert decode_change(*encode_change("a", value)) == ("a", value)
+
+
+@pytest.mark.parametrize("key", [1.0, None, True, [1]])
+def test_a_key_that_can_be_none_is_not_looked_for(directory: StateDirectory, key: Any) -> None:
+    """1.0 and True would be found as 1, and a changelog with such a key can't be read again."""
+    store = directory.store(P0)
+    store.put(1, "one")
+    store.take_changes()
     with pytest.raises(TypeError, match="keys are text"):
-        directory.store(P0).put(key, value)
+        store.get(key)
+    with pytest.raises(TypeError, match="keys are text"):
+        store.delete(key)
+    assert (store.get(1), store.take_changes()) == ("one", {})
 
 
 def test_a_directory_is_one_clients(directory: StateDirectory, tmp_path: Path) -> None:
