@@ -170,7 +170,8 @@ class ConsumerGroupMember:
 
     async def _close(self, option: CloseOption) -> None:
         if self._starting is not None:
-            self._starting.cancel()
+            if not self._starting.cancelling():  # else it is on its way out of the group already
+                self._starting.cancel()
             await asyncio.wait((self._starting,))
         if self._consumer is not None:
             with contextlib.suppress(KafkaError):

@@ -85,6 +85,32 @@ def test_an_application_leaves(kafka: EmbeddedKafka, protocol: str) -> None:
     assert kafka.check() == []
 
 
+@pytest.mark.parametrize("protocol", ["streams", "consumer"])
+def test_an_application_that_is_about_to_join_leaves(kafka: EmbeddedKafka, protocol: str) -> None:
+    """Its consumer is cancelled with all tasks, and again when the application closes it."""
+    api = "STREAMS_GROUP_HEARTBEAT" if protocol == "streams" else "CONSUMER_GROUP_HEARTBEAT"
+    kafka.delay(api, 0.4, times=2)
+
+    async def process(partition: Any, records: Any) -> None:
+        """Nothing to do."""
+
+    async def work(ready: asyncio.Event) -> None:
+        async with StreamsApp(
+            process,
+            topics=["orders"],
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id="g",
+            group_protocol=protocol,
+        ):
+            while not kafka.group("g").members():  # noqa: ASYNC110  # nothing tells of it
+                await asyncio.sleep(0.01)
+            ready.set()
+            await asyncio.sleep(60)
+
+    assert ended(work) < AT_ONCE_S
+    assert kafka.group("g").members() == []
+
+
 def test_a_callback_that_is_cancelled_keeps_nobody_waiting(kafka: EmbeddedKafka) -> None:
     class Listener:
         def __init__(self, ready: asyncio.Event) -> None:
