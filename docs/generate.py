@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import NoneType, UnionType
@@ -241,9 +241,16 @@ def keys(kind: type[msgspec.Struct], skip: frozenset[str] = frozenset()) -> Iter
         yield f"| `{field.encode_name}` | {value} | {shown_default(field)} | {text} |"
 
 
+def keys_by_table(whole: type[msgspec.Struct], tables: Mapping[str, type[msgspec.Struct]]) -> Iterator[str]:
+    """The keys of a whole file, then those of its tables under their headings."""
+    yield from keys(whole)
+    for heading, kind in tables.items():
+        yield f"\n### `{heading}`\n\n{inspect.getdoc(kind)}\n"
+        yield from keys(kind)
+
+
 def scenario_keys() -> Iterator[str]:
     """The keys of a scenario file, table by table."""
-    yield from keys(scenario.Scenario)
     tables = {
         "[group]": scenario.Group,
         "[[topics]]": scenario.Topic,
@@ -251,14 +258,11 @@ def scenario_keys() -> Iterator[str]:
         "[network]": scenario.Network,
         "[application]": scenario.Application,
     }
-    for heading, kind in tables.items():
-        yield f"\n### `{heading}`\n\n{inspect.getdoc(kind)}\n"
-        yield from keys(kind)
+    yield from keys_by_table(scenario.Scenario, tables)
 
 
 def sac_keys() -> Iterator[str]:
     """The keys of a scenario file of single active consumers, table by table."""
-    yield from keys(sac.SacScenario)
     tables = {
         "[group]": sac.SacGroup,
         "[[streams]]": sac.SacStream,
@@ -266,14 +270,11 @@ def sac_keys() -> Iterator[str]:
         "[network]": sac.SacNetwork,
         "[application]": sac.SacApplication,
     }
-    for heading, kind in tables.items():
-        yield f"\n### `{heading}`\n\n{inspect.getdoc(kind)}\n"
-        yield from keys(kind)
+    yield from keys_by_table(sac.SacScenario, tables)
 
 
 def streams_keys() -> Iterator[str]:
     """The keys of a scenario file of a Streams application, table by table."""
-    yield from keys(streams.StreamsScenario)
     tables = {
         "[group]": streams.StreamsGroup,
         "[[topics]]": scenario.Topic,
@@ -281,9 +282,7 @@ def streams_keys() -> Iterator[str]:
         "[network]": scenario.Network,
         "[application]": streams.StreamsApplication,
     }
-    for heading, kind in tables.items():
-        yield f"\n### `{heading}`\n\n{inspect.getdoc(kind)}\n"
-        yield from keys(kind)
+    yield from keys_by_table(streams.StreamsScenario, tables)
 
 
 def variants(union: Any, shared: type[msgspec.Struct]) -> Iterator[str]:
