@@ -48,6 +48,19 @@ def consumer_on(kafka: EmbeddedKafka, **settings: Any) -> KIP848Consumer:
     return KIP848Consumer("orders", bootstrap_servers=kafka.bootstrap_servers, **settings)
 
 
+def app_on(kafka: EmbeddedKafka, protocol: str) -> StreamsApp:
+    async def process(partition: Any, records: Any) -> None:
+        """Nothing to do."""
+
+    return StreamsApp(
+        process,
+        topics=["orders"],
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id="g",
+        group_protocol=protocol,
+    )
+
+
 def test_a_consumer_that_reads_commits_and_leaves(kafka: EmbeddedKafka) -> None:
     kafka.produce("orders", "a", "b")
 
@@ -65,17 +78,8 @@ def test_a_consumer_that_reads_commits_and_leaves(kafka: EmbeddedKafka) -> None:
 
 @pytest.mark.parametrize("protocol", ["streams", "consumer", "classic"])
 def test_an_application_leaves(kafka: EmbeddedKafka, protocol: str) -> None:
-    async def process(partition: Any, records: Any) -> None:
-        """Nothing to do."""
-
     async def work(ready: asyncio.Event) -> None:
-        async with StreamsApp(
-            process,
-            topics=["orders"],
-            bootstrap_servers=kafka.bootstrap_servers,
-            group_id="g",
-            group_protocol=protocol,
-        ) as app:
+        async with app_on(kafka, protocol) as app:
             await kafka.awaited.group("g").wait_stable(members=1)
             ready.set()
             await app.wait_ended()
@@ -91,17 +95,8 @@ def test_an_application_that_is_about_to_join_leaves(kafka: EmbeddedKafka, proto
     api = "STREAMS_GROUP_HEARTBEAT" if protocol == "streams" else "CONSUMER_GROUP_HEARTBEAT"
     kafka.delay(api, 0.4, times=2)
 
-    async def process(partition: Any, records: Any) -> None:
-        """Nothing to do."""
-
     async def work(ready: asyncio.Event) -> None:
-        async with StreamsApp(
-            process,
-            topics=["orders"],
-            bootstrap_servers=kafka.bootstrap_servers,
-            group_id="g",
-            group_protocol=protocol,
-        ):
+        async with app_on(kafka, protocol):
             while not kafka.group("g").members():  # noqa: ASYNC110  # nothing tells of it
                 await asyncio.sleep(0.01)
             ready.set()
