@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -52,16 +52,20 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     warmup_tasks: tuple[str, ...] = ()
 
 
-def member_ids(coordinator: GroupCoordinator, group_id: str) -> frozenset[MemberId]:
-    """Who is in a group, whatever it speaks, or was told an id to join with."""
-    found: set[MemberId] = set()
-    if (group := coordinator.groups.get(group_id)) is not None:
-        found.update(group.members)
-    if (classic := coordinator.classic.groups.get(group_id)) is not None:
-        found.update(classic.members, classic.pending_joins)
-    if (streams := coordinator.streams.groups.get(group_id)) is not None:
-        found.update(streams.members)
-    return frozenset(found)
+def is_member(coordinator: GroupCoordinator, group_id: str, member_id: MemberId) -> bool:
+    """Whether somebody is in a group, whatever it speaks, or was told that id to join with."""
+    group, streams = coordinator.groups.get(group_id), coordinator.streams.groups.get(group_id)
+    return (
+        (group is not None and member_id in group.members)
+        or (streams is not None and member_id in streams.members)
+        or member_id in classic_member_ids(coordinator, group_id)
+    )
+
+
+def classic_member_ids(coordinator: GroupCoordinator, group_id: str) -> Set[MemberId]:
+    """Who is in a classic group, or was told an id to join with; nobody if the group is of another kind."""
+    group = coordinator.classic.groups.get(group_id)
+    return frozenset() if group is None else group.members.keys() | group.pending_joins.keys()
 
 
 def named(partitions: Partitions, image: TopicsImage) -> tuple[TopicPartition, ...]:

@@ -35,7 +35,7 @@ from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import uncovered
 from fencepost.simulation.embedded.classic import ClassicChronicle
-from fencepost.simulation.embedded.members import knows_its_topics, member_ids
+from fencepost.simulation.embedded.members import classic_member_ids, is_member, knows_its_topics
 from fencepost.simulation.embedded.names import MemberNames
 from fencepost.simulation.embedded.streams import StreamsChronicle
 from fencepost.simulation.embedded.told import Heartbeat, HeartbeatAnswer, ToldMembers
@@ -156,8 +156,8 @@ class _ShardWatch:
             observer.attach(view, report)
         self.hooks = hook_lists(observers)
         self.groups: dict[str, _GroupWatch] = {}
-        self.members: dict[str, frozenset[MemberId]] = {}
-        """Who was in each group after its last step."""
+        self.classic_members: dict[str, Set[MemberId]] = {}
+        """Who was in each classic group after its last step."""
 
 
 class Watch:
@@ -233,18 +233,18 @@ class Watch:
             self._timer = asyncio.get_running_loop().call_later(_LATER_S, self._later)
 
     def _tell_who_is_gone(self, watch: _ShardWatch, event: Event, outcome: Outcome) -> None:
-        """Compare groups with what they were: members of classic ones leave no trace in the records."""
+        """Tombstones tell it; members of classic groups leave none, so these groups are compared."""
         coordinator = watch.view.active
         if coordinator is None:
             return
-        for group_id in _groups_of(event, outcome):
-            now = member_ids(coordinator, group_id)
-            for member_id in watch.members.get(group_id, frozenset()) - now:
-                self.on_member_gone(member_id)
+        for group_id, part in _by_group(event, outcome):
+            now = classic_member_ids(coordinator, group_id)
+            gone = (watch.classic_members.pop(group_id, frozenset()) - now) | set(_removed(part))
             if now:
-                watch.members[group_id] = now
-            else:
-                watch.members.pop(group_id, None)
+                watch.classic_members[group_id] = now
+            for member_id in gone:
+                if not is_member(coordinator, group_id, member_id):
+                    self.on_member_gone(member_id)
 
     def catch_up(self) -> None:
         """Tell what was not told yet: before the next step, and before anybody looks."""
@@ -387,22 +387,14 @@ def _removed(outcome: Outcome) -> Iterator[MemberId]:
             yield record.key.member_id
 
 
-def _groups_of(event: Event, outcome: Outcome) -> Iterable[str]:
-    """The groups that a step is about."""
-    group_id = getattr(event, "group_id", None)
-    if group_id is not None:
-        return (group_id,)
-    touched = dict.fromkeys(record.key.group_id for record in outcome.records)
-    touched.update((each.group_id, None) for each in outcome.effects if hasattr(each, "group_id"))
-    return touched
-
-
 def _by_group(event: Event, outcome: Outcome) -> Iterable[tuple[str, Outcome]]:
     """The groups that a step is about, each with its share of the records."""
     group_id = getattr(event, "group_id", None)
     if group_id is not None:
         yield group_id, outcome
         return
-    for each in _groups_of(event, outcome):
+    touched = dict.fromkeys(record.key.group_id for record in outcome.records)
+    touched.update((each.group_id, None) for each in outcome.effects if hasattr(each, "group_id"))
+    for each in touched:
         mine = tuple(record for record in outcome.records if record.key.group_id == each)
         yield each, msgspec.structs.replace(outcome, records=mine)
