@@ -216,17 +216,16 @@ def _scenario(
         scenario = typed(raw, _KINDS[protocol], decode_value)
     except Misplaced as mistake:
         raise places.error(mistake.path, mistake.message) from None
-    if found := check.first_mistake(scenario):
-        raise places.error(*found)
+    resized = scenario if partitions is None else _resized(scenario, *partitions)
+    if found := check.first_mistake(resized):
+        if partitions is None or found == check.first_mistake(scenario):
+            raise places.error(*found)
+        path, message = found
+        raise FencepostError(f"{partitions[1]}: {shown_path(path)}: {message}")
     for key, _ in places.overridden:
-        if unused := why_unused(scenario, key):
+        if unused := why_unused(resized, key):
             raise places.error(key, unused)
-    if partitions is not None:
-        if isinstance(scenario, SacScenario):
-            scenario = _with_stream_partitions(scenario, *partitions)
-        else:
-            scenario = _with_partitions(scenario, *partitions)
-    return scenario
+    return resized
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -329,6 +328,13 @@ def _nowhere(override: _Override, path: Path, place: Any) -> FencepostError:
         f"; {shown.rpartition('.')[0]} has 0 to {len(place) - 1}" if isinstance(place, list) and place else ""
     )
     return FencepostError(f"{override.shown}: there is no {shown}{there}")
+
+
+def _resized(scenario: AnyScenario, total: int, shown: str) -> AnyScenario:
+    """The scenario with so many partitions in all."""
+    if isinstance(scenario, SacScenario):
+        return _with_stream_partitions(scenario, total, shown)
+    return _with_partitions(scenario, total, shown)
 
 
 T = TypeVar("T", bound=Scenario | StreamsScenario)

@@ -29,7 +29,9 @@ def test_the_library_has_its_scenarios_each_with_a_summary():
 @pytest.mark.parametrize("name", sorted(path.stem for path in LIBRARY.glob("*.toml")))
 def test_every_scenario_of_the_library_loads_under_its_name_and_scales(name):
     assert load_any(name).name == name
-    large = load_any(name, members=200, partitions=2_000, duration="1h")
+    steps = enumerate(load_any(name).steps)
+    grown = [f"steps.{number}.partitions=3000" for number, step in steps if isinstance(step, GrowTopic)]
+    large = load_any(name, members=200, partitions=2_000, duration="1h", overrides=grown)
     assert (large.group.members, large.partitions, large.duration) == (200, 2_000, Duration(3_600_000_000))
 
 
@@ -334,8 +336,20 @@ def test_mistakes_are_told_by_the_option_that_brought_them(given, told):
         load("growing-topics", **given)
 
 
-def test_a_total_of_partitions_may_be_more_than_topics_grow_to():
-    assert load("growing-topics", partitions=900).partitions == 900
+def test_a_total_of_partitions_is_judged_as_if_the_file_had_it():
+    too_many = r"^--partitions 900: steps\[0\]\.partitions: expected more than the 599 that 'orders' has"
+    with pytest.raises(FencepostError, match=too_many):
+        load("growing-topics", partitions=900)
+    assert load("growing-topics", partitions=900, overrides=["steps.0.partitions=600"]).partitions == 900
+    grown = "[[steps]]\nkind = 'grow-topic'\nat = '1m'\nname = 'orders'\npartitions = 5\n"
+    assert loads(BASE + grown, partitions=4).partitions == 4
+    late = "[[steps]]\nkind = 'grow-topic'\nat = '9m'\nname = 'orders'\npartitions = 9\n"
+    with pytest.raises(FencepostError, match=r"^x\.toml:7: steps\[0\]\.at: expected a time within"):
+        loads(BASE + late, source="x.toml", partitions=4)
+    streams = SAC + "[[streams]]\nname = 'a'\npartitions = 1\n[[streams]]\nname = 'a-1'\n"
+    assert loads_any(streams).partitions == 3
+    with pytest.raises(FencepostError, match=r"^--partitions 4: streams\[2\]\.name: .* 'a-1' is there twice"):
+        loads_any(streams, partitions=4)
 
 
 def test_partitions_are_shared_in_proportion():
