@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -19,18 +20,29 @@ def lines_of(text: str) -> dict[Path, int]:
     """
     found: dict[Path, int] = {}
     table: Path = ()
-    arrays: dict[Path, int] = {}
+    last: dict[Path, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.match(line):
-            table = _parts(header[2])
+            names = _parts(header[2])
+            table = (*_latest(names[:-1], last), *names[-1:])
             if header[1] == "[[":
                 found.setdefault(table, number)
-                arrays[table] = index = arrays.get(table, -1) + 1
+                last[table] = index = last.get(table, -1) + 1
                 table = (*table, index)
             found.setdefault(table, number)
         elif key := _KEY.match(line):
             found.setdefault((*table, *_parts(key[1])), number)
     return found
+
+
+def _latest(names: Iterable[str | int], last: Mapping[Path, int]) -> Path:
+    """The table of these names: where there are several of one, the last that has begun."""
+    path: Path = ()
+    for name in names:
+        path = (*path, name)
+        if path in last:
+            path = (*path, last[path])
+    return path
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int | None:

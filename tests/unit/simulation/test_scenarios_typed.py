@@ -67,3 +67,38 @@ def test_places_are_lines_of_the_file() -> None:
     assert str(places.error(("rooms", "up"), "too few")) == "house.toml:3: rooms.up: too few"
     assert str(places.error(("garden",), "missing")) == "house.toml: garden: missing"
     assert str(places.error((), "missing")) == "house.toml: missing"
+
+
+def test_a_table_inside_of_a_repeated_one_is_told_with_its_own_line() -> None:
+    text = """
+[[options]]
+name = "a"
+[options.set]
+group.members = 1
+[[options]]
+name = "b"
+[options.set]
+group.members = 2
+[[options.rows]]
+x = 1
+[[options.rows]]
+x = 2
+[[options]]
+[[options.rows]]
+x = 3
+"""
+    places = Places("x.toml", text)
+    told = {
+        ("options", 0, "set", "group", "members"): 5,
+        ("options", 1): 6,
+        ("options", 1, "set"): 8,
+        ("options", 1, "set", "group", "members"): 9,
+        ("options", 1, "rows", 1, "x"): 13,
+        ("options", 2, "rows", 0): 15,
+        ("options", 2, "rows", 0, "x"): 16,
+    }
+    assert {path: places.at(path) for path in told} == {path: f"x.toml:{line}" for path, line in told.items()}
+
+
+def test_text_that_looks_like_a_table_is_none() -> None:
+    assert Places("x.toml", 'name = """\n[é]\n[[é]]\n"""\n').at(("name",)) == "x.toml:1"
