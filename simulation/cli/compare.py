@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -126,9 +127,11 @@ def _print(result: Comparison, report: Path | None) -> None:
     out.say()
     ratio = result.ratio.rebalance_median
     out.say("median rebalance, simulated over real:", Text(NONE if ratio is None else f"{ratio:.2f}", "bold"))
-    for name, broken in (("simulated", result.simulated.violations), ("real", result.real.violations)):
-        if broken:
-            out.say(Text(f"{broken:,} violations in the {name} runs", "red"))
+    for name, side in (("simulated", result.simulated), ("real", result.real)):
+        if side.violations:
+            counts = Counter(each.invariant for each in side.violated).most_common()
+            which = ", ".join(f"{count:,} of {invariant}" for invariant, count in counts)
+            out.say(Text(f"{side.violations:,} violations in the {name} runs: {which}", "red"))
     if result.records_lost:
         out.say(Text(f"{result.records_lost:,} acknowledged records were lost", "red"))
     for skipped in result.skipped:

@@ -30,6 +30,7 @@ from fencepost.simulation.pipeline.traces import TRACES
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.trace.parquet import ParquetTrace
+from fencepost.simulation.world.observers import Violation
 
 SIMULATIONS: Final = 10
 """Simulated runs for each real one, of the same plan: what differs is chance on the way."""
@@ -47,6 +48,12 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     max: float | None = None
 
 
+class Violated(Violation, frozen=True, kw_only=True):
+    """An invariant that did not hold in one of the runs, whose trace has its name."""
+
+    run: str
+
+
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One world."""
 
@@ -58,6 +65,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat: Distribution
     """Round trips of heartbeats that changed nothing."""
     violations: int
+    violated: list[Violated] = []
+    """Each of them."""
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,13 +168,14 @@ def compare(
     """
     model = fit(played.latencies, partial(_simulated_once, played)) if fitted else None
     latencies = Latencies()
-    violations = 0
+    violated: list[Violated] = []
     runs = len(played.plays) * SIMULATIONS
     with (progress or Silent()).step("simulating", runs) as advance:
         for seed, tempo_ in played.plays.items():
             scenario = _simulable(tempo_.scenario, played.config, model)
             for number in range(SIMULATIONS):
-                with _trace(played.out / TRACES, f"simulated-{seed}-{number}") as trace:
+                run_id = f"simulated-{seed}-{number}"
+                with _trace(played.out / TRACES, run_id) as trace:
                     result = run(
                         scenario,
                         seed + number * _SEEDS_APART,
@@ -173,14 +183,13 @@ def compare(
                         checkers=[*all_checkers(), latencies],
                         trace=trace,
                     )
-                violations += len(result.violations)
+                violated += _violated(result.violations, run_id)
                 advance(1)
     tables = analyze(played.out, master=master, report=report, progress=progress)
     results = played.results
-    ours = _side(tables, latencies, runs, violations, real=False)
-    theirs = _side(
-        tables, played.latencies, len(results), sum(len(each.violations) for each in results), real=True
-    )
+    ours = _side(tables, latencies, runs, violated, real=False)
+    found = [each for result in results for each in _violated(result.violations, f"{WORLD}-{result.seed}")]
+    theirs = _side(tables, played.latencies, len(results), found, real=True)
     return Comparison(
         scenario=played.scenario.name,
         members=played.scenario.group.members,
@@ -229,13 +238,18 @@ def _simulable(scenario: Scenario, config: GroupCoordinatorConfig, model: Fit | 
     return scenario if model is None else model.applied(scenario)
 
 
-def _side(tables: Tables, latencies: Latencies, runs: int, violations: int, *, real: bool) -> Side:
+def _violated(violations: Sequence[Violation], run_id: str) -> list[Violated]:
+    return [Violated(run=run_id, **msgspec.structs.asdict(each)) for each in violations]
+
+
+def _side(tables: Tables, latencies: Latencies, runs: int, violated: list[Violated], *, real: bool) -> Side:
     return Side(
         runs=runs,
         rebalances=_distribution(tables["rebalances"], real=real),
         downtime=_distribution([row for row in tables["downtime"] if row["cause"] == "all"], real=real),
         heartbeat=_measured([us / 1e6 for us in sorted(latencies.steady)]),
-        violations=violations,
+        violations=len(violated),
+        violated=violated,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fencepost.simulation.cli import main
 from fencepost.simulation.cli.compare import _print
-from fencepost.simulation.fidelity.compare import Comparison, Distribution, Ratio, Side
+from fencepost.simulation.fidelity.compare import Comparison, Distribution, Ratio, Side, Violated
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,10 @@ def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
         heartbeat=Distribution(count=2_000, median=0.002, p90=0.004, p99=0.01, max=0.2),
         violations=0,
     )
+    broken = [
+        Violated(run="real-1", invariant=invariant, seq=3, t_us=4, message="seen")
+        for invariant in ("epochs-monotone", "one-owner", "one-owner")
+    ]
     comparison = Comparison(
         scenario="steady",
         members=3,
@@ -63,7 +68,7 @@ def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
         nodes=1,
         fitted={"network.latency": '{median = "1ms", p99 = "2ms"}'},
         simulated=side,
-        real=side,
+        real=msgspec.structs.replace(side, violations=3, violated=broken),
         ratio=Ratio(
             rebalance_median=1.0, rebalance_p90=1, downtime_median=None, downtime_p90=None, heartbeat_median=1
         ),
@@ -89,5 +94,7 @@ def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
         "30",
         "s",
     ] in rows
+    assert "3 violations in the real runs: 2 of one-owner, 1 of epochs-monotone" in lines
+    assert not any("simulated runs:" in line for line in lines)
     assert "3 acknowledged records were lost" in lines
     assert '  --set \'network.latency={median = "1ms", p99 = "2ms"}\'' in lines

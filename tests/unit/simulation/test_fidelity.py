@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,11 +24,12 @@ from fencepost.simulation.fidelity.compare import Played, compare
 from fencepost.simulation.fidelity.fit import LEAST_ROUND_TRIPS, Fit, fit
 from fencepost.simulation.fidelity.latencies import Latencies
 from fencepost.simulation.pipeline.traces import TRACES
-from fencepost.simulation.run import run
+from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.parquet import ParquetTrace
 from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.world.observers import Violation
 
 
 def measured(*settings: str, scenario: str = "scale-up-and-down") -> Latencies:
@@ -174,6 +176,43 @@ def test_equal_worlds_compare_as_equal(tmp_path: Path, monkeypatch: pytest.Monke
     assert result.ratio.rebalance_median == pytest.approx(1, abs=0.25)
     assert result.ratio.heartbeat_median == pytest.approx(1, abs=0.1)
     assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+def test_violations_are_told_with_the_trace_of_their_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_run(*args: Any, **kwargs: Any) -> RunResult:
+        return msgspec.structs.replace(run(*args, **kwargs), violations=[seen("epochs-monotone")])
+
+    monkeypatch.setattr(fidelity, "SIMULATIONS", 2)
+    monkeypatch.setattr(fidelity, "run", broken_run)
+    monkeypatch.setattr(fidelity, "analyze", lambda *_, **__: {"rebalances": [], "downtime": []})
+    scenario, config = load("steady", members=2, partitions=4), GroupCoordinatorConfig()
+    (tmp_path / TRACES).mkdir()
+    real = msgspec.structs.replace(told_as_real(2), violations=[seen("one-owner"), seen("one-owner")])
+    result = compare(
+        Played(
+            scenario=scenario,
+            config=config,
+            plays={1: tempo(scenario, 1, config, 100_000_000)},
+            results=[real],
+            latencies=Latencies(),
+            out=tmp_path,
+        )
+    )
+    told = [
+        (side.violations, [(each.run, each.invariant, each.message) for each in side.violated])
+        for side in (result.simulated, result.real)
+    ]
+    assert told == [
+        (2, [(f"simulated-1-{number}", "epochs-monotone", "seen") for number in range(2)]),
+        (2, [("real-1", "one-owner", "seen")] * 2),
+    ]
+    assert all((tmp_path / TRACES / f"{run}.parquet").exists() for run in ("simulated-1-0", "simulated-1-1"))
+
+
+def seen(invariant: str) -> Violation:
+    return Violation(invariant=invariant, seq=3, t_us=4, message="seen")
 
 
 def told_as_real(members: int) -> ChaosResult:
