@@ -19,7 +19,7 @@ from fencepost.member.streams.thread_states import (
     StreamThreadEvent,
     StreamThreadState,
 )
-from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN, Injected, shuts_down
+from fencepost.simulation.streams.failures import asks_for_shutdown, shuts_down
 
 _TABLES: Final[Mapping[Level, StateTable[Any, Any]]] = {
     Level.CLIENT: STREAM_CLIENT,
@@ -164,17 +164,17 @@ class ClientChecker:
             self._unheard.remove((old, new))
         self._heard = str(new)
 
-    def on_failure(self, thread: str, injected: Injected | None) -> None:
+    def on_failure(self, thread: str, error: BaseException) -> None:
         """The handler is asked; what comes of its answer is looked at when everything has followed."""
         engine = self._host.engine
         assert engine is not None
         client = engine.client
         own_end = client.threads[thread].is_live
         runs = client.is_running
-        if shuts_down(injected):
+        if shuts_down(error):
             self.may_fail = True
             self._must_fail = self._must_fail or runs
-        elif injected is not None and injected.answer == SHUTS_APPLICATION_DOWN:
+        elif asks_for_shutdown(error):
             self.may_fail = self.asked = True
             if own_end:
                 self.live -= 1
@@ -183,13 +183,13 @@ class ClientChecker:
         elif own_end and not runs:
             self.live -= 1
 
-    def on_global_failure(self, injected: Injected | None) -> None:
+    def on_global_failure(self, error: BaseException) -> None:
         """The handler is asked about the global thread; whatever it answers, the client ends in ERROR."""
         engine = self._host.engine
         assert engine is not None
         self.may_fail = True
         self._must_fail = self._must_fail or engine.client.is_running
-        self.asked = self.asked or (injected is not None and injected.answer == SHUTS_APPLICATION_DOWN)
+        self.asked = self.asked or asks_for_shutdown(error)
 
     def look(self) -> None:
         """Everything that follows from what happened has followed."""

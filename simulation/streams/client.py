@@ -18,7 +18,7 @@ from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.handler import Handlers, StreamThreadExceptionResponse
 from fencepost.simulation.scenarios.scenario import Topic
-from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, injected_of
+from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, is_refusal
 from fencepost.simulation.streams.member import SimulatedMember
 from fencepost.simulation.streams.members import ClassicGroupMember, StreamsGroupMember
 from fencepost.simulation.streams.reader import SimulatedReader
@@ -90,6 +90,8 @@ class ClientHost(Host):
         """Of this process, by thread: the newest of each name."""
         self.all_members: list[SimulatedMember] = []
         self.injected: list[Injected] = []
+        self.refused = False
+        """Whether the group refused a member of this process for good, as it would one of the next."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.directory = NoDirectory()
 
@@ -121,6 +123,7 @@ class ClientHost(Host):
         self.process_id = world.streams.uuid(f"client/{self.name}/{self.process}")
         self.members, self.all_members = {}, []
         self.injected = []
+        self.refused = False
         self.directory = NoDirectory()
         handlers = Handlers()
         handlers.add(self._handle)
@@ -280,10 +283,10 @@ class ClientHost(Host):
                 raise injected.error
 
     def _handle(self, error: BaseException) -> StreamThreadExceptionResponse:
-        injected = injected_of(error)
         assert self.engine is not None
-        self.world.on_failure(self, self.engine.failing, injected)
-        return answer(injected)
+        self.refused = self.refused or is_refusal(error)
+        self.world.on_failure(self, self.engine.failing, error)
+        return answer(error)
 
     def _observe(self, step: Moved | Refused) -> None:
         if not self.ended:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
+from fencepost.member.consumer.errors import FatalMemberError
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
 
 ANSWERS: Final = ("SHUTDOWN_CLIENT", "raises", "nonsense")
@@ -69,9 +70,17 @@ def injected_of(error: BaseException) -> Injected | None:
     return injected if isinstance(injected, Injected) else None
 
 
-def answer(injected: Injected | None) -> StreamThreadExceptionResponse:
-    """The handler's answer; a failure that nobody injected is survived."""
+def is_refusal(error: BaseException) -> bool:
+    """Whether the group refuses the member for good: no other thread would fare better."""
+    return isinstance(error.__cause__ or error, FatalMemberError)
+
+
+def answer(error: BaseException) -> StreamThreadExceptionResponse:
+    """The handler's answer; a failure that nobody injected is survived, unless it is a refusal."""
+    injected = injected_of(error)
     if injected is None:
+        if is_refusal(error):
+            return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
         return StreamThreadExceptionResponse.REPLACE_THREAD
     if injected.answer == "raises":
         raise LookupError("the handler fails, too")
@@ -80,6 +89,19 @@ def answer(injected: Injected | None) -> StreamThreadExceptionResponse:
     return StreamThreadExceptionResponse[injected.answer]
 
 
-def shuts_down(injected: Injected | None) -> bool:
-    """Whether the client is to be shut down, on its own, after such an answer."""
-    return injected is not None and injected.answer in ANSWERS
+def shuts_down(error: BaseException) -> bool:
+    """Whether the client is to be shut down, on its own, after the answer."""
+    injected = injected_of(error)
+    return is_refusal(error) if injected is None else injected.answer in ANSWERS
+
+
+def asks_for_shutdown(error: BaseException) -> bool:
+    """Whether the answer is that the whole application is to be shut down."""
+    injected = injected_of(error)
+    return injected is not None and injected.answer == SHUTS_APPLICATION_DOWN
+
+
+def said(error: BaseException) -> tuple[str, str]:
+    """What the handler was made to answer, and where the exception was injected; empty if nobody did."""
+    injected = injected_of(error)
+    return ("", "") if injected is None else (injected.answer, injected.where)

@@ -23,7 +23,7 @@ from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.application import Application
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import ClientHost
-from fencepost.simulation.streams.failures import Injected
+from fencepost.simulation.streams.failures import said
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.network import Network
@@ -161,7 +161,7 @@ class StreamsWorld:
         expected = set()
         for host in self.clients.values():
             if host.engine is None:
-                if self.application.asked_us is None:
+                if self.application.asked_us is None and not host.refused:
                     return f"{host.name} does not run"
                 continue
             client = host.engine.client
@@ -207,7 +207,8 @@ class StreamsWorld:
         self._checkers[host.name].look()  # for the last time: the process goes before what is due
         self.application.on_end(host, state)
         self._ended_us = self.loop.now_us
-        self.restart_later(host)
+        if not host.refused:
+            self.restart_later(host)
 
     def on_step(self, host: ClientHost, step: Moved | Refused) -> None:
         """A machine of a client moved, or refused to."""
@@ -228,15 +229,14 @@ class StreamsWorld:
         """A client's listener was called."""
         self._checkers[host.name].on_listener(new, old)
 
-    def on_failure(self, host: ClientHost, thread: str, injected: Injected | None) -> None:
+    def on_failure(self, host: ClientHost, thread: str, error: BaseException) -> None:
         """The handler is asked about an exception of a thread, or of the global thread."""
         checker = self._checkers[host.name]
         if host.is_global(thread):
-            checker.on_global_failure(injected)
+            checker.on_global_failure(error)
         else:
-            checker.on_failure(thread, injected)
-        answer, where = ("", "") if injected is None else (injected.answer, injected.where)
-        self.application.on_failure(host, thread, answer, where)
+            checker.on_failure(thread, error)
+        self.application.on_failure(host, thread, *said(error))
         self.look_at(host)
 
     def expect(self, host: ClientHost, threads: int) -> None:

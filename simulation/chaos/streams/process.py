@@ -27,7 +27,7 @@ from fencepost.simulation.chaos.application import Behaviour
 from fencepost.simulation.chaos.orders import Orders
 from fencepost.simulation.chaos.telling import Telling
 from fencepost.simulation.streams.checks import ClientChecker
-from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, injected_of
+from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, said
 
 
 class DisturbedApp(StreamsApp):
@@ -172,16 +172,14 @@ class Process:
         task = asyncio.current_task()
         assert task is not None
         thread = task.get_name()
-        injected = injected_of(error)
         if thread in self.members:
-            self.checker.on_failure(thread, injected)
+            self.checker.on_failure(thread, error)
         else:
             thread = f"{self.name}-GlobalStreamThread"
-            self.checker.on_global_failure(injected)
-        said = ("", "") if injected is None else (injected.answer, injected.where)
-        self.say(m.HandlerAsked, thread, *said)
+            self.checker.on_global_failure(error)
+        self.say(m.HandlerAsked, thread, *said(error))
         self._look_later()
-        return answer(injected)
+        return answer(error)
 
     def told_to_shut_down(self) -> None:
         """The group told a member that the application is to be shut down."""

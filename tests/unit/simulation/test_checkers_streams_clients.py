@@ -97,7 +97,7 @@ class Scene:
 
     def ask(self, answer: str) -> None:
         """An exception left the thread, and the handler is asked."""
-        self.checker.on_failure(THREAD, Injected(answer, "poll", ValueError))
+        self.checker.on_failure(THREAD, Injected(answer, "poll", ValueError).error)
 
     @property
     def invariants(self) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -141,6 +142,37 @@ records_per_second = 10
     result = run(loads_any(overloaded), 1)
     assert result.violations == []
     assert not result.converged
+
+
+@pytest.mark.parametrize("protocol", ["streams", "classic"])
+def test_a_client_that_the_group_refuses_for_good_ends_in_error_and_does_not_come_back(protocol: str) -> None:
+    text = f"""
+protocol = "streams"
+duration = "10m"
+[group]
+protocol = "{protocol}"
+members = 5
+threads = 1
+[config]
+"group.max.size" = 3
+"group.streams.max.size" = 3
+[[topics]]
+name = "orders"
+[[faults]]
+kind = "thread-exception"
+every = "1m"
+response = "REPLACE_THREAD"
+where = "processing"
+"""
+    kept = Kept()
+    result = run(loads_any(text), 1, trace=kept, max_events=200_000)
+    organic = [row for row in kept.of(Kind.THREAD_FAILED) if row.detail == "organic"]
+    assert len(organic) == 2
+    last = Counter({row.actor: row.state_to for row in kept.of(Kind.CLIENT_STATE)}.values())
+    assert last == {"RUNNING": 3, "ERROR": 2}
+    assert Counter(row.detail for row in kept.of(Kind.HOST)) == {"start": 5, "stopped": 2}
+    assert result.violations == []
+    assert result.converged
 
 
 def test_what_is_simulated_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
