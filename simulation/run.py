@@ -145,7 +145,7 @@ def run(
     The caller closes the trace. A run has an event loop of its own: where one runs already, in a test that
     awaits or in a notebook, `await asyncio.to_thread(run, ...)`.
 
-    :raises FencepostError: where another event loop runs in this thread.
+    :raises FencepostError: if the seed is no whole number, or another event loop runs in this thread.
     :raises WallTimeExceeded: if it takes longer than `wall_limit_s` of real time.
     :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
     """

@@ -45,7 +45,12 @@ def bridge(
     Tells how long partitions had nobody who consumed them, and how long two.
     """
     loaded = load_any(
-        scenario, overrides=settings or [], members=members, partitions=partitions, duration=duration
+        scenario,
+        overrides=settings or [],
+        members=members,
+        partitions=partitions,
+        duration=duration,
+        option="--set",
     )
     if not isinstance(loaded, SacScenario):
         raise FencepostError(f'{scenario}: expected a scenario with protocol = "sac"')

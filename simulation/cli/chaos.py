@@ -83,7 +83,9 @@ def chaos(
     the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.
     """
     overrides = settings or []
-    loaded = load_of_kafka(scenario, overrides=overrides, members=members, partitions=partitions)
+    loaded = load_of_kafka(
+        scenario, overrides=overrides, members=members, partitions=partitions, option="--set"
+    )
     length_us = played_us(duration)
     _require_client(client, loaded)
     writable_file(trace, "--trace")

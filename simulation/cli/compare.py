@@ -66,7 +66,7 @@ def compare(
     """
     from fencepost.simulation.fidelity.compare import compare as simulate_too
 
-    loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, duration=None)
+    loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, option="--set")
     require_consumer_protocol(loaded, scenario)
     length_us = played_us(duration)
     new_folder(out, "--out")

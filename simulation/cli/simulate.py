@@ -62,7 +62,12 @@ def simulate(
     """One run in virtual time: a group under faults, its invariants checked after every event."""
     overrides = settings or []
     loaded = load_any(
-        scenario, overrides=overrides, members=members, partitions=partitions, duration=duration
+        scenario,
+        overrides=overrides,
+        members=members,
+        partitions=partitions,
+        duration=duration,
+        option="--set",
     )
     writable_file(trace, "--trace")
     writable_file(report, "--report")

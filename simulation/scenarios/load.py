@@ -9,7 +9,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -66,13 +66,13 @@ def load(
     members: int | None = None,
     partitions: int | None = None,
     duration: str | None = None,
-    option: str = "--set",
+    option: str | None = None,
 ) -> Scenario:
     """A scenario of a consumer group: of the library by its name, or the one in a TOML file.
 
     `overrides` are texts such as "group.members=12"; values are TOML, or plain text where they are not.
     `partitions` is a total that the topics share in proportion. `option` is the one of the command line
-    that the overrides were given with: mistakes in them are told by it.
+    that the overrides were given with, if they were: mistakes are told by it then.
 
     :raises FencepostError: if there is no such scenario, or something in it is wrong.
     """
@@ -97,12 +97,13 @@ def load_of_kafka(
     overrides: Iterable[str] = (),
     members: int | None = None,
     partitions: int | None = None,
+    option: str | None = None,
 ) -> Scenario | StreamsScenario:
     """As `load`, of what can be played on Kafka's brokers: consumers, or Streams applications.
 
     :raises FencepostError: if there is no such scenario, or something in it is wrong.
     """
-    found = load_any(name_or_path, overrides=overrides, members=members, partitions=partitions)
+    found = load_any(name_or_path, overrides=overrides, members=members, partitions=partitions, option=option)
     if isinstance(found, SacScenario):
         raise _other_kind(name_or_path, "single active consumers", "`simulate` and `campaign`")
     if isinstance(found, Scenario):
@@ -133,7 +134,7 @@ def load_any(
     members: int | None = None,
     partitions: int | None = None,
     duration: str | None = None,
-    option: str | Mapping[str, str] = "--set",
+    option: str | Mapping[str, str] | None = None,
 ) -> AnyScenario:
     """As `load`, of any kind; `partitions` are shared among the super streams of single active consumers.
 
@@ -143,16 +144,12 @@ def load_any(
     """
     path, text = read(name_or_path)
 
-    def given(name: str, value: object) -> str:
-        return f"--{name} {value}" if option == "--set" else f"{_option(option, name)} {name}={value}"
-
-    loaded = [_Override.parse(override, option) for override in overrides]
+    loaded = _overrides(overrides, option)
     if members is not None:
-        loaded.append(_Override(given("members", members), "group.members", members))
+        loaded.append(_Override(_shown(option, "members", members), "group.members", members))
     if duration is not None:
-        loaded.append(_Override(given("duration", duration), "duration", duration))
-    total = None if partitions is None else (partitions, given("partitions", partitions))
-    return _scenario(text, str(path), path.stem, loaded, total)
+        loaded.append(_Override(_shown(option, "duration", duration), "duration", duration))
+    return _scenario(text, str(path), path.stem, loaded, _total(partitions, option))
 
 
 def read(name_or_path: str | FilePath) -> tuple[FilePath, str]:
@@ -194,8 +191,7 @@ def loads_any(
 
     :raises FencepostError: if something in it is wrong.
     """
-    total = None if partitions is None else (partitions, f"--partitions {partitions}")
-    return _scenario(text, source, name, [_Override.parse(each, "--set") for each in overrides], total)
+    return _scenario(text, source, name, _overrides(overrides, None), _total(partitions, None))
 
 
 def _scenario(
@@ -261,20 +257,49 @@ class _Override(NamedTuple):
     key: str
     value: Any
 
-    @classmethod
-    def parse(cls, text: str, option: str | Mapping[str, str]) -> _Override:
-        key, equals, words = text.partition("=")
-        option = _option(option, key)
-        if not equals or not key.strip():
-            raise FencepostError(f"{option} {text}: expected KEY=VALUE, such as group.members=12")
-        try:
-            value = tomllib.loads(f"value = {words}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = words.strip()
-        return cls(f"{option} {text}", key.strip(), value)
+
+_Option: TypeAlias = str | Mapping[str, str] | None
+"""What on the command line brought settings, all or by their keys; None where a program did."""
 
 
-def _option(option: str | Mapping[str, str], key: str) -> str:
+def _overrides(texts: Iterable[str], option: _Option) -> list[_Override]:
+    if isinstance(texts, str):
+        raise FencepostError(f"overrides={texts!r}: expected a list of texts such as 'group.members=12'")
+    return [_override(text, option) for text in texts]
+
+
+def _override(text: str, option: _Option) -> _Override:
+    if not isinstance(text, str):
+        raise FencepostError(f"overrides: expected texts such as 'group.members=12', got {text!r}")
+    key, equals, words = text.partition("=")
+    given = f"overrides: {text}" if option is None else f"{_word(option, key)} {text}"
+    if not equals or not key.strip():
+        raise FencepostError(f"{given}: expected KEY=VALUE, such as group.members=12")
+    try:
+        value = tomllib.loads(f"value = {words}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = words.strip()
+    return _Override(given, key.strip(), value)
+
+
+def _total(partitions: int | None, option: _Option) -> tuple[int, str] | None:
+    """How many partitions there are to be in all, and how that was given."""
+    if partitions is None:
+        return None
+    given = _shown(option, "partitions", partitions)
+    if isinstance(partitions, bool) or not isinstance(partitions, int):
+        raise FencepostError(f"{given}: expected a whole number")
+    return partitions, given
+
+
+def _shown(option: _Option, name: str, value: object) -> str:
+    """How an argument was given: `members=12` in a program, --members 12, or --grid members=12."""
+    if option is None:
+        return f"{name}={value!r}"
+    return f"--{name} {value}" if option == "--set" else f"{_word(option, name)} {name}={value}"
+
+
+def _word(option: str | Mapping[str, str], key: str) -> str:
     return option if isinstance(option, str) else option[key]
 
 
@@ -330,42 +355,24 @@ def _nowhere(override: _Override, path: Path, place: Any) -> FencepostError:
     return FencepostError(f"{override.shown}: there is no {shown}{there}")
 
 
-def _resized(scenario: AnyScenario, total: int, shown: str) -> AnyScenario:
-    """The scenario with so many partitions in all."""
-    if isinstance(scenario, SacScenario):
-        return _with_stream_partitions(scenario, total, shown)
-    return _with_partitions(scenario, total, shown)
-
-
-T = TypeVar("T", bound=Scenario | StreamsScenario)
-
-
-def _with_partitions(scenario: T, total: int, shown: str) -> T:
-    """The scenario with so many partitions in all, shared among the topics in proportion."""
-    if total < len(scenario.topics):
-        raise FencepostError(f"{shown}: expected at least {len(scenario.topics)}, one for each topic")
-    spare, weight = total - len(scenario.topics), scenario.partitions
-    topics, before = [], 0
-    for topic in scenario.topics:
-        after = before + topic.partitions
-        extra = spare * after // weight - spare * before // weight
-        topics.append(msgspec.structs.replace(topic, partitions=1 + extra))
-        before = after
-    return msgspec.structs.replace(scenario, topics=tuple(topics))
-
-
-def _with_stream_partitions(scenario: SacScenario, total: int, shown: str) -> SacScenario:
-    """The scenario with so many partitions in all: a plain stream is one, super streams share the rest."""
-    weight = sum(stream.partitions for stream in scenario.streams)
+def _resized(scenario: AnyScenario, total: int, given: str) -> AnyScenario:
+    """The scenario with so many partitions in all, shared in proportion; a plain stream is one."""
+    name = "streams" if isinstance(scenario, SacScenario) else "topics"
+    tables = getattr(scenario, name)
+    weight = sum(table.partitions for table in tables)
     if not weight:
-        raise FencepostError(f"{shown}: there is no super stream in {scenario.name}")
-    if total < len(scenario.streams):
-        raise FencepostError(f"{shown}: expected at least {len(scenario.streams)}, one for each stream")
-    spare, streams, before = total - len(scenario.streams), [], 0
-    for stream in scenario.streams:
-        after = before + stream.partitions
+        raise FencepostError(f"{given}: there is no super stream in {scenario.name}")
+    if total < len(tables):
+        raise FencepostError(f"{given}: expected at least {len(tables)}, one for each {name[:-1]}")
+    spare, resized, before = total - len(tables), [], 0
+    for index, table in enumerate(tables):
+        after = before + table.partitions
         extra = spare * after // weight - spare * before // weight
-        count = 1 + extra if stream.partitions else 0
-        streams.append(msgspec.structs.replace(stream, partitions=count))
+        count = 1 + extra if table.partitions else 0
+        try:
+            resized.append(typed(msgspec.structs.asdict(table) | {"partitions": count}, type(table)))
+        except Misplaced as mistake:
+            path = shown_path((name, index, *mistake.path))
+            raise FencepostError(f"{given}: {path}: {mistake.message}") from None
         before = after
-    return msgspec.structs.replace(scenario, streams=tuple(streams))
+    return msgspec.structs.replace(scenario, **{name: tuple(resized)})

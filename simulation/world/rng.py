@@ -15,6 +15,7 @@ from collections.abc import Callable
 from statistics import NormalDist
 from typing import TypeAlias
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 
 Quantiles: TypeAlias = tuple[int, ...]
@@ -27,11 +28,16 @@ _MASK = (1 << 64) - 1
 
 
 class Streams:
-    """All streams of one seed."""
+    """All streams of one seed.
+
+    :raises FencepostError: if the seed is no whole number, since only these are told and kept as they are.
+    """
 
     __slots__ = ("seed",)
 
     def __init__(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise FencepostError(f"seed={seed!r}: expected a whole number")
         self.seed = seed
 
     def number(self, name: str, bits: int = 128) -> int:

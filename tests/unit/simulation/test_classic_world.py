@@ -168,7 +168,7 @@ def test_equal_seeds_give_equal_migrations():
     [
         (
             "group.session_timeout=1s",
-            "--set group.session_timeout=1s: expected what group.min.session.timeout.ms",
+            "overrides: group.session_timeout=1s: expected what group.min.session.timeout.ms",
         ),
         ("group.heartbeat_interval=50s", "expected less than group.session_timeout, which is 45s, got 50s"),
         ("group.protocol=share", "group.protocol=share"),

@@ -197,3 +197,18 @@ def test_scenarios_lists_the_library(capsys: pytest.CaptureFixture[str]) -> None
     for entry in library():
         assert entry.name in out
         assert entry.summary in out
+
+
+@pytest.mark.parametrize("given", ["--members 200000", "--partitions 1", "--set group.members=x"])
+@pytest.mark.parametrize(
+    "command", ["simulate growing-topics", "compare growing-topics", "chaos growing-topics"]
+)
+def test_mistakes_are_told_by_the_option_that_brought_them(command, given, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), *given.split()]) == 2
+    assert f"fencepost {command.split()[0]}: {given}: expected" in " ".join(capsys.readouterr().err.split())
+
+
+def test_mistakes_in_a_bridge_are_told_by_the_option_that_brought_them(capsys):
+    assert main(["bridge", "sac-churn", "--members", "200000"]) == 2
+    assert "--members 200000: expected" in " ".join(capsys.readouterr().err.split())

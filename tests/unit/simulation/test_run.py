@@ -11,7 +11,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.plan import Kind as PlanKind
 from fencepost.simulation.faults.plan import Plan, draw
-from fencepost.simulation.run import WallTimeExceeded, run
+from fencepost.simulation.run import WallTimeExceeded, plan_of, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.timing import quiet_us
 from fencepost.simulation.trace.groups import GroupChronicle
@@ -217,3 +217,11 @@ def test_the_trace_forgets_what_members_of_a_group_were_assigned_that_is_no_more
     run(load("rolling-migration"), 2)  # no other coordinator takes over once it is a classic group
     (chronicle,) = made
     assert chronicle._held == {}, "it ends as a classic group"
+
+
+@pytest.mark.parametrize("seed", [1.5, None, True, "3"])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(FencepostError, match=rf"^seed={seed!r}: expected a whole number$"):
+        run(load("steady"), seed=seed)
+    with pytest.raises(FencepostError, match=rf"^seed={seed!r}: expected a whole number$"):
+        run(load("steady"), seed=seed, plan=plan_of(load("steady"), 1))

@@ -30,9 +30,9 @@ def test_the_library_has_its_scenarios_each_with_a_summary():
 def test_every_scenario_of_the_library_loads_under_its_name_and_scales(name):
     assert load_any(name).name == name
     steps = enumerate(load_any(name).steps)
-    grown = [f"steps.{number}.partitions=3000" for number, step in steps if isinstance(step, GrowTopic)]
-    large = load_any(name, members=200, partitions=2_000, duration="1h", overrides=grown)
-    assert (large.group.members, large.partitions, large.duration) == (200, 2_000, Duration(3_600_000_000))
+    grown = [f"steps.{number}.partitions=900" for number, step in steps if isinstance(step, GrowTopic)]
+    large = load_any(name, members=200, partitions=900, duration="1h", overrides=grown)
+    assert (large.group.members, large.partitions, large.duration) == (200, 900, Duration(3_600_000_000))
 
 
 def test_a_file_is_loaded_by_its_path(tmp_path):
@@ -254,15 +254,18 @@ def test_overrides_are_typed_like_the_file():
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("group.members=x", '--set group.members=x: expected a whole number, got "x"'),
-        ("group.memberz=1", "--set group.memberz=1: unknown key; did you mean members"),
+        ("group.members=x", 'overrides: group.members=x: expected a whole number, got "x"'),
+        ("group.memberz=1", "overrides: group.memberz=1: unknown key; did you mean members"),
         ("group.members", "expected KEY=VALUE"),
         ("=3", "expected KEY=VALUE"),
         ("topics.5.partitions=3", "there is no topics.5; topics has 0 to 0"),
-        ("config.nope=1", "--set config.nope=1: unknown configuration"),
-        ("group.static.x=1", "--set group.static.x=1: group.static: expected true or false, got a table"),
-        ("group.config.x=1", "--set group.config.x=1: group.config: unknown key"),
-        ("duration=0s", "--set duration=0s: expected at least 1ms"),
+        ("config.nope=1", "overrides: config.nope=1: unknown configuration"),
+        (
+            "group.static.x=1",
+            "overrides: group.static.x=1: group.static: expected true or false, got a table",
+        ),
+        ("group.config.x=1", "overrides: group.config.x=1: group.config: unknown key"),
+        ("duration=0s", "overrides: duration=0s: expected at least 1ms"),
     ],
 )
 def test_a_wrong_override_is_told_as_such(override, told):
@@ -299,7 +302,7 @@ def test_a_value_is_told_as_toml_has_it(value):
     ],
 )
 def test_a_setting_of_a_protocol_that_nobody_speaks_is_refused(name, override, told):
-    with pytest.raises(FencepostError, match=f"--set {override}: has no effect: .*{told}$"):
+    with pytest.raises(FencepostError, match=f"^overrides: {override}: has no effect: .*{told}$"):
         load_any(name, overrides=[override])
 
 
@@ -318,9 +321,23 @@ def test_names_of_settings_need_no_quotes():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"members": 100_001}, "--members 100001: expected a whole number of at most"),
-        ({"duration": "5"}, "--duration 5: expected a duration"),
-        ({"partitions": 1}, "--partitions 1: expected at least 2, one for each topic"),
+        ({"members": 100_001}, "members=100001: expected a whole number of at most 100000, got 100001"),
+        ({"members": "3"}, "members='3': expected a whole number, got \"3\""),
+        ({"members": True}, "members=True: expected a whole number, got true"),
+        ({"duration": 5}, "duration=5: expected a duration"),
+        ({"partitions": 1}, "partitions=1: expected at least 2, one for each topic"),
+        ({"partitions": "3"}, "partitions='3': expected a whole number"),
+        ({"partitions": 2.0}, "partitions=2.0: expected a whole number"),
+        ({"overrides": ["group.members=x"]}, "overrides: group.members=x: expected a whole number, got"),
+        ({"overrides": "group.members=3"}, "overrides='group.members=3': expected a list of texts"),
+        ({"overrides": [3]}, "overrides: expected texts such as 'group.members=12', got 3"),
+        ({"members": 100_001, "option": "--set"}, "--members 100001: expected a whole number of at most"),
+        ({"duration": "5", "option": "--set"}, "--duration 5: expected a duration"),
+        ({"partitions": 1, "option": "--set"}, "--partitions 1: expected at least 2, one for each topic"),
+        (
+            {"partitions": 900_000, "overrides": ["steps.0.partitions=200000"]},
+            "partitions=900000: topics[0].partitions: expected a whole number of at most 200000, got 599999",
+        ),
         (
             {"members": 0, "option": "--grid"},
             "--grid members=0: expected a whole number of at",
@@ -337,7 +354,7 @@ def test_mistakes_are_told_by_the_option_that_brought_them(given, told):
 
 
 def test_a_total_of_partitions_is_judged_as_if_the_file_had_it():
-    too_many = r"^--partitions 900: steps\[0\]\.partitions: expected more than the 599 that 'orders' has"
+    too_many = r"^partitions=900: steps\[0\]\.partitions: expected more than the 599 that 'orders' has"
     with pytest.raises(FencepostError, match=too_many):
         load("growing-topics", partitions=900)
     assert load("growing-topics", partitions=900, overrides=["steps.0.partitions=600"]).partitions == 900
@@ -348,14 +365,14 @@ def test_a_total_of_partitions_is_judged_as_if_the_file_had_it():
         loads(BASE + late, source="x.toml", partitions=4)
     streams = SAC + "[[streams]]\nname = 'a'\npartitions = 1\n[[streams]]\nname = 'a-1'\n"
     assert loads_any(streams).partitions == 3
-    with pytest.raises(FencepostError, match=r"^--partitions 4: streams\[2\]\.name: .* 'a-1' is there twice"):
+    with pytest.raises(FencepostError, match=r"^partitions=4: streams\[2\]\.name: .* 'a-1' is there twice"):
         loads_any(streams, partitions=4)
 
 
 def test_partitions_are_shared_in_proportion():
     scenario = loads(BASE + "[[topics]]\nname = 'payments'\npartitions = 3\n", partitions=902)
     assert [topic.partitions for topic in scenario.topics] == [601, 301]
-    with pytest.raises(FencepostError, match="--partitions 1: expected at least 2"):
+    with pytest.raises(FencepostError, match=r"^partitions=1: expected at least 2"):
         loads(BASE + "[[topics]]\nname = 'payments'\npartitions = 3\n", partitions=1)
 
 
