@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.coordinator.protocol.sac import ActivateConsumer, node_of
+from fencepost.coordinator.protocol.sac import ActivateConsumer, Activity, Connectivity, node_of
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey
 from fencepost.coordinator.sac.listing import described
 from fencepost.simulation.embedded.settings import duration, whole
@@ -59,8 +59,13 @@ class StreamGroupControls:
         A consumer on a node that is cut off may be sent messages beside the one that took its place: that one
         is meant then.
         """
-        active = [each for each in self.consumers() if each.is_active]
-        return next(iter(_connected(active) or active), None)
+        return self._active()
+
+    @on_loop
+    def _active(self) -> StreamConsumer | None:
+        reading = [one for one in self._members if self._is_reading(one)]
+        found = _connected(reading) or reading
+        return self._consumer(found[0]) if found else None
 
     @property
     def partition_index(self) -> int | None:
@@ -85,13 +90,22 @@ class StreamGroupControls:
         if reply is not None and reply.error is not None:
             raise FencepostError(f"group {self.name!r} of {self.stream!r}: {reply.error}")
 
-    def _consumers(self) -> list[StreamConsumer]:
+    @property
+    def _members(self) -> Sequence[SacConsumer]:
         group = self._endpoint.groups.coordinator.state.groups.get(self._key)
-        return [] if group is None else [self._consumer(each) for each in group.consumers]
+        return () if group is None else group.consumers
+
+    def _consumers(self) -> list[StreamConsumer]:
+        return [self._consumer(each) for each in self._members]
+
+    def _is_reading(self, one: SacConsumer) -> bool:
+        """Whether it is sent messages: only its session knows."""
+        session = self._endpoint.groups.session_of(one.connection)
+        there = None if session is None else session.consumers.get(one.subscription_id)
+        return there is not None and there.is_reading
 
     def _consumer(self, one: SacConsumer) -> StreamConsumer:
         session = self._endpoint.groups.session_of(one.connection)
-        there = None if session is None else session.consumers.get(one.subscription_id)
         return StreamConsumer(
             stream=self.stream,
             name=self.name,
@@ -100,13 +114,13 @@ class StreamGroupControls:
             subscription_id=one.subscription_id,
             node=1 + list(self._endpoint.broker.cluster.ports).index(node_of(one.connection)),
             state=described(one),
-            is_active=there is not None and there.is_reading,
+            is_active=self._is_reading(one),
         )
 
     async def _settled(self, consumers: int | None, timeout_s: float) -> list[StreamConsumer]:
         wanted = None if consumers is None else whole("consumers", consumers, 0, None)
         limit = duration("timeout", timeout_s)
-        if not await self._endpoint.waiting.until(lambda: _is_settled(self._consumers(), wanted), limit):
+        if not await self._endpoint.waiting.until(lambda: self._is_settled(wanted), limit):
             found = "; ".join(f"{each.client_name} is {each.state}" for each in self._consumers())
             expected = "" if wanted is None else f", {wanted} expected"
             raise TimeoutError(
@@ -115,23 +129,24 @@ class StreamGroupControls:
             )
         return self._consumers()
 
+    def _is_settled(self, wanted: int | None) -> bool:
+        members = self._members
+        if wanted is not None and len(members) != wanted:
+            return False
+        if not members:
+            return wanted == 0
+        connected = _connected(members)
+        activities = [one.status.activity for one in connected]
+        return (
+            activities.count(Activity.ACTIVE) == 1
+            and Activity.DEACTIVATING not in activities
+            and all(self._is_reading(one) == (one.status.activity is Activity.ACTIVE) for one in connected)
+        )
 
-def _is_settled(consumers: Sequence[StreamConsumer], wanted: int | None) -> bool:
-    if wanted is not None and len(consumers) != wanted:
-        return False
-    if not consumers:
-        return wanted == 0
-    connected = _connected(consumers)
-    states = [each.state for each in connected]
-    return states.count("active (connected)") == 1 and all(
-        each.is_active == (each.state == "active (connected)") and "deactivating" not in each.state
-        for each in connected
-    )
 
-
-def _connected(consumers: Sequence[StreamConsumer]) -> list[StreamConsumer]:
+def _connected(members: Iterable[SacConsumer]) -> list[SacConsumer]:
     """Those that can be told something; what others go on with is settled when their node is back."""
-    return [each for each in consumers if each.state.endswith("(connected)")]
+    return [one for one in members if one.status.connectivity is Connectivity.CONNECTED]
 
 
 class StreamGroup(StreamGroupControls):

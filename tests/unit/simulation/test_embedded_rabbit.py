@@ -15,7 +15,7 @@ from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.fields import FIRST
 from fencepost.coordinator.rabbit_codec.frames import ConsumerUpdate, Deliver
-from fencepost.simulation.embedded import EmbeddedRabbitStream
+from fencepost.simulation.embedded import EmbeddedRabbitStream, rabbit_groups
 
 
 class Client:
@@ -185,6 +185,18 @@ def test_nodes_are_cut_off_and_come_back() -> None:
         group.wait_settled(consumers=2)
         for each in (one, two):
             each.socket.close()
+
+
+def test_groups_settle_whatever_words_are_shown_for_states(
+    rabbit: EmbeddedRabbitStream, clients: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rabbit_groups, "described", lambda one: f"<{one.status}>")
+    rabbit.create_stream("s")
+    one = clients("one")
+    one.join("s")
+    one.answer(1)
+    (settled,) = rabbit.group("s", "g").wait_settled(consumers=1, timeout=5)
+    assert (settled.state, settled.is_active) == ("<CONNECTED_ACTIVE>", True)
 
 
 def test_other_users_than_guest(rabbit: EmbeddedRabbitStream) -> None:
