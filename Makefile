@@ -2,6 +2,7 @@
 #
 #   make demo    the main job: a group under faults, checked, traced, analysed; leaves demo/report.html
 #   make test    the tests; with ALL=1 the long ones as well
+#   make other   a part of them on the newest other Python that is here
 #   make check   style, types, import rules
 #   make docs    renew what the code knows best in the docs: machines, keys, options, output of examples
 #   make bench   the measurements that the docs quote
@@ -21,7 +22,7 @@ PACKAGES := coordinator member simulation
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench venv lock clean distclean FORCE
+.PHONY: help demo test other check docs bench venv lock clean distclean FORCE
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -42,6 +43,9 @@ OTHER_HALF := tests/unit/coordinator tests/conformance tests/property tests/arch
 test: venv
 	$(if $(ARGS),,@$(COLLECT) $(HALF) >/dev/null 2>&1 & $(COLLECT) $(OTHER_HALF) >/dev/null 2>&1 & wait)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(if $(ALL),,-m "not long") $(ARGS)
+
+other: venv
+	@.ci/other-python $(UV_VERSION)
 
 check: venv
 	$(BIN)/ruff check .
