@@ -210,7 +210,7 @@ def _no_records(attempts: _Attempts) -> None:
     overrides = best.overrides
     for number, topic in enumerate(scenario.topics):
         if topic.records_per_second:
-            overrides = _with_override(overrides, f"topics[{number}].records_per_second", 0)
+            overrides = _with_override(overrides, f"topics.{number}.records_per_second", 0)
     if overrides != best.overrides:
         attempts.fails(replace(best, overrides=overrides))
 

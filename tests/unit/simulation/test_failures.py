@@ -66,6 +66,7 @@ def test_little_is_left_of_a_failure(
     assert small.loaded().group.members == members
     assert small.loaded().partitions < before.loaded().partitions
     assert small.plan.end_us < before.plan.end_us
+    assert not any(topic.records_per_second for topic in small.loaded().topics)
     again = replay(small)
     assert shrunk.result is not None
     assert again.digest == shrunk.result.digest
