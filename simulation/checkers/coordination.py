@@ -199,7 +199,7 @@ class Coordination(Checker):
         live = self.world.coordinators[host].coordinator
         assert live is not None
         if self._loads == 0:
-            self._adopt(live, now_us)
+            self.adopt(live, now_us)
         # Loading was a replay of the journal itself; the compacted ones take turns.
         versions = [version for version in JournalVersion if version is not JournalVersion.AS_IT_IS]
         self.report_all(self._everything(live, (versions[self._loads % len(versions)],)))
@@ -208,7 +208,7 @@ class Coordination(Checker):
             checks.reconciliation.restart_clocks(now_us // 1000)
         self._verified.clear()
 
-    def _adopt(self, live: GroupCoordinator, now_us: int) -> None:
+    def adopt(self, live: GroupCoordinator, now_us: int) -> None:
         """Take in what was in the journal before anybody looked; it was judged then, if at all."""
         records = tuple(self.world.journal)
         for record in records:

@@ -32,6 +32,7 @@ COMMANDS: tuple[Command, ...] = (
     _command("compare", "A scenario on real brokers and simulated, side by side"),
     _command("bridge", "Single active consumers and a KIP-848 group under the same faults, side by side"),
     _command("conform", "The coordinator against a real broker, or against recorded answers"),
+    _command("explore", "Every interleaving of a small group, each state judged"),
     _command("mutants", "Are the checkers awake? Known bugs, put back one at a time"),
 )
 

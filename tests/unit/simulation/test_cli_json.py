@@ -22,6 +22,7 @@ from fencepost.simulation.cli.plan import ComparedPlans, PlanResult
 from fencepost.simulation.cli.serve import Ready
 from fencepost.simulation.conform.suite import Report
 from fencepost.simulation.conform.vectors import VectorReport
+from fencepost.simulation.explorer.explore import Exploration
 from fencepost.simulation.fidelity.compare import Comparison
 from fencepost.simulation.live.follow import Followed
 from fencepost.simulation.mutants.hunt import MutantResult
@@ -47,6 +48,7 @@ DOCUMENTS: dict[str, Any] = {
     "bridge": Bridge,
     "conform --cluster": Report,
     "conform --vectors": VectorReport,
+    "explore": Exploration,
     "mutants": dict[str, MutantResult],
 }
 SCENARIOS = "scenarios"

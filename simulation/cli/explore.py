@@ -1,0 +1,92 @@
+"""`fencepost explore`: every interleaving of a small world, each state judged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from fencepost.simulation.cli.arguments import Count, Json
+from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.pipeline.progress import progress_for
+
+if TYPE_CHECKING:
+    from fencepost.simulation.explorer.explore import Exploration
+
+
+def explore(
+    world: Annotated[
+        Literal["consumer"], Parameter(help="What to walk through: a KIP-848 group.")
+    ] = "consumer",
+    /,
+    *,
+    members: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=9), help="How many members there are.")
+    ] = 2,
+    partitions: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=100), help="How many partitions their topic has.")
+    ] = 2,
+    faults: Annotated[
+        int, Parameter(validator=Number(gte=0), help="How many faults may happen, at any moment.")
+    ] = 1,
+    kinds: Annotated[
+        str, Parameter(help="Which faults, with commas between: kinds that docs/explorer.md lists.")
+    ] = "",
+    max_states: Annotated[Count, Parameter(help="Stop after so many states.")] = 2_000_000,
+    mutant: Annotated[str, Parameter(help="Put a known bug back: one that docs/invariants.md lists.")] = "",
+    json: Json = False,
+) -> int:
+    """Every interleaving of a small world: all orders of messages, timers, callbacks and faults.
+
+    The cores of the coordinator and of the members are stepped as they are, without a loop or a network. Each
+    state is judged by the invariants, and from each the group must be able to settle. What is wrong is shown
+    with the shortest way there.
+    """
+    from fencepost.simulation.explorer.explore import explore as walk
+    from fencepost.simulation.explorer.steps import USUAL_FAULTS
+    from fencepost.simulation.failures.failure import with_mutant
+
+    configure_logs()
+    with (
+        with_mutant(mutant),
+        progress_for(json=json).step("states", max_states) as advance,
+    ):
+        found = walk(
+            members=members,
+            partitions=partitions,
+            faults=faults,
+            kinds=[each.strip() for each in kinds.split(",")] if kinds else USUAL_FAULTS,
+            max_states=max_states,
+            progress=advance,
+        )
+    if json:
+        print_json(found)
+    else:
+        _print(found)
+    return 1 if found.violations else 0
+
+
+def _print(walk: Exploration) -> None:
+    from rich.text import Text
+
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
+    out.say(
+        f"{walk.states:,} states, {walk.transitions:,} transitions,"
+        f" {walk.wall_seconds:.1f} s ({walk.states_per_second:,} states a second)"
+    )
+    if walk.complete:
+        out.say(f"complete: every state was seen; in {walk.settled:,} of them the group has settled")
+    elif not walk.violations:
+        out.say("not complete: there are more states than --max-states. None of these breaks an invariant;")
+        out.say("whether the group can settle from each of them is open")
+    if walk.complete and not walk.violations:
+        out.say(Text("no violation, and from every state the group can settle", style="green"))
+    for found in walk.violations:
+        out.say()
+        out.say(Text(found.invariant, style="red"), Text(found.message))
+        for number, each in enumerate(found.steps, 1):
+            out.say(f"{number:4} {each}")

@@ -1,0 +1,271 @@
+"""A machine as a value: equal for equal states, to be hashed, kept, and made a machine again.
+
+Times are told as distances from now, and tokens are numbered in the order of their appearance. So a member
+that did the same a minute later is in the same state.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeAlias
+
+import msgspec
+
+Frozen: TypeAlias = Any
+"""A tree of tuples, and of what cannot change."""
+
+_MOMENTS: Final = frozenset(
+    {
+        "_close_deadline_ms",
+        "_deadline_ms",
+        "_idle_until_ms",
+        "_next_auto_commit_ms",
+        "_other_deadline_ms",
+        "_poll_deadline_ms",
+        "at_ms",
+        "deadline_ms",
+        "not_before_ms",
+        "retry_at_ms",
+    }
+)
+"""Attributes that say when. What is past is due, however long ago it was."""
+_LENGTHS: Final = frozenset(
+    {"_initial_ms", "_max_ms", "heartbeat_interval_ms", "interval_ms", "rebalance_timeout_ms"}
+)
+"""Attributes that say how long."""
+_TOKENS: Final = frozenset({"commit_id", "fetch_in_flight", "in_flight", "reset_in_flight", "token"})
+"""Attributes that name a request, or a callback, until it is over."""
+
+
+class Tokens:
+    """Counts the tokens of one machine; stands for the counter that it was made with."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.last += 1
+        return self.last
+
+
+class Known:
+    """An immutable object that is met again and again; one for all that are equal."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class _Link(enum.Enum):
+    """What a tuple of a frozen tree stands for; any other stands for a tuple."""
+
+    AGAIN = enum.auto()
+    DICT = enum.auto()
+    LIST = enum.auto()
+    OBJECT = enum.auto()
+    TOKENS = enum.auto()
+    VALUE = enum.auto()
+
+    __hash__ = object.__hash__
+
+
+class _How(enum.Enum):
+    """How an attribute is told."""
+
+    AS_IT_IS = enum.auto()
+    MOMENT = enum.auto()
+    TOKEN = enum.auto()
+
+
+_AGAIN, _DICT, _LIST, _OBJECT, _COUNTER, _VALUE = _Link
+_AS_IT_IS, _MOMENT, _TOKEN = _How
+_ATOMS: Final = (int, str, bytes, float, type(None), enum.Enum, type, frozenset)
+
+
+class Freezer:
+    """Makes values of objects, and objects of values. `constants` are parts that never change."""
+
+    def __init__(self, constants: Sequence[object] = ()) -> None:
+        self._by_key: dict[Frozen, Known] = {}
+        self.known: dict[int, Known] = {id(constant): Known(constant) for constant in constants}
+        """What was met before, by its `id`."""
+
+    def freeze(self, root: object, now_ms: int = 0) -> Frozen:
+        """The state of an object and of all that it is made of, at that time.
+
+        :raises TypeError: if there is something in it that cannot be told.
+        """
+        return _Telling(self, now_ms).of(root)
+
+    def thaw(self, root: Frozen) -> Any:
+        """The object that was frozen, as it is at the time 0."""
+        return _Building().of(root)
+
+    def keep(self, key: Frozen, value: object) -> Known:
+        """The one that stands for all that are equal to `value`, of which `key` tells everything."""
+        known = self._by_key.get(key)
+        if known is None:
+            known = self._by_key[key] = self.known[id(value)] = Known(value)
+        return known
+
+
+class _Telling:
+    """One tree in the making."""
+
+    __slots__ = ("_freezer", "_known", "_now_ms", "_seen", "_tokens")
+
+    def __init__(self, freezer: Freezer, now_ms: int) -> None:
+        self._freezer = freezer
+        self._known = freezer.known
+        self._now_ms = now_ms
+        self._seen: dict[int, int] = {}
+        self._tokens: dict[int, int] = {}
+
+    def of(self, value: Any) -> Frozen:
+        if isinstance(value, _ATOMS):
+            return value
+        kind = type(value)
+        if isinstance(value, tuple):
+            return tuple([self.of(each) for each in value]) if kind is tuple else value
+        known = self._known.get(id(value))
+        if known is not None:
+            return known
+        if kind is dict:
+            return _DICT, tuple([(self.of(key), self.of(each)) for key, each in value.items()])
+        if kind is list:
+            return _LIST, tuple([self.of(each) for each in value])
+        if kind is Tokens:
+            return (_COUNTER,)
+        return self._of_attributes(value, kind)
+
+    def _of_attributes(self, value: Any, kind: type) -> Frozen:
+        if _cannot_change(kind):
+            if _names_requests(kind):
+                return _VALUE, kind, self._attributes(value)
+            return self._freezer.keep((kind, self._attributes(value)), value)
+        number = self._seen.get(id(value))
+        if number is not None:
+            return _AGAIN, number
+        self._seen[id(value)] = len(self._seen)
+        return _OBJECT, kind, self._attributes(value)
+
+    def _attributes(self, value: Any) -> tuple[Frozen, ...]:
+        found: list[Frozen] = []
+        now_ms, tokens = self._now_ms, self._tokens
+        for name, how in _plan(type(value)):
+            each = getattr(value, name)
+            if how is _AS_IT_IS or each is None:
+                found.append(each if isinstance(each, _ATOMS) else self.of(each))
+            elif how is _MOMENT:
+                found.append(each - now_ms if each > now_ms else 0)
+            else:
+                found.append(tokens.setdefault(each, len(tokens) + 1))
+        return tuple(found)
+
+
+class _Building:
+    """One object in the making."""
+
+    __slots__ = ("_objects", "_tokens")
+
+    def __init__(self) -> None:
+        self._objects: list[Any] = []
+        self._tokens = Tokens()
+
+    def of(self, value: Frozen) -> Any:
+        if type(value) is Known:
+            return value.value
+        if type(value) is not tuple:
+            return value
+        build = self._BUILD.get(value[0]) if value and type(value[0]) is _Link else None
+        return tuple([self.of(each) for each in value]) if build is None else build(self, value)
+
+    def _dict(self, value: Frozen) -> Any:
+        return {self.of(key): self.of(each) for key, each in value[1]}
+
+    def _list(self, value: Frozen) -> Any:
+        return [self.of(each) for each in value[1]]
+
+    def _again(self, value: Frozen) -> Any:
+        return self._objects[value[1]]
+
+    def _counter(self, value: Frozen) -> Any:
+        return self._tokens
+
+    def _value(self, value: Frozen) -> Any:
+        _, kind, values = value
+        return kind(*self._attributes(kind, values))
+
+    def _object(self, value: Frozen) -> Any:
+        _, kind, values = value
+        built = kind() if issubclass(kind, msgspec.Struct) else kind.__new__(kind)
+        self._objects.append(built)
+        for (name, _), each in zip(_plan(kind), self._attributes(kind, values), strict=True):
+            setattr(built, name, each)
+        return built
+
+    def _attributes(self, kind: type, values: tuple[Frozen, ...]) -> Iterator[Any]:
+        for (_, how), each in zip(_plan(kind), values, strict=True):
+            if how is _TOKEN and each is not None and each > self._tokens.last:
+                self._tokens.last = each
+            yield self.of(each) if type(each) in (tuple, Known) else each
+
+    _BUILD: ClassVar[Mapping[_Link, Callable[[_Building, Frozen], Any]]] = {
+        _AGAIN: _again,
+        _COUNTER: _counter,
+        _DICT: _dict,
+        _LIST: _list,
+        _OBJECT: _object,
+        _VALUE: _value,
+    }
+
+
+def _cannot_change(kind: type) -> bool:
+    return issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen
+
+
+def _names_requests(kind: type) -> bool:
+    return any(how is _TOKEN for _, how in _plan(kind))
+
+
+_PLANS: dict[type, tuple[tuple[str, _How], ...]] = {}
+
+
+def _plan(kind: type) -> tuple[tuple[str, _How], ...]:
+    """The attributes of a class that lists them, its bases' first, and how each is told."""
+    plan = _PLANS.get(kind)
+    if plan is None:
+        plan = _PLANS[kind] = tuple([(name, _how(name)) for name in slots_of(kind)])
+    return plan
+
+
+def _how(name: str) -> _How:
+    if name in _TOKENS:
+        return _TOKEN
+    if name in _MOMENTS:
+        return _MOMENT
+    if name.endswith("_ms") and name not in _LENGTHS:
+        raise TypeError(f"{name}: is it a moment or a length of time?")
+    return _AS_IT_IS
+
+
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The attributes of a class that lists them, its bases' first.
+
+    :raises TypeError: if there are none.
+    """
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_fields__
+    listed = (vars(each).get("__slots__", ()) for each in reversed(kind.__mro__))
+    names = tuple(itertools.chain.from_iterable(listed))
+    if not names:
+        raise TypeError(f"{kind.__qualname__} has no slots to be told by")
+    return names

@@ -1,0 +1,216 @@
+"""A member's process: its machine, its application, and what is under way between it and its coordinator."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchResponse
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.member.consumer.actions import (
+    CallbackKind,
+    FetchOffsets,
+    FindCoordinator,
+    LeaveFinished,
+    RaiseToApplication,
+    ResolveTopicNames,
+    RunCallback,
+    SendHeartbeat,
+)
+from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.machine import ConsumerMember
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.checkers.callbacks import CallbackWatch
+from fencepost.simulation.explorer.frozen import Freezer, Tokens, slots_of
+
+GROUP: Final = "group"
+TOPIC: Final = "orders"
+
+
+class _Even(random.Random):
+    """No luck: a wait is as long as it is on average."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """The middle."""
+        return (a + b) / 2
+
+
+_CONFIG: Final = ConsumerConfig(enable_auto_commit=False, auto_offset_reset="earliest")
+_RNG: Final = _Even(0)
+
+
+def freezer() -> Freezer:
+    """What makes values of processes."""
+    return Freezer((_CONFIG, _RNG))
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A heartbeat on its way to the coordinator."""
+
+    token: int
+    request: ConsumerGroupHeartbeatRequest
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """An answer on its way back."""
+
+    token: int
+    response: ConsumerGroupHeartbeatResponse
+
+
+class Process:
+    """One member with an application that waits in poll. It is stepped at the time 0, but for its timers.
+
+    Asking who coordinates, what topics are called and what is committed is answered at once: these answers
+    are no part of the group's protocol. Heartbeats travel on one connection, in their order.
+    """
+
+    __slots__ = ("answers", "callbacks", "left", "machine", "requests", "void")
+
+    def __init__(self, member_id: MemberId) -> None:
+        machine = ConsumerMember(GROUP, member_id, _CONFIG, _RNG)
+        _count_with(machine, machine._tokens, Tokens())
+        self.machine = machine
+        self.callbacks = CallbackWatch(member_id)
+        self.requests: tuple[Sent, ...] = ()
+        self.answers: tuple[Answered, ...] = ()
+        self.void: frozenset[TopicPartition] = frozenset()
+        """What it believes that it owns although the coordinator has removed it."""
+        self.left = False
+        """It was closed, and all is over."""
+
+    # -- what happens to it, each answers what is wrong with it --------------------------------------------
+
+    def start(self, image: TopicsImage) -> list[Finding]:
+        """Subscribe, and wait in poll."""
+        return [
+            *self._run(self.machine.subscribe((TOPIC,), None, 0), image),
+            *self._run(self.machine.poll_begin(0), image),
+        ]
+
+    def timer(self, image: TopicsImage) -> list[Finding]:
+        """Time passes until its next deadline."""
+        now_ms = self.machine.next_deadline()
+        assert now_ms is not None
+        return self._run(self.machine.deadline_reached(now_ms), image, now_ms)
+
+    def callback_ends(self, image: TopicsImage) -> list[Finding]:
+        """The application's callback returns."""
+        assert self.callbacks.running is not None
+        callback = self.machine._callback
+        assert callback is not None
+        kind, partitions = self.callbacks.running
+        found = list(self.callbacks.end(kind, partitions))
+        self.void &= self.callbacks.owned
+        return found + self._run(self.machine.callback_finished(callback.token, None, 0), image)
+
+    def answer_arrives(self, image: TopicsImage) -> list[Finding]:
+        """The next answer on the connection reaches it."""
+        answer, *rest = self.answers
+        self.answers = tuple(rest)
+        return self._run(self.machine.heartbeat_answered(answer.token, answer.response, 0), image)
+
+    def connection_breaks(self, image: TopicsImage) -> list[Finding]:
+        """Nothing that was under way will be answered."""
+        lost = [each.token for each in self.answers] + [each.token for each in self.requests]
+        self.requests = self.answers = ()
+        found: list[Finding] = []
+        for token in lost:
+            found += self._run(self.machine.request_failed(token, Failure.DISCONNECTED, 0), image)
+        return found
+
+    def close(self, image: TopicsImage) -> list[Finding]:
+        """It leaves for good."""
+        return self._run(self.machine.close(0), image)
+
+    def request_taken(self, response: ConsumerGroupHeartbeatResponse) -> None:
+        """The coordinator has the first request, and answers this."""
+        sent, *rest = self.requests
+        self.requests = tuple(rest)
+        self.answers = (*self.answers, Answered(sent.token, response))
+
+    def is_removed(self) -> None:
+        """The coordinator does not have it any more: what it believes does not count."""
+        self.void = self.callbacks.owned
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """What may happen to it next, faults included."""
+        found = {
+            "timer": self.machine.next_deadline() is not None,
+            "callback": self.callbacks.running is not None,
+            "answer": self.answers,
+            "breaks": self.requests or self.answers,
+            "late": self.requests,
+            "crashes": True,
+            "closes": not self.machine.closed,
+        }
+        return tuple([kind for kind, is_possible in found.items() if is_possible])
+
+    @property
+    def claims(self) -> frozenset[TopicPartition]:
+        """What it owns in its own eyes, unless the coordinator has fenced it since.
+
+        From the end of `on_assigned` to the end of `on_revoked` or the beginning of `on_lost`.
+        """
+        running = self.callbacks.running
+        lost = running[1] if running is not None and running[0] == CallbackKind.LOST else frozenset()
+        return self.callbacks.owned - self.void - lost
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether it has nothing to do but to say that it lives."""
+        return (
+            self.machine.state is ConsumerMemberState.STABLE
+            and self.callbacks.running is None
+            and self.machine.assignment.reconciled
+        )
+
+    # -- running the machine -------------------------------------------------------------------------------
+
+    def _run(self, actions: Iterable[Any], image: TopicsImage, now_ms: int = 0) -> list[Finding]:
+        found: list[Finding] = []
+        machine, todo = self.machine, list(actions)
+        while todo:
+            action = todo.pop(0)
+            match action:
+                case SendHeartbeat():
+                    self.requests = (*self.requests, Sent(action.token, action.request))
+                case FindCoordinator():
+                    todo += machine.coordinator_found(action.token, now_ms)
+                case ResolveTopicNames():
+                    names = {each: name for each in action.topic_ids if (name := image.name_of(each))}
+                    todo += machine.topic_names_found(action.token, names, now_ms)
+                case FetchOffsets():
+                    offsets = dict.fromkeys(action.request.partitions or (), OffsetAndMetadata(offset=0))
+                    answer = OffsetFetchResponse(group_id=GROUP, offsets=offsets)
+                    todo += machine.offsets_fetched(action.token, answer, now_ms)
+                case RunCallback():
+                    found += self.callbacks.begin(action.kind, frozenset(action.partitions))
+                case LeaveFinished():
+                    self.left = machine.closed
+                case RaiseToApplication():
+                    found.append(
+                        ("progress", f"{machine.member_id} raises to its application: {action.error}")
+                    )
+        return found
+
+
+def _count_with(part: Any, old: object, new: Tokens) -> None:
+    """Put a counter in another one's place, wherever a machine's parts have it."""
+    for name in slots_of(type(part)):
+        value = getattr(part, name)
+        if value is old:
+            setattr(part, name, new)
+        elif type(value).__module__.startswith("fencepost.member") and hasattr(type(value), "__slots__"):
+            _count_with(value, old, new)

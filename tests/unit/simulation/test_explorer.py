@@ -1,0 +1,259 @@
+"""The explorer: every interleaving of a small group, what it finds, and that it leaves nothing out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fencepost.simulation.explorer.steps as steps_module
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.cli import main
+from fencepost.simulation.explorer.frozen import Freezer, Tokens
+from fencepost.simulation.explorer.group import GroupWorld
+from fencepost.simulation.explorer.process import Process
+from fencepost.simulation.explorer.space import Search, Walk
+from fencepost.simulation.explorer.steps import FAULTS, USUAL_FAULTS, Steps
+from fencepost.simulation.mutants.registry import MUTANTS
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def walk(
+    *,
+    members: int = 2,
+    partitions: int = 2,
+    faults: int = 0,
+    kinds: tuple[str, ...] = USUAL_FAULTS,
+    max_states: int = 50_000,
+) -> Walk:
+    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=kinds)
+    return Search(world, max_states).run()
+
+
+@pytest.mark.parametrize(
+    ("members", "partitions", "faults"), [(1, 1, 0), (1, 2, 1), (2, 1, 0), (2, 3, 0), (3, 1, 0), (3, 2, 0)]
+)
+def test_small_groups_break_nothing_and_can_always_settle(members: int, partitions: int, faults: int) -> None:
+    found = walk(members=members, partitions=partitions, faults=faults)
+    assert found.violations == ()
+    assert found.complete
+    assert 0 < found.settled < found.states < found.transitions
+
+
+def test_every_state_is_seen_once_and_always_the_same_ones() -> None:
+    one, other = walk(), walk()
+    assert (one.states, one.transitions, one.settled) == (920, 2_318, 56)
+    assert (other.states, other.transitions, other.settled) == (920, 2_318, 56)
+
+
+@pytest.mark.parametrize("kind", USUAL_FAULTS)
+def test_each_kind_of_fault_happens(kind: str) -> None:
+    found = walk(members=1, faults=1, kinds=(kind,))
+    assert found.complete
+    assert found.violations == ()
+    assert found.states > walk(members=1).states
+
+
+def test_a_search_that_stops_early_says_so() -> None:
+    found = walk(faults=1, max_states=2_000)
+    assert not found.complete
+    assert 2_000 <= found.states < 5_000
+    assert found.violations == ()
+
+
+# -- what it finds -----------------------------------------------------------------------------------------
+
+
+def test_a_join_that_is_late_takes_partitions_from_the_member_that_joined_again() -> None:
+    (found,) = walk(faults=1, kinds=("late",)).violations
+    assert found.invariant == "one-claimant"
+    assert found.message == "a1 and b1 believe that they own {orders-1}, and neither is fenced"
+    assert found.steps[1] == "the connection of a1 breaks, and what it sent is still under way"
+    assert "the coordinator takes late the heartbeat of a1: epoch 0, owns []" in found.steps
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "owner-entry-lost",
+        "target-told-early",
+        "lost-reply-fenced",
+        "lost-assignment-not-repeated",
+        "null-releases",
+        "contacts-leak",
+        "released-and-still-listed",
+        "partition-given-twice",
+        "waits-for-itself",
+        "target-ahead",
+        "refusal-writes",
+        "tombstones-out-of-order",
+        "stable-too-soon",
+        "last-subscription-kept",
+    ],
+)
+def test_known_bugs_are_found_by_what_is_meant_to_find_them(name: str) -> None:
+    mutant = MUTANTS[name]
+    with mutant.apply():
+        found = walk(faults=1)
+    assert not found.complete
+    assert {each.invariant for each in found.violations} & set(mutant.expected)
+
+
+def test_a_member_that_is_stuck_is_found_by_going_back_from_the_end() -> None:
+    with MUTANTS["keepalive-after-lost-reply"].apply():
+        found = walk(faults=1, kinds=("breaks",))
+    assert found.complete
+    (stuck,) = found.violations
+    assert stuck.invariant == "progress"
+    assert "can never settle" in stuck.message
+    assert any("breaks" in step for step in stuck.steps)
+
+
+def test_what_cores_raise_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(self: Process, image: object) -> list[object]:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setitem(steps_module._STEPS, "answer", raises)  # type: ignore[index]
+    (found,) = walk().violations
+    assert found.invariant == "transitions"
+    assert "ZeroDivisionError: by nought" in found.message
+
+
+def test_steps_lead_where_they_say() -> None:
+    with MUTANTS["waits-for-itself"].apply():
+        (found,) = walk(faults=1).violations
+        world = GroupWorld(members=2, partitions=2, faults=1)
+        state = world.first()
+        for step in found.steps[:-1]:
+            state = next(after for label, after, _, _ in world.moves(state) if world.told(label) == step)
+        last = [move for move in world.moves(state) if world.told(move[0]) == found.steps[-1]]
+    assert any(found.invariant == name for move in last for name, _ in move[3])
+
+
+# -- machines as values ------------------------------------------------------------------------------------
+
+
+def test_what_is_frozen_thaws_to_the_same() -> None:
+    world = GroupWorld(members=2, partitions=2, faults=1, kinds=("breaks", "closes", "expires"))
+    Search(world, 20_000).run()
+    steps: Steps = world._steps
+    freezer = steps._freezer
+    states = set()
+    for known in steps.processes:
+        process = freezer.thaw(known.value)
+        states.add(process.machine.state)
+        assert freezer.freeze(process) == known.value
+    assert len(steps.processes) > 500
+    assert states >= {
+        ConsumerMemberState.JOINING,
+        ConsumerMemberState.RECONCILING,
+        ConsumerMemberState.ACKNOWLEDGING,
+        ConsumerMemberState.STABLE,
+        ConsumerMemberState.FENCED,
+        ConsumerMemberState.PREPARE_LEAVING,
+    }
+
+
+class Part:
+    __slots__ = ("at_ms", "token")
+
+    def __init__(self, at_ms: int, token: int | None) -> None:
+        self.at_ms = at_ms
+        self.token = token
+
+
+class Whole:
+    __slots__ = ("one", "other", "tokens")
+
+    def __init__(self, one: Part, other: Part) -> None:
+        self.one = one
+        self.other = other
+        self.tokens = Tokens()
+
+
+def test_times_are_distances_and_tokens_are_renumbered() -> None:
+    freezer = Freezer()
+    one = freezer.freeze(Whole(Part(1_500, 7), Part(900, 9)), 1_000)
+    other = freezer.freeze(Whole(Part(8_500, 3), Part(1, 5)), 8_000)
+    assert one == other
+    thawed = freezer.thaw(one)
+    assert (thawed.one.at_ms, thawed.one.token, thawed.other.at_ms, thawed.other.token) == (500, 1, 0, 2)
+    assert next(thawed.tokens) == 3
+
+
+def test_parts_that_are_one_stay_one() -> None:
+    freezer = Freezer()
+    part = Part(0, 1)
+    thawed = freezer.thaw(freezer.freeze(Whole(part, part)))
+    assert thawed.one is thawed.other
+    two = freezer.thaw(freezer.freeze(Whole(part, Part(0, 1))))
+    assert two.one is not two.other
+
+
+def test_a_time_that_nobody_has_told_about_is_refused() -> None:
+    class Timed:
+        __slots__ = ("snooze_ms",)
+
+    timed = Timed()
+    timed.snooze_ms = 3  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="snooze_ms: is it a moment or a length of time"):
+        Freezer().freeze(timed)
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--members", "1", "--faults", "1", "--kinds", "crashes", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["world"] == "consumer"
+    assert (document["members"], document["partitions"], document["faults"]) == (1, 2, 1)
+    assert document["kinds"] == ["crashes"]
+    assert document["complete"] is True
+    assert document["violations"] == []
+    assert document["states"] < document["transitions"]
+    assert {"settled", "wall_seconds", "states_per_second"} <= document.keys()
+
+
+def test_a_violation_is_shown_with_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "consumer", "--mutant", "target-told-early"]) == 1
+    out = capsys.readouterr().out
+    assert "granted-after-release" in out
+    assert "   1 a1 starts\n" in out
+    assert main(["explore", "--mutant", "target-told-early", "--json"]) == 1
+    (first, *_) = json.loads(capsys.readouterr().out)["violations"]
+    assert first["invariant"] in INVARIANTS
+    assert first["steps"][0] == "a1 starts"
+
+
+def test_what_is_not_complete_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--max-states", "100"]) == 0
+    assert "not complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--kinds", "lat"], "no fault is called 'lat'; did you mean late?"),
+        (["--kinds", "crashes,zzz"], "no fault is called 'zzz'; there are breaks, late"),
+        (["--members", "0"], "members"),
+        (["--members", "10"], "members"),
+        (["--faults", "-1"], "faults"),
+        (["--mutant", "nobody"], "nobody"),
+        (["nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", *words]) == 2
+    err = capsys.readouterr().err
+    assert expected in err
+    assert err.count("\n") == 1
+
+
+def test_the_page_lists_every_kind_of_fault() -> None:
+    page = (DOCS / "explorer.md").read_text()
+    for kind, what in FAULTS.items():
+        assert f"| `{kind}` | {what} |" in page
