@@ -105,7 +105,7 @@ class ClassicGroupMember(ConsumerGroupMember):
         there who knows of the shutdown.
         """
         stays = told_to_end and not self._assignor.all_know
-        await self._close(CloseOption.REMAIN_IN_GROUP if stays else CloseOption.DEFAULT)
+        await self._close(CloseOption.REMAIN_IN_GROUP if stays else self._end())
 
     def ask_for_shutdown(self) -> None:
         """Ask in each subscription from now on, and join again for that (KIP-671)."""

@@ -74,7 +74,7 @@ class StreamsApp:
 
     An exception that leaves `process` goes to `handler`, which answers what to do; without one the client
     is shut down. `global_thread` reads whole topics before the others start, and beside them. Further
-    settings are KIP848Consumer's.
+    settings are KIP848Consumer's; to `group_instance_id` each thread adds its number.
 
     The members speak KIP-1071, where SHUTDOWN_APPLICATION goes through the coordinator. With
     group_protocol="classic" they speak the classic protocol as Kafka Streams does, and it goes to all clients
@@ -112,6 +112,8 @@ class StreamsApp:
         self._settings = {"auto_offset_reset": auto_offset_reset, **_checked(settings)}
         self._protocol = group_protocol
         self._process_id = uuid.uuid4()
+        self._statics: dict[int, ConsumerGroupMember] = {}
+        """Static members by their numbers, the last one of each."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it was started, and what is not thread-safe may be called."""
         processing = check_process(process)
@@ -153,10 +155,18 @@ class StreamsApp:
             member.make_consumer()
 
     def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
-        return self._group_member(thread, events)
+        instance_id = self._settings.get("group_instance_id")
+        if instance_id is None:
+            return self._group_member(thread, events)
+        client = self._engine.client
+        number = client.threads[thread].number
+        member = self._group_member(thread, events, group_instance_id=f"{instance_id}-{number}")
+        member.follow(self._statics.get(number), lambda: client.is_running)
+        self._statics[number] = member
+        return member
 
-    def _group_member(self, thread: str, events: ThreadEvents) -> ConsumerGroupMember:
-        settings = {"group_id": self._group_id, "client_id": thread, **self._settings}
+    def _group_member(self, thread: str, events: ThreadEvents, **own: Any) -> ConsumerGroupMember:
+        settings = {"group_id": self._group_id, "client_id": thread, **self._settings, **own}
         if self._protocol == "streams":
             changelogs = {topic: changelog_topic(self._group_id, topic) for topic in self._topics}
             logged = changelogs if self._logged else None

@@ -78,6 +78,19 @@ class ConsumerGroupMember:
         self._consumer: KIP848Consumer | None = None
         self._starting: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._before: ConsumerGroupMember | None = None
+        self._followed = False
+        self._client_goes_on: Callable[[], bool] = lambda: False
+
+    def follow(self, before: ConsumerGroupMember | None, client_goes_on: Callable[[], bool]) -> None:
+        """Be the same static member as another one was: it is waited for, and leaves its place to this one.
+
+        A static member that nobody follows leaves the group for good if its client goes on without it.
+        """
+        self._before, self._client_goes_on = before, client_goes_on
+        if before is not None:
+            before._followed = True
 
     async def start(self) -> None:
         """Begin to connect and to join; polls go on with it."""
@@ -98,7 +111,14 @@ class ConsumerGroupMember:
 
     def _begin(self) -> None:
         self._consumer = self.make_consumer()
-        self._starting = asyncio.get_running_loop().create_task(self._consumer.start())
+        self._starting = asyncio.get_running_loop().create_task(self._connect(self._consumer))
+
+    async def _connect(self, consumer: KIP848Consumer) -> None:
+        if self._before is not None:
+            # Brokers refuse a second member of the same instance id, or fence the first one.
+            await self._before._closed.wait()
+            self._before = None
+        await consumer.start()
 
     async def poll(self) -> Sequence[Batch]:
         """Records of several partitions; none after 100 ms without any, or while there is no broker.
@@ -166,16 +186,23 @@ class ConsumerGroupMember:
 
     async def close(self, *, told_to_end: bool = False) -> None:
         """Leave the group and disconnect, within ten seconds."""
-        await self._close(CloseOption.DEFAULT)
+        await self._close(self._end())
+
+    def _end(self) -> CloseOption:
+        for_good = self._client_goes_on() and not self._followed
+        return CloseOption.LEAVE_GROUP if for_good else CloseOption.DEFAULT
 
     async def _close(self, option: CloseOption) -> None:
-        if self._starting is not None:
-            if not self._starting.cancelling():  # else it is on its way out of the group already
-                self._starting.cancel()
-            await asyncio.wait((self._starting,))
-        if self._consumer is not None:
-            with contextlib.suppress(KafkaError):
-                await self._consumer.stop(option, timeout_ms=_CLOSE_MS)
+        try:
+            if self._starting is not None:
+                if not self._starting.cancelling():  # else it is on its way out of the group already
+                    self._starting.cancel()
+                await asyncio.wait((self._starting,))
+            if self._consumer is not None:
+                with contextlib.suppress(KafkaError):
+                    await self._consumer.stop(option, timeout_ms=_CLOSE_MS)
+        finally:
+            self._closed.set()
 
 
 class TopicReader:

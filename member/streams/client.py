@@ -214,7 +214,7 @@ class StreamsClient(Moving[S, E]):
             self._actions.append(Complain(f"{name} is not replaced: the client is in {self.state}"))
         else:
             self.replaced += 1
-            self._launch(self._new_thread())
+            self._launch(self._new_thread(self.threads[name]))
 
     def _shut_application_down(self) -> None:
         """Every thread that has still something to say to the group asks for it; the one that failed, too.
@@ -308,13 +308,15 @@ class StreamsClient(Moving[S, E]):
         self._end(thread)
         return thread.name, self._done()
 
-    def _new_thread(self) -> StreamThread:
+    def _new_thread(self, replaced: StreamThread | None = None) -> StreamThread:
         """A thread under the lowest index that is free; one that is still closing keeps its own."""
         for name in [name for name, thread in self.threads.items() if thread.state is T.DEAD]:
             del self.threads[name]
-        taken = {thread.index for thread in self.threads.values()}
-        index = next(each for each in range(1, len(taken) + 2) if each not in taken)
-        thread = StreamThread(self.name, index, self._actions)
+        index = _lowest_free({thread.index for thread in self.threads.values()})
+        number = (
+            replaced.number if replaced else _lowest_free({each.number for each in self.threads.values()})
+        )
+        thread = StreamThread(self.name, index, number, self._actions)
         self.threads[thread.name] = thread
         return thread
 
@@ -371,3 +373,8 @@ class StreamsClient(Moving[S, E]):
         if (one is None or one.state is GlobalThreadState.DEAD) and not self._closing_resources:
             self._closing_resources = True
             self._actions.append(CloseResources())
+
+
+def _lowest_free(taken: set[int]) -> int:
+    """The lowest number from 1 on that is not taken."""
+    return next(each for each in range(1, len(taken) + 2) if each not in taken)

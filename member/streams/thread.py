@@ -12,11 +12,13 @@ from fencepost.member.streams.thread_states import StreamThreadState as S
 class StreamThread(Moving[S, E]):
     """A thread's state, and the one that a lost connection hides; `<client id>-StreamThread-<index>`."""
 
-    __slots__ = ("_hidden", "index", "launched")
+    __slots__ = ("_hidden", "index", "launched", "number")
 
-    def __init__(self, client_id: str, index: int, out: list[Action]) -> None:
+    def __init__(self, client_id: str, index: int, number: int, out: list[Action]) -> None:
         super().__init__(STREAM_THREAD, Level.THREAD, f"{client_id}-StreamThread-{index}", out)
         self.index = index
+        self.number = number
+        """Of its static member: one that replaces another has that one's, which may be closing still."""
         self.launched = False
         """Whether a shell was told to run it: only then there is anything to wait for when it ends."""
         self._hidden = S.STARTING

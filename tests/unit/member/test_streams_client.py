@@ -214,6 +214,15 @@ def test_threads_may_be_added_and_replaced_while_disconnected() -> None:
     assert set(client.threads) == {A, B, C}
 
 
+def test_a_thread_has_the_number_of_the_one_that_it_replaces() -> None:
+    client = running(2)
+    client.thread_failed(A, Answer(Response.REPLACE_THREAD))
+    client.thread_failed(C, Answer(Response.REPLACE_THREAD))
+    added, _ = client.add_thread()
+    numbers = {name: thread.number for name, thread in client.threads.items()}
+    assert numbers == {A: 1, B: 2, C: 1, "app-StreamThread-4": 1, added: 3}
+
+
 def test_a_disconnected_client_whose_last_thread_goes_is_what_it_was() -> None:
     client = running(1)
     client.connection(A, connected=False)

@@ -1,0 +1,119 @@
+"""Static members of applications: each thread has its own instance id, which outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fencepost.member import StreamClientState as S
+from fencepost.member import StreamsApp
+from fencepost.member import StreamThreadExceptionResponse as Response
+from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost.simulation.embedded.members import GroupMember
+
+PROTOCOLS = ("consumer", "classic")
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120), pytest.mark.parametrize("protocol", PROTOCOLS)]
+
+
+async def until(condition: Callable[[], Any], seconds: float = 12) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the broker is in another thread
+            await asyncio.sleep(0.02)
+
+
+class Work:
+    """Remembers what it has seen, and fails once at each value that it is told of."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.bad: set[bytes] = set()
+
+    async def __call__(self, partition: Any, records: Sequence[Any]) -> None:
+        for record in records:
+            if record.value in self.bad:
+                self.bad.remove(record.value)
+                raise ValueError("bad record")
+            self.seen.append(record.value)
+
+
+def app_on(kafka: EmbeddedKafka, protocol: str, work: Work, **settings: Any) -> StreamsApp:
+    return StreamsApp(
+        work,
+        topics=["orders"],
+        group_id="billing",
+        threads=2,
+        group_protocol=protocol,
+        group_instance_id="x",
+        commit_interval_ms=50,
+        bootstrap_servers=kafka.bootstrap_servers,
+        **settings,
+    )
+
+
+def instances(kafka: EmbeddedKafka) -> dict[str | None, GroupMember]:
+    return {member.instance_id: member for member in kafka.group("billing").members()}
+
+
+def shares(kafka: EmbeddedKafka) -> dict[str | None, tuple[int, Any]]:
+    """What a rebalance would change: epochs, and who has what."""
+    return {name: (member.epoch, member.assignment) for name, member in instances(kafka).items()}
+
+
+def settled(kafka: EmbeddedKafka, app: StreamsApp, *names: str) -> bool:
+    found = instances(kafka)
+    covered = sum(len(member.assignment) for member in found.values()) == 4
+    return app.state is S.RUNNING and found.keys() == {*names} and covered
+
+
+async def test_each_thread_is_a_static_member_that_comes_back_without_a_rebalance(protocol: str) -> None:
+    work = Work()
+    async with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        async with app_on(kafka, protocol, work) as app:
+            await until(lambda: settled(kafka, app, "x-1", "x-2"))
+            kafka.produce("orders", b"first", partition=0)
+            await until(lambda: work.seen == [b"first"])
+            assert set(app.threads.values()) == {"RUNNING"}
+            before = shares(kafka)
+        assert instances(kafka).keys() == {"x-1", "x-2"}
+        async with app_on(kafka, protocol, work) as app:
+            await until(lambda: app.state is S.RUNNING)
+            for partition in range(4):
+                kafka.produce("orders", b"again", partition=partition)
+            await until(lambda: len(work.seen) == 5)
+            assert shares(kafka) == before
+        assert kafka.check() == []
+
+
+async def test_a_thread_that_replaces_another_one_is_the_same_member(protocol: str) -> None:
+    work, asked = Work(), []
+    work.bad = {b"bad"}
+
+    def on_exception(error: BaseException) -> Response:
+        asked.append(error)
+        return Response.REPLACE_THREAD
+
+    async with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        async with app_on(kafka, protocol, work, handler=on_exception) as app:
+            await until(lambda: settled(kafka, app, "x-1", "x-2"))
+            before = shares(kafka)
+            kafka.produce("orders", b"bad", partition=0)
+            await until(lambda: work.seen == [b"bad"])
+            await until(lambda: app.state is S.RUNNING)
+            assert len(asked) == 1
+            assert shares(kafka) == before
+        assert kafka.check() == []
+
+
+async def test_a_thread_that_is_removed_leaves_its_number_to_the_next_one(protocol: str) -> None:
+    async with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        async with app_on(kafka, protocol, Work()) as app:
+            await until(lambda: settled(kafka, app, "x-1", "x-2"))
+            assert await app.remove_thread(30)
+            await until(lambda: settled(kafka, app, "x-2"), 10)
+            app.add_thread()
+            app.add_thread()
+            await until(lambda: settled(kafka, app, "x-1", "x-2", "x-3"))
+        assert kafka.check() == []
