@@ -66,7 +66,7 @@ class GroupMember(Protocol):
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets.
 
-        :raises CommitRefused: if they were not committed.
+        :raises CommitRefused: if they were not committed. What else is raised goes to the handler.
         """
 
     def ask_for_shutdown(self) -> None:

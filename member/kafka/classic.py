@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from aiokafka.client import AIOKafkaClient
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.classic.assignor import Assignor
@@ -17,7 +16,7 @@ from fencepost.member.driver.classic import ClassicDriver
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.listener import RebalanceListener
 from fencepost.member.kafka.consumer import KIP848Consumer
-from fencepost.member.kafka.engine import Connections
+from fencepost.member.kafka.engine import Client, Connections
 from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.session import Session
 
@@ -30,7 +29,7 @@ class ClassicSession(Session):
 
     def __init__(
         self,
-        client: AIOKafkaClient,
+        client: Client,
         connections: Connections,
         group_id: str,
         config: ClassicConfig,

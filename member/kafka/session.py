@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError, KafkaTimeoutError
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -34,7 +33,7 @@ from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.listener import MemberObserver, Phase, RebalanceListener
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.transport import TransportError
-from fencepost.member.kafka.engine import Connections, Fetching
+from fencepost.member.kafka.engine import Client, Connections, Fetching
 from fencepost.member.kafka.errors import as_kafka_error
 from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.transport import KafkaTransport
@@ -52,7 +51,7 @@ class Session:
 
     def __init__(
         self,
-        client: AIOKafkaClient,
+        client: Client,
         connections: Connections,
         group_id: str,
         config: ConsumerConfig,
@@ -64,9 +63,11 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._group_id = group_id
         self._config = config
+        self._client = client
         self._connections = connections
         self.fetching = Fetching(client, **fetch_settings)
         self.fetching.on_out_of_range = self._out_of_range
+        client.on_refused = self.fetching.wake
         self._transport = KafkaTransport(connections, self.fetching, config.request_timeout_ms)
         self.driver = self._make_driver(listener, MemberWatch(self._moved, self._callback, observer))
         self.driver.on_change = self._changed
@@ -200,6 +201,7 @@ class Session:
             self.driver.poll_begin()
         except MemberError as error:
             raise as_kafka_error(error) from error
+        self._client.check()
         self.fetching.check()
 
     def _end(self) -> None:

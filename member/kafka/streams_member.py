@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import BrokerResponseError, KafkaConnectionError, KafkaError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -123,7 +123,8 @@ class ConsumerGroupMember:
     async def poll(self) -> Sequence[Batch]:
         """Records of several partitions; none after 100 ms without any, or while there is no broker.
 
-        :raises AuthenticationError: if a broker does not take the credentials.
+        :raises AuthenticationError: if a broker does not take the credentials, or does not any more.
+        :raises KafkaError: if it refuses for good what the member asks for.
         """
         assert self._consumer is not None
         if self._starting is not None:
@@ -170,11 +171,14 @@ class ConsumerGroupMember:
         """Commit these offsets.
 
         :raises CommitRefused: if they were not committed.
+        :raises KafkaError: if they never will be: this client may not, or they are too large.
         """
         assert self._consumer is not None
         try:
             await self._consumer.commit({KafkaPartition(*each): offset for each, offset in offsets.items()})
         except KafkaError as error:
+            if isinstance(error, BrokerResponseError) and not error.retriable:
+                raise
             raise CommitRefused(str(error)) from error
 
     def ask_for_shutdown(self) -> None:

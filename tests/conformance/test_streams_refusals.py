@@ -1,0 +1,122 @@
+"""What brokers refuse for good, while an application runs, goes to its uncaught-exception handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fencepost.member import StreamClientState as S
+from fencepost.member import StreamsApp
+from fencepost.member import StreamThreadExceptionResponse as Response
+from fencepost.simulation.embedded import EmbeddedKafka
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
+
+PROTOCOLS = ("streams", "consumer", "classic")
+QUICK = {"group.streams.initial.rebalance.delay.ms": 0, "group.initial.rebalance.delay.ms": 0}
+
+
+async def until(condition: Callable[[], Any], seconds: float = 15) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the broker is in another thread
+            await asyncio.sleep(0.02)
+
+
+class Application:
+    """An application, and what its handler was asked about."""
+
+    def __init__(self, kafka: Any, **settings: Any) -> None:
+        self.asked: list[BaseException] = []
+        self.seen = 0
+        self.app = StreamsApp(
+            self._process,
+            topics=["orders"],
+            group_id="billing",
+            handler=self._handle,
+            bootstrap_servers=kafka.bootstrap_servers,
+            **{"commit_interval_ms": 50, **settings},
+        )
+
+    async def _process(self, partition: Any, records: Sequence[Any]) -> None:
+        self.seen += len(records)
+
+    def _handle(self, error: BaseException) -> Response:
+        self.asked.append(error)
+        return Response.SHUTDOWN_CLIENT
+
+    async def runs(self) -> None:
+        await until(lambda: self.app.state is S.RUNNING)
+
+    async def fails(self, kind: str, *said: str) -> None:
+        assert await asyncio.wait_for(self.app.wait_ended(), 20) is S.ERROR
+        (error,) = self.asked
+        assert type(error).__name__ == kind
+        assert [each for each in said if each not in str(error)] == []
+
+
+def take_users_away(kafka: Any) -> None:
+    kafka.endpoint.brokers._credentials._verifiers.clear()
+    kafka.restart()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"), [("streams", "PLAIN"), ("consumer", "SCRAM-SHA-256"), ("classic", "PLAIN")]
+)
+async def test_credentials_that_are_revoked(protocol: str, mechanism: str) -> None:
+    users = {"alice": "secret"}
+    async with EmbeddedKafka(topics={"orders": 1}, users=users, config=QUICK) as kafka:
+        application = Application(
+            kafka,
+            group_protocol=protocol,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_plain_username="alice",
+            sasl_plain_password="secret",
+        )
+        async with application.app:
+            await application.runs()
+            take_users_away(kafka)
+            await application.fails("AuthenticationError", kafka.bootstrap_servers)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("api", "code", "kind"),
+    [
+        ("OFFSET_COMMIT", "GROUP_AUTHORIZATION_FAILED", "GroupAuthorizationFailedError"),
+        ("OFFSET_COMMIT", "TOPIC_AUTHORIZATION_FAILED", "TopicAuthorizationFailedError"),
+        ("FETCH", "TOPIC_AUTHORIZATION_FAILED", "TopicAuthorizationFailedError"),
+    ],
+)
+async def test_rights_that_are_taken_away(protocol: str, api: str, code: str, kind: str) -> None:
+    async with EmbeddedKafka(topics={"orders": 1}, config=QUICK) as kafka:
+        application = Application(kafka, group_protocol=protocol)
+        async with application.app:
+            await application.runs()
+            kafka.fail_next(api, code, times=1_000)
+            kafka.produce("orders", b"a record", partition=0)
+            await application.fails(kind)
+
+
+@pytest.mark.parametrize("protocol", ["streams", "consumer"])
+async def test_a_topic_that_brokers_do_not_tell_of_any_more(protocol: str) -> None:
+    async with EmbeddedKafka(topics={"orders": 1}, config=QUICK) as kafka:
+        application = Application(kafka, group_protocol=protocol, metadata_max_age_ms=200)
+        async with application.app:
+            await application.runs()
+            kafka.fail_next("METADATA", "TOPIC_AUTHORIZATION_FAILED", times=1_000)
+            await application.fails("TopicAuthorizationFailedError", "orders")
+
+
+async def test_a_commit_that_fails_for_now_is_made_again() -> None:
+    async with EmbeddedKafka(topics={"orders": 1}, config=QUICK) as kafka:
+        application = Application(kafka)
+        async with application.app:
+            await application.runs()
+            kafka.fail_next("OFFSET_COMMIT", "STALE_MEMBER_EPOCH", times=2)
+            kafka.produce("orders", b"a record", partition=0)
+            await until(lambda: kafka.group("billing").offsets() == {("orders", 0): 1})
+        assert application.asked == []
