@@ -10,12 +10,17 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    ListenerNotFound,
     OutOfOrderSequenceNumber,
     ProducerClosed,
     ProducerFenced,
+    ReplicaNotAvailableError,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownError,
     UnknownProducerId,
     for_code,
 )
@@ -30,6 +35,8 @@ from fencepost.member.application.changelog import (
 )
 from fencepost.member.application.port import CommitRefused
 from fencepost.member.application.store import Key, TaskStore, Value
+from fencepost.member.kafka.engine import why_no_start
+from fencepost.member.kafka.errors import AuthenticationError
 from fencepost.member.streams.errors import StreamsError
 from fencepost.member.streams.heartbeats import CHANGELOG_CONFIG
 
@@ -51,6 +58,8 @@ _OF_THE_PRODUCER = (
     UnknownProducerId,
 )
 """What another producer may not meet."""
+_MAY_PASS = (KafkaTimeoutError, ListenerNotFound, ReplicaNotAvailableError, UnknownError)
+"""What aiokafka does not call retriable; the last one stands for every code that it does not know."""
 
 
 class KafkaChangelog:
@@ -76,7 +85,8 @@ class KafkaChangelog:
         """Bring the store of a processed partition up to the end of its changelog.
 
         :raises ChangelogUnavailable: if that is not possible now; the store may be half restored.
-        :raises StreamsError: if it never will be.
+        :raises AuthenticationError: if a broker does not take the credentials.
+        :raises StreamsError: if it never will be possible, such as for records that can't be read.
         """
         async with self._reading:
             try:
@@ -84,7 +94,14 @@ class KafkaChangelog:
                 await self._read(consumer, await self._find(consumer, partition), store)
             except (KafkaError, OSError, TimeoutError) as error:
                 await self._forget_reader()
-                raise ChangelogUnavailable(str(error) or type(error).__name__) from error
+                if isinstance(error, AuthenticationError):
+                    raise
+                name = changelog_topic(self._application_id, partition.topic)
+                reason = str(error) or type(error).__name__
+                if not isinstance(error, KafkaError) or error.retriable or isinstance(error, _MAY_PASS):
+                    raise ChangelogUnavailable(f"{name}: {reason}") from error
+                where = f"{partition.topic}-{partition.partition}"
+                raise StreamsError(f"the store of {where} can't be restored from {name}: {reason}") from error
 
     async def _reader(self) -> AIOKafkaConsumer:
         if self._consumer is None:
@@ -172,7 +189,7 @@ class KafkaChangelog:
             deadline = asyncio.get_running_loop().time() + _VISIBLE_S
             while name not in await consumer.topics():
                 if asyncio.get_running_loop().time() > deadline:
-                    raise ChangelogUnavailable(f"there is no topic {name}")
+                    break
                 await asyncio.sleep(_LOOK_S)
             return len(await _partitions(admin, name))
         finally:
@@ -253,8 +270,11 @@ async def _partitions(admin: AIOKafkaAdminClient, topic: str) -> Sequence[Any]:
     """The partitions of a topic, as brokers describe them.
 
     :raises ChangelogUnavailable: if there is no such topic.
+    :raises KafkaError: if this client may not know of it.
     """
     (described,) = await admin.describe_topics([topic])
+    if described["error_code"] == TopicAuthorizationFailedError.errno:
+        raise TopicAuthorizationFailedError(topic)
     found: Sequence[Any] = described["partitions"]
     if not found:
         raise ChangelogUnavailable(f"there is no topic {topic}")
@@ -262,10 +282,15 @@ async def _partitions(admin: AIOKafkaAdminClient, topic: str) -> Sequence[Any]:
 
 
 async def _started(client: Any, close: Callable[[], Any] | None = None) -> None:
-    """Start a client of aiokafka's, which leaves its connections open if it can't be started."""
+    """Start a client of aiokafka's, which leaves its connections open if it can't be started.
+
+    :raises KafkaConnectionError: if it can't be; AuthenticationError, if that is because of the credentials.
+    """
     try:
         await client.start()
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(KafkaError):
             await (close or client.stop)()
+        if isinstance(error, KafkaConnectionError):
+            raise await why_no_start(client, error) from error
         raise

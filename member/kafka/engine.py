@@ -193,6 +193,13 @@ async def why_not(client: AIOKafkaClient, host: str, port: int, what: object) ->
     return KafkaConnectionError(f"{what}: it accepts connections but does not answer")
 
 
+async def why_no_start(client: Any, failed: KafkaConnectionError) -> KafkaConnectionError:
+    """Why a client, or a consumer, a producer or an admin client on one, could not learn of its cluster."""
+    inner = getattr(client, "_client", None) or getattr(client, "client", client)
+    host, port, _ = inner.hosts[0]
+    return await why_not(inner, host, port, failed)
+
+
 class Connections:
     """The client's connections to brokers, of which the coordinator has some of its own."""
 
@@ -208,8 +215,7 @@ class Connections:
         try:
             await self._client.bootstrap()
         except KafkaConnectionError as error:
-            host, port, _ = self._client.hosts[0]
-            raise await why_not(self._client, host, port, error) from error
+            raise await why_no_start(self._client, error) from error
 
     async def ask(
         self, node_id: int, call: Call, timeout_ms: int, *, group: int = ConnectionGroup.DEFAULT

@@ -1,4 +1,4 @@
-"""Changelogs that brokers take nothing of: what passes is tried again, and all else goes to the handler."""
+"""Changelogs that can't be written or read: what passes is tried again, and all else goes to the handler."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import aiokafka
 import pytest
 
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member import AuthenticationError, StreamsApp, StreamsError
 from fencepost.member import StreamClientState as S
-from fencepost.member import StreamsApp, StreamsError
 from fencepost.member import StreamThreadExceptionResponse as Response
+from fencepost.member.application.changelog import ChangelogUnavailable
+from fencepost.member.application.store import StateDirectory
+from fencepost.member.kafka.changelog import KafkaChangelog
 from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -87,3 +92,106 @@ async def test_a_producer_is_as_good_as_new_after_a_change_that_was_too_large() 
                 await until(lambda: sum(kafka.group("billing").offsets().values()) == number, 15)  # noqa: B023
         assert len(asked) == 1
         assert kafka.records("billing-orders-changelog", 0)[-1].offset == 1
+
+
+PLACE = TopicPartition("orders", 0)
+
+
+async def restore(kafka: Any, *, creates: bool = False, **settings: Any) -> dict[Any, Any]:
+    """What a new store has after one try to restore it."""
+    settings = {"bootstrap_servers": kafka.bootstrap_servers, **settings}
+    changelog = KafkaChangelog("billing", settings, creates=creates)
+    directory = StateDirectory(None, "billing")
+    directory.lock()
+    try:
+        store = directory.store(PLACE)
+        await changelog.restore(PLACE, store)
+        return dict(store.items())
+    finally:
+        directory.close()
+        await changelog.close()
+
+
+async def fill(kafka: Any) -> None:
+    kafka.create_topic("billing-orders-changelog", 1)
+    changelog = KafkaChangelog("billing", {"bootstrap_servers": kafka.bootstrap_servers}, creates=False)
+    await changelog.write(PLACE, {"a": 1})
+    await changelog.close()
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        ("FETCH", "TOPIC_AUTHORIZATION_FAILED"),
+        ("LIST_OFFSETS", "TOPIC_AUTHORIZATION_FAILED"),
+        ("LIST_OFFSETS", "UNSUPPORTED_VERSION"),
+    ],
+)
+async def test_a_changelog_that_may_not_be_read_is_no_matter_of_time(api: str, code: str) -> None:
+    async with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        await fill(kafka)
+        kafka.fail_next(api, code, times=100)
+        with pytest.raises(
+            StreamsError, match="the store of orders-0 can't be restored from billing-orders-ch"
+        ):
+            await restore(kafka)
+
+
+@pytest.mark.parametrize("code", ["UNKNOWN_SERVER_ERROR", "OFFSET_NOT_AVAILABLE"])
+async def test_what_may_pass_is_a_matter_of_time(code: str) -> None:
+    async with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        await fill(kafka)
+        kafka.fail_next("LIST_OFFSETS", code)
+        with pytest.raises(ChangelogUnavailable, match="billing-orders-changelog: "):
+            await restore(kafka)
+        assert await restore(kafka) == {"a": 1}
+
+
+async def test_a_changelog_that_may_not_be_created_is_no_matter_of_time() -> None:
+    async with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        kafka.fail_next("CREATE_TOPICS", "TOPIC_AUTHORIZATION_FAILED")
+        with pytest.raises(StreamsError, match="billing-orders-changelog can't be created"):
+            await restore(kafka, creates=True)
+
+
+async def test_a_changelog_that_brokers_do_not_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.member.kafka.changelog._VISIBLE_S", 0.1)
+    async with EmbeddedKafka(topics={"orders": 1}) as kafka:
+        with pytest.raises(ChangelogUnavailable, match="there is no topic billing-orders-changelog"):
+            await restore(kafka)
+        await fill(kafka)
+        kafka.fail_next("METADATA", "TOPIC_AUTHORIZATION_FAILED", times=100)
+        with pytest.raises(StreamsError, match="TopicAuthorizationFailedError: billing-orders-changelog"):
+            await restore(kafka)
+
+
+async def test_a_changelog_behind_a_password() -> None:
+    async with EmbeddedKafka(topics={"orders": 1}, users={"alice": "secret"}) as kafka:
+        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_plain_username": "alice"}
+        with pytest.raises(AuthenticationError, match=kafka.bootstrap_servers.rpartition(":")[0]):
+            await restore(kafka, **login, sasl_mechanism="PLAIN", sasl_plain_password="wrong")
+
+
+@pytest.mark.parametrize("protocol", ["streams", "consumer", "classic"])
+async def test_a_changelog_that_may_not_be_read_goes_to_the_handler(protocol: str) -> None:
+    asked: list[BaseException] = []
+
+    def on_exception(error: BaseException) -> Response:
+        asked.append(error)
+        return Response.SHUTDOWN_CLIENT
+
+    async with EmbeddedKafka(topics={"orders": 1}, config=CONFIG) as kafka:
+        await fill(kafka)
+        reader = f"aiokafka-{aiokafka.__version__}"
+        kafka.fail_next("LIST_OFFSETS", "TOPIC_AUTHORIZATION_FAILED", reader, times=1_000)
+        app = StreamsApp(
+            remember,
+            topics=["orders"],
+            group_id="billing",
+            handler=on_exception,
+            group_protocol=protocol,
+            bootstrap_servers=kafka.bootstrap_servers,
+        )
+        async with app:
+            assert await asyncio.wait_for(app.wait_ended(), 20) is S.ERROR
+        assert "can't be restored" in str(asked[0])
