@@ -297,6 +297,7 @@ class Fetching:
         """What `take_one` took its last record from."""
         self._touched: dict[TopicPartition, TopicPartitionState] = {}
         """Partitions whose position moved since `handed`."""
+        self._denied: TopicAuthorizationFailedError | None = None
         self.on_out_of_range: Callable[[TopicPartition], None] = lambda partition: None
         """Called for a partition whose log does not have the position; it is to be taken away."""
 
@@ -380,10 +381,14 @@ class Fetching:
     # -- records -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """See to it that the fetcher's background task lives.
+        """See to it that the fetcher's background task lives, and may ask for offsets.
 
         :raises KafkaError: if it died of an error; it is started again.
+        :raises TopicAuthorizationFailedError: if a broker has refused to tell an offset since the last call.
         """
+        denied, self._denied = self._denied, None
+        if denied is not None:
+            raise denied
         task: asyncio.Task[None] = self._fetcher._fetch_task
         if task.done() and not self._fetcher._closed:
             self._current = None
@@ -506,9 +511,12 @@ class Fetching:
             asked.setdefault(topic, []).append((partition, strategy))
         try:
             found = await self._fetcher._proc_offset_request(node_id, asked)
-        except BrokerResponseError:
+        except BrokerResponseError as error:
             several = [(topic, number) for topic, rows in asked.items() for number, _ in rows]
             if len(several) == 1:
+                if isinstance(error, TopicAuthorizationFailedError):
+                    self._denied = TopicAuthorizationFailedError(several[0][0])
+                    self.wake()
                 return {}
             alone = [await self.log_offsets(node_id, (each,), earliest=earliest) for each in several]
             return {partition: offset for one in alone for partition, offset in one.items()}

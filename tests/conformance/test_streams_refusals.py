@@ -111,6 +111,15 @@ async def test_a_topic_that_brokers_do_not_tell_of_any_more(protocol: str) -> No
             await application.fails("TopicAuthorizationFailedError", "orders")
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_log_that_may_not_be_asked_where_it_begins(protocol: str) -> None:
+    async with EmbeddedKafka(topics={"orders": 1}, config=QUICK) as kafka:
+        kafka.fail_next("LIST_OFFSETS", "TOPIC_AUTHORIZATION_FAILED", times=1_000)
+        application = Application(kafka, group_protocol=protocol)
+        async with application.app:
+            await application.fails("TopicAuthorizationFailedError", "orders")
+
+
 async def test_a_commit_that_fails_for_now_is_made_again() -> None:
     async with EmbeddedKafka(topics={"orders": 1}, config=QUICK) as kafka:
         application = Application(kafka)
