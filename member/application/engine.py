@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,6 +36,12 @@ from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientSt
 from fencepost.member.streams.handler import Answer, Handlers
 
 MakeMember = Callable[[str, ThreadEvents], GroupMember]
+_SHORT_LIFE_S = 10.0
+"""A thread that fails sooner after its start has achieved little."""
+_FIRST_REST_S = 0.1
+_LONGEST_REST_S = 10.0
+"""How long a thread waits that replaces several of them: twice as long each time, up to this."""
+
 StateListener = Callable[[StreamClientState, StreamClientState], Any]
 """Takes the new state and the old one, as Kafka's does."""
 
@@ -82,6 +89,8 @@ class StreamsEngine:
         """What the recorder saw last."""
         self.listener: StateListener | None = None
         self.workers: dict[str, Worker] = {}
+        self._short_lives: Counter[int] = Counter()
+        """How many threads of a number failed one after the other, each soon after its start."""
         self.cleaner = Service("state directory cleaner", cleanup_delay_s, self._clean, at_once=False)
         self.recorder = Service("metrics recorder", metrics_interval_s, self._record, at_once=True)
         self._cleanup_delay_s = cleanup_delay_s
@@ -155,7 +164,13 @@ class StreamsEngine:
 
     def failed(self, thread: str, error: BaseException) -> None:
         """An exception left a thread: ask the handler, and do what it says."""
-        log(logging.ERROR, "a stream thread failed", thread=thread, exc_info=error)
+        reason = str(error) or type(error).__name__
+        log(logging.ERROR, "a stream thread failed", thread=thread, error=reason, exc_info=error)
+        number = self.client.threads[thread].number
+        if self.runtime.now() - self.workers[thread].started_at < _SHORT_LIFE_S:
+            self._short_lives[number] += 1
+        else:
+            del self._short_lives[number]
         self.carry_out(self.client.thread_failed(thread, self.handlers.ask(thread, error)))
 
     def ended(self, thread: str) -> None:
@@ -225,11 +240,23 @@ class StreamsEngine:
 
     def _start_thread(self, action: StartThread) -> None:
         worker = self.workers[action.thread] = Worker(self, action.thread)
+        worker.rest_s = self._rest_s(action.thread)
         if action.asks_for_shutdown:
             worker.member.ask_for_shutdown()
         worker.task = self.runtime.spawn(worker.run(), action.thread)
 
+    def _rest_s(self, thread: str) -> float:
+        """How long a thread waits before it starts: not at all, unless others fail at once in its place."""
+        failed = self._short_lives[self.client.threads[thread].number]
+        if failed < 2:
+            return 0
+        rest_s = min(_FIRST_REST_S * 2.0 ** min(failed - 2, 30), _LONGEST_REST_S)
+        text = "a stream thread waits before it starts: those before it failed at once"
+        log(logging.WARNING, text, thread=thread, failed=failed, seconds=rest_s)
+        return rest_s
+
     def _end_thread(self, action: EndThread) -> None:
+        del self._short_lives[self.client.threads[action.thread].number]
         self.workers[action.thread].stop()
 
     def _ask_for_shutdown(self, action: AskForShutdown) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _RESTORE_AGAIN_S = 1.0
 """How soon to try again to read a changelog that could not be read."""
+_LOOK_S = 0.1
+"""How soon a thread that waits for its start sees that it is to end."""
 _WAITING = (StreamThreadState.STARTING, StreamThreadState.PARTITIONS_REVOKED)
 
 
@@ -39,6 +41,10 @@ class Worker:
         self.member: GroupMember = engine.make_member(name, self)
         self.task: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
+        self.rest_s = 0.0
+        """How long to wait before the start."""
+        self.started_at = engine.runtime.now()
+        """When that was over; in the runtime's seconds."""
         self._engine = engine
         self._stopping = False
         self._stirred = asyncio.Event()
@@ -66,9 +72,11 @@ class Worker:
     async def run(self) -> None:
         """The whole life of the thread. An exception of any kind goes to the handler; then all is closed."""
         engine, client = self._engine, self._engine.client
-        started, actions = client.thread_started(self.name)
-        engine.carry_out(actions)
         try:
+            if self.rest_s:
+                await self._rest()
+            started, actions = client.thread_started(self.name)
+            engine.carry_out(actions)
             if started:
                 await self._work()
         except GeneratorExit:
@@ -81,6 +89,14 @@ class Worker:
                 engine.failed(self.name, error)
         finally:
             await self._end()
+
+    async def _rest(self) -> None:
+        """Wait before the start, until it is time or the thread is told to end."""
+        runtime = self._engine.runtime
+        until = runtime.now() + self.rest_s
+        while not self._stopping and (left := until - runtime.now()) > 0:
+            await runtime.sleep(min(left, _LOOK_S))
+        self.started_at = runtime.now()
 
     async def _work(self) -> None:
         await self.member.start()

@@ -213,7 +213,7 @@ class ClassicExchange(ClassicMembership):
             self._become(response.member_id, 0)
             self._move(E.JOIN_REFUSED, S.UNJOINED)
         elif code:
-            self._refused(code, "the group cannot be joined", now_ms)
+            self._refused(code, self._why_not(code), now_ms)
         elif response.protocol_name not in self._assignors:
             self._fail(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -226,6 +226,14 @@ class ClassicExchange(ClassicMembership):
             self._rounds.beat_at_ms = now_ms + self.config.heartbeat_interval_ms
             self._counts, self._counts_at_ms = None, now_ms
             self._move(E.JOINED, S.COMPLETING_REBALANCE)
+
+    def _why_not(self, code: ErrorCode) -> str:
+        if code is ErrorCode.INVALID_SESSION_TIMEOUT:
+            return (
+                f"session_timeout_ms is {self.config.session_timeout_ms}, and should be between the broker's "
+                "group.min.session.timeout.ms and group.max.session.timeout.ms"
+            )
+        return "the group cannot be joined"
 
     def _sync_answered(self, response: SyncGroupResponse, now_ms: int) -> None:
         if response.error_code:

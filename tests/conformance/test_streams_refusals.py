@@ -129,3 +129,35 @@ async def test_a_commit_that_fails_for_now_is_made_again() -> None:
             kafka.produce("orders", b"a record", partition=0)
             await until(lambda: kafka.group("billing").offsets() == {("orders", 0): 1})
         assert application.asked == []
+
+
+# -- settings that only brokers refuse ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"group_protocol": "classic", "session_timeout_ms": 7_200_000}, "group.max.session.timeout.ms"),
+        ({"group_protocol": "consumer", "group_remote_assignor": "nobody's"}, "nobody's"),
+    ],
+)
+async def test_threads_that_fail_at_once_are_replaced_with_pauses(
+    settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors: list[BaseException] = []
+
+    def replace(error: BaseException) -> Response:
+        errors.append(error)
+        return Response.REPLACE_THREAD
+
+    async with EmbeddedKafka(topics={"orders": 1}, config=QUICK) as kafka:
+        application = Application(kafka, **settings)
+        application.app.set_uncaught_exception_handler(replace)
+        async with application.app:
+            await asyncio.sleep(2)
+            assert 3 <= len(errors) <= 6  # at 0, 0, 0.1, 0.3, 0.7 and 1.5 s
+    assert {type(error).__name__ for error in errors} == {type(errors[0]).__name__}
+    assert said in str(errors[0])
+    logged = [record.getMessage() for record in caplog.records]
+    assert any(each.startswith("a stream thread failed") and said in each for each in logged)
+    assert any(each.startswith("a stream thread waits before it starts") for each in logged)

@@ -177,6 +177,46 @@ async def test_an_exception_of_a_poll_goes_to_the_handler() -> None:
     await rig.engine.close(None)
 
 
+async def test_threads_that_fail_one_after_the_other_are_replaced_later_each_time() -> None:
+    rig = Rig(threads=1, handler=answering(Response.REPLACE_THREAD))
+    await rig.engine.start()
+
+    async def fail(name: str) -> None:
+        rig.members[name].script.put_nowait(OSError("refused"))
+        await settle()
+
+    await settle()
+    await fail(A)
+    assert rig.thread(B) is T.STARTING
+    await fail(B)
+    assert rig.thread(A) is T.CREATED
+    await rig.time.advance(0.1)
+    assert rig.thread(A) is T.STARTING
+    await fail(A)
+    await rig.time.advance(0.1)
+    assert rig.thread(B) is T.CREATED
+    await rig.time.advance(0.1)
+    assert rig.thread(B) is T.STARTING
+    await rig.time.advance(10)
+    await fail(B)
+    assert rig.thread(A) is T.STARTING, "one that lived for long is replaced at once"
+    await rig.engine.close(None)
+
+
+async def test_a_thread_that_waits_for_its_start_ends_when_it_is_told_to() -> None:
+    rig = Rig(threads=1, handler=answering(Response.REPLACE_THREAD))
+    await rig.engine.start()
+    await settle()
+    for name in (A, B):
+        rig.members[name].script.put_nowait(OSError("refused"))
+        await settle()
+    closing = asyncio.create_task(rig.engine.close(None))
+    await rig.time.advance(0.1)
+    assert await closing
+    assert rig.state is S.NOT_RUNNING
+    assert rig.thread(A) is T.DEAD
+
+
 async def test_a_failure_before_the_first_assignment() -> None:
     rig = Rig()
     await rig.engine.start()
