@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.arguments import check_whole
 
 Process: TypeAlias = Callable[..., Awaitable[None]]
 """`async def process(partition, records)`, or with a third parameter `(partition, records, store)`."""
@@ -82,13 +83,10 @@ def check_threads(threads: object, *, global_thread: bool) -> int:
     :raises TypeError: if it is not a whole number.
     :raises ValueError: if it is negative, or 0 where there is no global thread either.
     """
-    if isinstance(threads, bool) or not isinstance(threads, int):
-        raise TypeError(f"threads should be a whole number, got {threads!r}")
-    if threads < 0:
-        raise ValueError(f"threads should be 0 or more, got {threads}")
-    if not threads and not global_thread:
+    number = check_whole("threads", threads, 0)
+    if not number and not global_thread:
         raise ValueError("threads should be at least 1: without a global thread there is nothing to run")
-    return threads
+    return number
 
 
 def check_seconds(name: str, value: object) -> float:

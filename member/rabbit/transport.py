@@ -7,9 +7,10 @@ import random
 import ssl
 from typing import Final
 
+from fencepost.member.arguments import check_whole
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.rabbit.connection import Credentials, StreamConnection
-from fencepost.member.sac.settings import check_text, check_tls, check_whole
+from fencepost.member.sac.settings import check_text, check_tls
 from fencepost.member.sac.transport import ConnectionListener, SacConnection
 
 MAX_LOGIN_BYTES: Final = 4_000

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from fencepost.member.application.runtime import log
+from fencepost.member.arguments import check_whole
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.transport import Clock, TimerHandle, TransportError
 from fencepost.member.sac.actions import (
@@ -27,7 +28,7 @@ from fencepost.member.sac.actions import (
 )
 from fencepost.member.sac.machine import SacConfig, SacMember
 from fencepost.member.sac.offsets import OffsetSpecification
-from fencepost.member.sac.settings import MAX_OFFSET, check_place, check_whole
+from fencepost.member.sac.settings import MAX_OFFSET, check_place
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import (
     SacConnection,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
+from fencepost.member.arguments import check_whole
 from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 
 MAX_TEXT_BYTES: Final = 32_767
@@ -32,20 +33,6 @@ def check_text(
         raise ValueError(f"{name} should be text that UTF-8 can express{shown}") from None
     if not low <= length <= high:
         raise ValueError(f"{name} should be {low} to {high:,} bytes of text{shown}")
-    return value
-
-
-def check_whole(name: str, value: object, low: int, high: int | None = None) -> int:
-    """A whole number within bounds.
-
-    :raises TypeError: if it is no whole number.
-    :raises ValueError: if it is too small or too large.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} should be a whole number, got {value!r}")
-    if value < low or (high is not None and value > high):
-        bounds = f"{low} or more" if high is None else f"{low} to {high:,}"
-        raise ValueError(f"{name} should be {bounds}, got {value}")
     return value
 
 

@@ -9,8 +9,9 @@ from typing import Protocol
 import msgspec
 
 from fencepost.coordinator.protocol.sac import SIMPLE
+from fencepost.member.arguments import check_whole
 from fencepost.member.sac.offsets import NEXT, OffsetSpecification
-from fencepost.member.sac.settings import check_place, check_text, check_whole
+from fencepost.member.sac.settings import check_place, check_text
 
 
 class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
