@@ -58,5 +58,5 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         for name in ("group_instance_id", "client_rack", "group_remote_assignor"):
             value = getattr(self, name)
-            if value is not None and not value.strip():
-                raise FencepostError(f"{name}: expected text or nothing, got a blank string")
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise FencepostError(f"{name}: expected text or nothing, got {value!r}")

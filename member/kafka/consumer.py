@@ -46,6 +46,7 @@ class KIP848Consumer:
     automatically. Exceptions of listeners are raised by the next poll as CallbackFailed, all others are
     aiokafka's.
 
+    :raises TypeError: for a function that is none, or an object without one of the methods that it is for.
     :raises ValueError: if a setting is impossible, or means nothing with KIP-848: the broker decides on
         sessions, heartbeats and strategies.
     """
@@ -104,6 +105,8 @@ class KIP848Consumer:
             rebalance_timeout_ms=rebalance_timeout_ms,
         )
         settings.check_servers(bootstrap_servers)
+        settings.check_functions(key_deserializer=key_deserializer, value_deserializer=value_deserializer)
+        settings.check_objects(observer, sasl_oauth_token_provider)
         settings.check_records("max_poll_records", max_poll_records)
         settings.check_choice("isolation_level", isolation_level, settings.ISOLATION_LEVELS)
         settings.check_choice("auto_offset_reset", auto_offset_reset, settings.OFFSET_RESETS)
@@ -458,9 +461,7 @@ class KIP848Consumer:
         """The next offset of each partition, assigned or not."""
         return await self._offsets_at(partitions, earliest=False)
 
-    async def _offsets_at(
-        self, partitions: Iterable[TopicPartition], *, earliest: bool
-    ) -> dict[TopicPartition, int]:
+    async def _offsets_at(self, partitions: Iterable[TopicPartition], *, earliest: bool) -> dict[Any, int]:
         return await self._running().fetching.offsets_at(
             list(partitions), self._config.request_timeout_ms, earliest=earliest
         )
@@ -472,9 +473,7 @@ class KIP848Consumer:
         times = {partition: int(time) for partition, time in timestamps.items()}
         for partition, time in times.items():
             if time < 0:
-                raise ValueError(
-                    f"The target time for partition {partition} is {time}: it cannot be negative"
-                )
+                raise ValueError(f"The time for partition {partition} is {time}: it cannot be negative")
         return await self._running().fetching.offsets_for_times(times, self._config.request_timeout_ms)
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:

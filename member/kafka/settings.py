@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiokafka.conn import collect_hosts
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.member.arguments import check_function, check_methods
 from fencepost.member.consumer.config import ConsumerConfig
 
 _REFUSED = {
@@ -47,13 +48,13 @@ def check_servers(value: object) -> None:
         raise ValueError(f"bootstrap_servers should be host:port, or several of them, got {value!r}")
 
 
-def check_group_id(group_id: str | None) -> str:
+def check_group_id(group_id: object) -> str:
     """The group id.
 
     :raises ValueError: if there is none.
     """
-    if not group_id or not group_id.strip():
-        raise ValueError("group_id is needed: KIP848Consumer is a member of a group")
+    if not isinstance(group_id, str) or not group_id.strip():
+        raise ValueError(f"group_id is needed: KIP848Consumer is a member of a group; got {group_id!r}")
     return group_id
 
 
@@ -73,6 +74,25 @@ def check_records(name: str, value: object) -> None:
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ValueError(f"`{name}` should be a positive integer, got {value!r}")
+
+
+def check_functions(**functions: object) -> None:
+    """See to it that each of these is a plain function, or None.
+
+    :raises TypeError: if one is not.
+    """
+    for name, value in functions.items():
+        check_function(name, value)
+
+
+def check_objects(observer: object, token_provider: object) -> None:
+    """See to it that these have the methods that are called.
+
+    :raises TypeError: if one is missing.
+    """
+    calls = ("on_state", "on_request", "on_response", "on_callback", "on_commit")
+    check_methods("observer", observer, *calls)
+    check_methods("sasl_oauth_token_provider", token_provider, "token")
 
 
 def member_config(**settings: object) -> ConsumerConfig:

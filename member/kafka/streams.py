@@ -30,6 +30,7 @@ from fencepost.member.application.settings import (
     check_topics,
 )
 from fencepost.member.application.store import StateDirectory
+from fencepost.member.arguments import check_function
 from fencepost.member.kafka.changelog import KafkaChangelog
 from fencepost.member.kafka.classic_streams_member import ClassicGroupMember
 from fencepost.member.kafka.consumer import KIP848Consumer
@@ -248,8 +249,7 @@ class StreamsApp:
         :raises TypeError: if it can't be called, or is async.
         """
         self._only_before_the_start("the state listener")
-        if listener is not None and (not callable(listener) or inspect.iscoroutinefunction(listener)):
-            raise TypeError(f"listener should be a plain function of two states, got {listener!r}")
+        check_function("listener", listener)
         self._engine.listener = listener
 
     def _only_before_the_start(self, what: str) -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from fencepost.member.application.runtime import log
-from fencepost.member.arguments import check_whole
+from fencepost.member.arguments import check_methods, check_whole
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.transport import Clock, TimerHandle, TransportError
 from fencepost.member.sac.actions import (
@@ -125,6 +125,7 @@ class SingleActiveConsumer:
     again by itself after a loss, or if there is no connection at first; the log has a warning of each try in
     vain. All methods are to be called on the loop that it was started on.
 
+    :raises TypeError: for a listener or an observer without its methods, or another thing of a wrong kind.
     :raises SubscriptionRefused: from `start` on, wherever it waits, if the server refuses it. An error that
         is not the connection's, and so would be the same at the next try, is raised there as well.
     """
@@ -140,6 +141,13 @@ class SingleActiveConsumer:
         rng: random.Random | None = None,
         observer: SacObserver | None = None,
     ) -> None:
+        if not isinstance(subscription, SacSubscription):
+            raise TypeError(f"subscription should be a SacSubscription, got {subscription!r}")
+        if not isinstance(config, SacConfig | None):
+            raise TypeError(f"config should be a SacConfig, got {config!r}")
+        check_methods("transport", transport, "connect")
+        check_methods("listener", listener, "on_activated", "on_stepping_down", "on_lost")
+        check_methods("observer", observer, "on_state", "on_callback", "on_answer")
         self.subscription = subscription
         self._transport = transport
         self._listener = listener or SacListener()

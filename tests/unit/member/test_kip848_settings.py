@@ -45,12 +45,14 @@ async def test_what_the_broker_decides_is_refused(setting, advice):
     [
         ({"group_id": None}, "group_id is needed"),
         ({"group_id": " "}, "group_id is needed"),
+        ({"group_id": 3}, "group_id is needed.*got 3"),
         ({"isolation_level": "serializable"}, "isolation_level should be one of"),
         ({"auto_offset_reset": "middle"}, "auto_offset_reset should be one of"),
         ({"max_poll_records": 0}, "max_poll_records"),
         ({"max_poll_records": True}, "max_poll_records"),
         ({"max_poll_interval_ms": 0}, "max_poll_interval_ms: expected at least 1 ms"),
         ({"group_instance_id": " "}, "group_instance_id"),
+        ({"group_instance_id": 3}, "group_instance_id: expected text or nothing, got 3"),
         ({"security_protocol": "CARRIER_PIGEON"}, "security_protocol"),
         ({"security_protocol": "SASL_PLAINTEXT"}, "sasl_plain_username"),
         ({"security_protocol": "SSL"}, "ssl_context"),
@@ -64,6 +66,28 @@ async def test_impossible_settings(settings, complaint):
 async def test_a_setting_that_nobody_knows():
     with pytest.raises(TypeError, match="heartbeat_intervall_ms"):
         KIP848Consumer("orders", group_id="g", heartbeat_intervall_ms=3)
+
+
+async def plain(key):
+    return key
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"key_deserializer": 3}, "key_deserializer should be a plain function, got 3"),
+        ({"value_deserializer": "utf-8"}, "value_deserializer should be a plain function, got 'utf-8'"),
+        ({"value_deserializer": plain}, "value_deserializer should be a plain function, got <function plain"),
+        (
+            {"sasl_oauth_token_provider": "secret"},
+            "sasl_oauth_token_provider should have token; 'secret' has no",
+        ),
+        ({"observer": print}, "observer should have on_state, .* has no on_state and no on_request"),
+    ],
+)
+async def test_what_can_not_be_called(settings, complaint):
+    with pytest.raises(TypeError, match=complaint):
+        KIP848Consumer("orders", group_id="g", **settings)
 
 
 @pytest.mark.parametrize("listener", [object(), print, "listener"])

@@ -12,6 +12,7 @@ import structlog
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification as WireOffset
 from fencepost.member.driver.transport import Disconnected
+from fencepost.member.rabbit.transport import RabbitTransport
 from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SingleActiveConsumer
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SacMemberState
@@ -425,6 +426,28 @@ async def test_logs_go_through_the_standard_library_where_nobody_configured_othe
     await scene.consumer.close()
     assert [(each.name, each.levelname) for each in caplog.records] == [("fencepost.member", "WARNING")]
     assert "error=nobody listens" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (
+            {"listener": 3},
+            "listener should have on_activated, on_stepping_down and on_lost; 3 has no on_acti",
+        ),
+        ({"observer": print}, "observer should have on_state, on_callback and on_answer; .* has no on_state"),
+        ({"transport": "host"}, "transport should have connect; 'host' has no connect"),
+        ({"subscription": "orders"}, "subscription should be a SacSubscription, got 'orders'"),
+        ({"config": {}}, "config should be a SacConfig, got {}"),
+    ],
+)
+def test_a_consumer_is_checked_before_anything_is_connected(arguments: dict[str, Any], why: str) -> None:
+    given = {
+        "subscription": SacSubscription(stream="orders", name="app"),
+        "transport": RabbitTransport("orders"),
+    }
+    with pytest.raises(TypeError, match=why):
+        SingleActiveConsumer(**{**given, **arguments})
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,7 @@ def app(**settings: Any) -> StreamsApp:
         ({"handler": 3}, TypeError, "handler should be a function"),
         ({"handler": process}, TypeError, "plain function"),
         ({"global_thread": process}, TypeError, "GlobalThread"),
+        ({"key_deserializer": 3}, TypeError, "key_deserializer should be a plain function, got 3"),
         ({"global_thread": GlobalThread(["t"], with_store)}, TypeError, "should take a partition"),
         ({"global_thread": GlobalThread([], process)}, ValueError, "at least one topic"),
         ({"group_protocol": "streams-v2"}, ValueError, "group_protocol should be one of"),
