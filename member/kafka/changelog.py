@@ -35,7 +35,7 @@ from fencepost.member.application.changelog import (
 )
 from fencepost.member.application.port import CommitRefused
 from fencepost.member.application.store import Key, TaskStore, Value
-from fencepost.member.kafka.engine import why_no_start
+from fencepost.member.kafka.client import why_no_start
 from fencepost.member.kafka.errors import AuthenticationError
 from fencepost.member.streams.errors import StreamsError
 from fencepost.member.streams.heartbeats import CHANGELOG_CONFIG

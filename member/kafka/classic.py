@@ -15,8 +15,9 @@ from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.driver.classic import ClassicDriver
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.listener import RebalanceListener
+from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.consumer import KIP848Consumer
-from fencepost.member.kafka.engine import Client, Connections
+from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.session import Session
 

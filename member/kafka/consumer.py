@@ -20,7 +20,8 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver
 from fencepost.member.kafka import settings
-from fencepost.member.kafka.engine import Client, Connections
+from fencepost.member.kafka.client import Client
+from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import ApplicationListener
 from fencepost.member.kafka.session import Session
 

@@ -1,4 +1,4 @@
-"""aiokafka's client and fetcher as a member uses them; the one file that touches their private names.
+"""aiokafka's client and fetcher as a member uses them; but for client.py only here their private names are.
 
 The client carries requests that aiokafka does not know: its connections take any object that builds its
 own bytes. The fetcher keeps what it has for partitions that stay: partitions come and go in place, where
@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import struct
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from typing import Any, ClassVar
 
 import structlog
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
+from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, OffsetResetStrategy
 from aiokafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
 from aiokafka.errors import (
@@ -32,7 +30,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
-from fencepost.member.kafka.errors import AuthenticationError, as_connection_error
+from fencepost.member.kafka.client import why_no_start
 
 Frame = Callable[[int, int, str], bytes]
 """From version, correlation id and client id to a whole request frame, its length included."""
@@ -109,95 +107,6 @@ class _PreparedCall:
 
     def parse_response_header(self, answer: BytesIO) -> _ResponseHeader:
         return _ResponseHeader(*_CORRELATION_ID.unpack(answer.read(_CORRELATION_ID.size)))
-
-
-class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's client, which keeps to itself why it can't connect; this one tells of refused credentials.
-
-    A connection ends here with the task that reads from it. A loop that ends cancels all tasks, these as
-    well, and aiokafka would go on with such a connection: each request would wait until its time is over.
-    Here who waits hears of it, and the next request connects anew.
-    """
-
-    refused: AuthenticationError | None = None
-    """What came of the last attempt to log in, if a broker refused it; who raises it takes it away."""
-    on_refused: Callable[[], None] | None = None
-    _is_refused = False
-
-    def _on_connection_closed(self, conn: AIOKafkaConnection, reason: CloseReason | None) -> None:
-        self._is_refused |= reason is CloseReason.AUTH_FAILURE
-        super()._on_connection_closed(conn, reason)
-
-    async def _get_conn(
-        self, node_id: Any, *, group: int = ConnectionGroup.DEFAULT, no_hint: bool = False
-    ) -> AIOKafkaConnection | None:
-        before = self._conns.get((node_id, group))
-        if before is not None and before._read_task is not None and before._read_task.done():
-            before.close(reason=CloseReason.CONNECTION_BROKEN)
-        connection = await super()._get_conn(node_id, group=group, no_hint=no_hint)
-        if connection is not None and connection is not before and connection._read_task is not None:
-            connection._read_task.add_done_callback(functools.partial(_unread, weakref.ref(connection)))
-        if connection is None and self._is_refused:
-            self._is_refused = False
-            await self._tell_why(self.cluster.broker_metadata(node_id))
-        return connection
-
-    async def _tell_why(self, broker: Any) -> None:
-        error = await why_not(self, broker.host, broker.port, f"{broker.host}:{broker.port}")
-        if isinstance(error, AuthenticationError):
-            self.refused = error
-            if self.on_refused is not None:
-                self.on_refused()
-
-    def check(self) -> None:
-        """See to it that brokers take the credentials, and let this client know of its topics.
-
-        :raises AuthenticationError: if one has refused them since the last call.
-        :raises TopicAuthorizationFailedError: if they refuse to tell of a topic, as of the last time.
-        """
-        refused, self.refused = self.refused, None
-        if refused is not None:
-            raise refused
-        hidden = sorted(self.cluster.unauthorized_topics & self._topics)
-        if hidden:
-            raise TopicAuthorizationFailedError(", ".join(hidden))
-
-
-def _unread(connection: weakref.ref[AIOKafkaConnection], reader: asyncio.Task[None]) -> None:
-    """Close a connection that nobody reads from any more; one that was closed stays so."""
-    found = connection()
-    if found is not None:
-        found.close(reason=CloseReason.CONNECTION_BROKEN)
-
-
-async def why_not(client: AIOKafkaClient, host: str, port: int, what: object) -> KafkaConnectionError:
-    """Why a client can't connect to that broker: aiokafka logs it and keeps it to itself."""
-    try:
-        connection = await create_conn(
-            host,
-            port,
-            client_id=client._client_id,
-            request_timeout_ms=client._request_timeout_ms,
-            ssl_context=client._ssl_context,
-            security_protocol=client._security_protocol,
-            sasl_mechanism=client._sasl_mechanism,
-            sasl_plain_username=client._sasl_plain_username,
-            sasl_plain_password=client._sasl_plain_password,
-            sasl_kerberos_service_name=client._sasl_kerberos_service_name,
-            sasl_kerberos_domain_name=client._sasl_kerberos_domain_name,
-            sasl_oauth_token_provider=client._sasl_oauth_token_provider,
-        )
-    except (OSError, KafkaError, TimeoutError) as error:
-        return as_connection_error(what, error)
-    await connection.close()
-    return KafkaConnectionError(f"{what}: it accepts connections but does not answer")
-
-
-async def why_no_start(client: Any, failed: KafkaConnectionError) -> KafkaConnectionError:
-    """Why a client, or a consumer, a producer or an admin client on one, could not learn of its cluster."""
-    inner = getattr(client, "_client", None) or getattr(client, "client", client)
-    host, port, _ = inner.hosts[0]
-    return await why_not(inner, host, port, failed)
 
 
 class Connections:

@@ -33,7 +33,8 @@ from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.listener import MemberObserver, Phase, RebalanceListener
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.transport import TransportError
-from fencepost.member.kafka.engine import Client, Connections, Fetching
+from fencepost.member.kafka.client import Client
+from fencepost.member.kafka.engine import Connections, Fetching
 from fencepost.member.kafka.errors import as_kafka_error
 from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.transport import KafkaTransport
