@@ -35,7 +35,7 @@ from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.transport import TransportError
 from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.engine import Connections, Fetching
-from fencepost.member.kafka.errors import as_kafka_error
+from fencepost.member.kafka.errors import AuthenticationError, as_kafka_error
 from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.transport import KafkaTransport
 
@@ -68,7 +68,7 @@ class Session:
         self._connections = connections
         self.fetching = Fetching(client, **fetch_settings)
         self.fetching.on_out_of_range = self._out_of_range
-        client.on_refused = self.fetching.wake
+        client.on_refused = self._refused
         self._transport = KafkaTransport(connections, self.fetching, config.request_timeout_ms)
         self.driver = self._make_driver(listener, MemberWatch(self._moved, self._callback, observer))
         self.driver.on_change = self._changed
@@ -83,6 +83,9 @@ class Session:
         self.resting = False
         """Whether buffered records may be had without another poll."""
         self.closed = False
+        self._committing: set[asyncio.Task[None]] = set()
+        self._refusal: AuthenticationError | None = None
+        """Why commits were given up, if a broker did not take the credentials."""
 
     def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> MemberDriver:
         return ConsumerDriver(
@@ -285,13 +288,27 @@ class Session:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
         """Commit these, or everything that was handed out: committed or not, so that a commit always asks."""
         self.settle()
+        work = self.driver.commit(self.driver.delivered() if offsets is None else offsets)
+        task = self._loop.create_task(work)
+        self._committing.add(task)
         try:
-            await self.driver.commit(self.driver.delivered() if offsets is None else offsets)
+            await task
         except CommitFailed as error:
             raise as_kafka_error(error) from error
         except asyncio.CancelledError:
             self._raise_if_stopped()
+            if self._refusal is not None and not self._is_cancelled():
+                raise self._refusal from None
             raise
+        finally:
+            self._committing.discard(task)
+
+    def _refused(self) -> None:
+        """A broker does not take the credentials: who polls or commits is not to wait for it."""
+        self._refusal = self._client.refused
+        self.fetching.wake()
+        for task in self._committing:
+            task.cancel()
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """The committed offset; None if there is none.
@@ -337,9 +354,13 @@ class Session:
 
     def _raise_if_stopped(self) -> None:
         """A wait that ends with the session is not a cancelled task."""
-        task = asyncio.current_task()
-        if self.closed and task is not None and not task.cancelling():
+        if self.closed and not self._is_cancelled():
             raise ConsumerStoppedError from None
+
+    @staticmethod
+    def _is_cancelled() -> bool:
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
 
     # -- the end -----------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import AnyEvent, AnyState, Phase
 from fencepost.member.kafka.consumer import KIP848Consumer
+from fencepost.member.kafka.errors import AuthenticationError
 
 _POLL_MS = 100
 """How long a poll waits for records; Kafka's poll.ms."""
@@ -177,7 +178,7 @@ class ConsumerGroupMember:
         try:
             await self._consumer.commit({KafkaPartition(*each): offset for each, offset in offsets.items()})
         except KafkaError as error:
-            if isinstance(error, BrokerResponseError) and not error.retriable:
+            if isinstance(error, BrokerResponseError | AuthenticationError) and not error.retriable:
                 raise
             raise CommitRefused(str(error)) from error
 

@@ -82,6 +82,25 @@ async def test_credentials_that_are_revoked(protocol: str, mechanism: str) -> No
             await application.fails("AuthenticationError", kafka.bootstrap_servers)
 
 
+async def test_credentials_that_are_revoked_while_a_commit_is_under_way() -> None:
+    async with EmbeddedKafka(topics={"orders": 1}, users={"alice": "secret"}, config=QUICK) as kafka:
+        application = Application(
+            kafka,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_plain_username="alice",
+            sasl_plain_password="secret",
+        )
+        async with application.app:
+            await application.runs()
+            kafka.delay("OFFSET_COMMIT", 5)
+            kafka.produce("orders", b"a record", partition=0)
+            await until(lambda: application.seen)
+            await asyncio.sleep(0.2)
+            take_users_away(kafka)
+            await until(lambda: application.asked, 10)
+            await application.fails("AuthenticationError")
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
     ("api", "code", "kind"),
