@@ -96,15 +96,9 @@ class Search(Generic[S]):
         )
 
     def _reach(self) -> tuple[bool, int]:
-        world, numbers, parents, edges, ends = (
-            self._world,
-            self._numbers,
-            self._parents,
-            self._edges,
-            self._ends,
-        )
-        moves = world.moves
-        first = world.first()
+        moves, numbers, parents = self._world.moves, self._numbers, self._parents
+        edges, ends = self._edges, self._ends
+        first = self._world.first()
         numbers[first] = 0
         parents.append(-1)
         self._look(first, 0)
@@ -123,7 +117,7 @@ class Search(Generic[S]):
                     if not is_fault:
                         edges.append(number)
                     for invariant, message in findings:
-                        self._found(invariant, message, [*self._way(at), world.told(label)])
+                        self._found(invariant, message, at, label)
                 ends.append(len(edges))
                 if len(numbers) >= self._max_states:
                     return False, transitions
@@ -135,15 +129,19 @@ class Search(Generic[S]):
 
     def _look(self, state: S, number: int) -> None:
         for invariant, message in self._world.findings(state):
-            self._found(invariant, message, self._way(number))
+            self._found(invariant, message, number)
         if self._world.has_settled(state):
             self._settled.append(number)
 
-    def _found(self, invariant: str, message: str, steps: list[str]) -> None:
-        if invariant not in self._violations:
-            self._violations[invariant] = Counterexample(
-                invariant=invariant, message=message, steps=tuple(steps)
-            )
+    def _found(self, invariant: str, message: str, number: int, last: Any = None) -> None:
+        """Something is wrong with a state, or with what happened last, from that state on."""
+        if invariant in self._violations:
+            return
+        steps = self._way(number)
+        if last is not None:
+            steps.append(self._world.told(last))
+        found = Counterexample(invariant=invariant, message=message, steps=tuple(steps))
+        self._violations[invariant] = found
 
     def _way(self, number: int) -> list[str]:
         """What happens on the shortest way to a state."""
@@ -177,7 +175,7 @@ class Search(Generic[S]):
         if stuck >= 0:
             others = met.count(0) - 1
             message = f"from here on the group can never settle, nor from {others:,} more states"
-            self._found("progress", message, self._way(stuck))
+            self._found("progress", message, stuck)
 
     def _sources(self) -> tuple[array[int], array[int]]:
         """All edges the other way round: whence each state is reached, and where in this its part begins."""

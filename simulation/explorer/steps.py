@@ -100,6 +100,7 @@ class Steps:
         self._faulty: dict[int, tuple[Local, ...]] = {}
         self._taken: dict[tuple[int, int], Taken] = {}
         self._answered: dict[tuple[int, int], int] = {}
+        self._disconnected: dict[int, int] = {}
         self._voided: dict[int, int] = {}
         self._started: dict[MemberId, Local] = {}
         self._sessions: dict[int, Mapping[MemberId, tuple[Label, int]]] = {}
@@ -135,10 +136,13 @@ class Steps:
         return found
 
     def disconnected(self, number: int) -> int:
-        """A process after its connection broke, if it has one, and whatever is not a process."""
-        if number >= 0 and "breaks" in self._possible(number):
-            return self._stepped(number, "breaks").after
-        return number
+        """A process after its connection broke, if anything was under way; what is no process as it is."""
+        after = self._disconnected.get(number)
+        if after is None:
+            breaks = number >= 0 and "breaks" in self._thawed(number).possible
+            after = self._stepped(number, "breaks").after if breaks else number
+            self._disconnected[number] = after
+        return after
 
     def answered(self, number: int, answer: int) -> int:
         """A process once the coordinator has taken its request, and answers this."""
@@ -202,9 +206,6 @@ class Steps:
                 )
             )
         return number
-
-    def _possible(self, number: int) -> tuple[str, ...]:
-        return self._thawed(number).possible
 
     def _thawed(self, number: int) -> Process:
         process: Process = self._freezer.thaw(self.processes[number].value)
