@@ -99,9 +99,12 @@ class GroupWorld:
     def _of_cluster(self, state: State, found: list[Move[State]]) -> None:
         coordinator, places, strays, left = state
         if "failover" in self._kinds:
-            after = tuple([self._steps.disconnected(number) for number in places])
-            if after != places or strays:
-                found.append((Label("failover"), (coordinator, after, (), left - 1), True, ()))
+            broken = [self._steps.broken(number) if number >= 0 else None for number in places]
+            if strays or any(broken):
+                pairs = zip(places, broken, strict=True)
+                after = tuple([number if local is None else local.after for number, local in pairs])
+                findings = tuple([each for local in broken if local is not None for each in local.findings])
+                found.append((Label("failover"), (coordinator, after, (), left - 1), True, findings))
         if "grows" in self._kinds:
             spent = coordinator, places, strays, left - 1
             event = self._steps.growth(coordinator)

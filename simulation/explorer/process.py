@@ -13,6 +13,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.consumer.actions import (
@@ -20,6 +21,7 @@ from fencepost.member.consumer.actions import (
     FetchOffsets,
     FindCoordinator,
     LeaveFinished,
+    Moved,
     RaiseToApplication,
     ResolveTopicNames,
     RunCallback,
@@ -28,7 +30,7 @@ from fencepost.member.consumer.actions import (
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import Failure
 from fencepost.member.consumer.machine import ConsumerMember
-from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberState
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.checkers.callbacks import CallbackWatch
 from fencepost.simulation.explorer.frozen import Freezer, Tokens, slots_of
@@ -100,9 +102,10 @@ class Process:
 
     def timer(self, image: TopicsImage) -> list[Finding]:
         """Time passes until its next deadline."""
-        now_ms = self.machine.next_deadline()
+        now_ms, close_by_ms = self.machine.next_deadline(), self.machine._close_deadline_ms
         assert now_ms is not None
-        return self._run(self.machine.deadline_reached(now_ms), image, now_ms)
+        gives_up = close_by_ms is not None and now_ms >= close_by_ms
+        return self._run(self.machine.deadline_reached(now_ms), image, now_ms, gives_up=gives_up)
 
     def callback_ends(self, image: TopicsImage) -> list[Finding]:
         """The application's callback returns."""
@@ -178,7 +181,10 @@ class Process:
 
     # -- running the machine -------------------------------------------------------------------------------
 
-    def _run(self, actions: Iterable[Any], image: TopicsImage, now_ms: int = 0) -> list[Finding]:
+    def _run(
+        self, actions: Iterable[Any], image: TopicsImage, now_ms: int = 0, *, gives_up: bool = False
+    ) -> list[Finding]:
+        """Carry actions out. A member that gives up to close in time drops what it could not let go."""
         found: list[Finding] = []
         machine, todo = self.machine, list(actions)
         while todo:
@@ -197,12 +203,27 @@ class Process:
                     todo += machine.offsets_fetched(action.token, answer, now_ms)
                 case RunCallback():
                     found += self.callbacks.begin(action.kind, frozenset(action.partitions))
+                case Moved():
+                    found += self._judged(action)
                 case LeaveFinished():
                     self.left = machine.closed
+                    if self.left and not gives_up:
+                        found += self.callbacks.emptied("stopped")
                 case RaiseToApplication():
                     found.append(
                         ("progress", f"{machine.member_id} raises to its application: {action.error}")
                     )
+        return found
+
+    def _judged(self, moved: Moved) -> list[Finding]:
+        """What is wrong with a transition: it is not in the table, or begins a membership with partitions."""
+        found = []
+        try:
+            CONSUMER_MEMBER.check(moved.source, moved.event, moved.target)
+        except IllegalTransition as error:
+            found.append(("transitions", f"{self.machine.member_id}: {error}"))
+        if moved.target is ConsumerMemberState.JOINING:
+            found += self.callbacks.emptied("joined")
         return found
 
 

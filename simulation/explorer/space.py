@@ -119,7 +119,7 @@ class Search(Generic[S]):
                     for invariant, message in findings:
                         self._found(invariant, message, at, label)
                 ends.append(len(edges))
-                if len(numbers) >= self._max_states:
+                if len(numbers) > self._max_states:
                     return False, transitions
             if self._violations:
                 return False, transitions

@@ -100,7 +100,7 @@ class Steps:
         self._faulty: dict[int, tuple[Local, ...]] = {}
         self._taken: dict[tuple[int, int], Taken] = {}
         self._answered: dict[tuple[int, int], int] = {}
-        self._disconnected: dict[int, int] = {}
+        self._broken: dict[int, Local | None] = {}
         self._voided: dict[int, int] = {}
         self._started: dict[MemberId, Local] = {}
         self._sessions: dict[int, Mapping[MemberId, tuple[Label, int]]] = {}
@@ -135,14 +135,12 @@ class Steps:
             self._faulty[number] = found
         return found
 
-    def disconnected(self, number: int) -> int:
-        """A process after its connection broke, if anything was under way; what is no process as it is."""
-        after = self._disconnected.get(number)
-        if after is None:
-            breaks = number >= 0 and "breaks" in self._thawed(number).possible
-            after = self._stepped(number, "breaks").after if breaks else number
-            self._disconnected[number] = after
-        return after
+    def broken(self, number: int) -> Local | None:
+        """A process after its connection broke; None if nothing is under way on it."""
+        if number not in self._broken:
+            breaks = "breaks" in self._thawed(number).possible
+            self._broken[number] = self._stepped(number, "breaks") if breaks else None
+        return self._broken[number]
 
     def answered(self, number: int, answer: int) -> int:
         """A process once the coordinator has taken its request, and answers this."""

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 import fencepost.simulation.explorer.steps as steps_module
+from fencepost.member.consumer.machine import ConsumerMember
+from fencepost.member.consumer.membership import Membership
+from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli import main
@@ -55,6 +58,11 @@ def test_each_kind_of_fault_happens(kind: str) -> None:
     assert found.complete
     assert found.violations == ()
     assert found.states > walk(members=1).states
+
+
+def test_a_search_is_complete_if_there_are_as_many_states_as_it_may_see() -> None:
+    assert walk(max_states=920).complete
+    assert not walk(max_states=919).complete
 
 
 def test_a_search_that_stops_early_says_so() -> None:
@@ -120,6 +128,34 @@ def test_what_cores_raise_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = walk().violations
     assert found.invariant == "transitions"
     assert "ZeroDivisionError: by nought" in found.message
+
+
+def test_what_cores_raise_in_a_failover_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(self: ConsumerMember, token: int, failure: object, now_ms: int) -> Actions:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr(ConsumerMember, "request_failed", raises)
+    (found,) = walk(members=1, faults=1, kinds=("failover",)).violations
+    assert found.invariant == "transitions"
+    assert found.steps[-1] == "the coordinator moves, and all connections break"
+
+
+def test_who_closes_or_joins_again_must_have_let_everything_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    def released_in_silence(self: Membership) -> None:
+        self._release = None
+        self._released()
+
+    monkeypatch.setattr(Membership, "_begin_release", released_in_silence)
+    for kind, why in (("closes", "stopped"), ("expires", "joined")):
+        (found,) = walk(members=1, faults=1, kinds=(kind,)).violations
+        assert found.invariant == "callbacks-balanced"
+        assert found.message == f"a1 {why} without letting go {{orders-0, orders-1}}"
+
+
+def test_a_transition_that_is_not_in_the_table_is_found() -> None:
+    with MUTANTS["fenced-and-joining"].apply():
+        found = walk(members=1, faults=1, kinds=("expires",))
+    assert "transitions" in {each.invariant for each in found.violations}
 
 
 def test_steps_lead_where_they_say() -> None:
