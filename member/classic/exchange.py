@@ -18,6 +18,7 @@ from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.member.consumer.actions import WakeApplication
 from fencepost.member.consumer.backoff import Backoff
 from fencepost.member.consumer.exchange import earliest
+from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.participant import REDISCOVER, Actions
 
 LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT)
@@ -51,8 +52,10 @@ class ClassicExchange(ClassicMembership):
 
     def _begin_leaving(self, event: E, now_ms: int) -> None:
         # The coordinator lets rounds wait for who was given an id, until a session ends.
-        dynamic = self.config.group_instance_id is None
-        if self.state is S.PREPARING_REBALANCE and dynamic and not self.member_id:
+        stays = (
+            self.config.group_instance_id is not None and self._close_option is not CloseOption.LEAVE_GROUP
+        )
+        if self.state is S.PREPARING_REBALANCE and not stays and not self.member_id:
             self._nameless = self._rounds.in_flight
         super()._begin_leaving(event, now_ms)
 

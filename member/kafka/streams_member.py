@@ -199,15 +199,21 @@ class ConsumerGroupMember:
 
     async def _close(self, option: CloseOption) -> None:
         try:
+            if option is CloseOption.LEAVE_GROUP:
+                # A start that is cut short leaves as is usual, and then a static member keeps its place.
+                await self._stop(option)
             if self._starting is not None:
                 if not self._starting.cancelling():  # else it is on its way out of the group already
                     self._starting.cancel()
                 await asyncio.wait((self._starting,))
-            if self._consumer is not None:
-                with contextlib.suppress(KafkaError):
-                    await self._consumer.stop(option, timeout_ms=_CLOSE_MS)
+            await self._stop(option)
         finally:
             self._closed.set()
+
+    async def _stop(self, option: CloseOption) -> None:
+        if self._consumer is not None:
+            with contextlib.suppress(KafkaError):
+                await self._consumer.stop(option, timeout_ms=_CLOSE_MS)
 
 
 class TopicReader:

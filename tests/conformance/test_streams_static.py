@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.member import StreamClientState as S
 from fencepost.member import StreamsApp
 from fencepost.member import StreamThreadExceptionResponse as Response
@@ -116,4 +117,22 @@ async def test_a_thread_that_is_removed_leaves_its_number_to_the_next_one(protoc
             app.add_thread()
             app.add_thread()
             await until(lambda: settled(kafka, app, "x-1", "x-2", "x-3"))
+        assert kafka.check() == []
+
+
+async def test_a_thread_that_is_removed_while_it_joins_leaves_the_group_for_good(protocol: str) -> None:
+    delayed = GroupCoordinatorConfig(group_initial_rebalance_delay_ms=3_000)
+    async with EmbeddedKafka(topics={"orders": 4}, config=delayed) as kafka:
+        app = StreamsApp(
+            Work(),
+            topics=["orders"],
+            group_id="billing",
+            group_protocol=protocol,
+            group_instance_id="x",
+            bootstrap_servers=kafka.bootstrap_servers,
+        )
+        async with app:
+            await until(lambda: "x-1" in instances(kafka))
+            assert await app.remove_thread(30)
+            await until(lambda: not instances(kafka))
         assert kafka.check() == []
