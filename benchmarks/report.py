@@ -46,8 +46,7 @@ class Rows:
 
 def made_page(path: Path, duration: str) -> int:
     rows = Rows()
-    grown = ["steps.3.partitions=500"]
-    scenario = load_any("swarm", members=60, partitions=600, duration=duration, overrides=grown)
+    scenario = load_any("swarm", members=60, partitions=600, duration=duration)
     result = run(scenario, 1, trace=rows)
     began = time.perf_counter()
     render_run_report(result, rows.rows, path, command="fencepost simulate swarm")

@@ -18,7 +18,7 @@ from fencepost.simulation.scenarios import check
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.scenario import MOST_GROWN, GrowTopic, Scenario, Topic
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.typed import (
     Misplaced,
@@ -375,4 +375,21 @@ def _resized(scenario: AnyScenario, total: int, given: str) -> AnyScenario:
             path = shown_path((name, index, *mistake.path))
             raise FencepostError(f"{given}: {path}: {mistake.message}") from None
         before = after
-    return msgspec.structs.replace(scenario, **{name: tuple(resized)})
+    larger = msgspec.structs.replace(scenario, **{name: tuple(resized)})
+    return _grown(larger, tables) if isinstance(larger, Scenario) else larger
+
+
+def _grown(larger: Scenario, topics: Iterable[Topic]) -> Scenario:
+    """The scenario, whose topics were these: steps that would not make them grow do so in proportion."""
+    before = {topic.name: topic.partitions for topic in topics}
+    after = {topic.name: topic.partitions for topic in larger.topics}
+    sizes, steps, length_us = dict(after), list(larger.steps), larger.duration.us
+    for index, step in sorted(enumerate(steps), key=lambda each: each[1].at.within(length_us)):
+        if not isinstance(step, GrowTopic) or step.name not in sizes:
+            continue
+        count, name = step.partitions, step.name
+        if before[name] < count <= sizes[name]:
+            count = min(max(-(-count * after[name] // before[name]), sizes[name] + 1), MOST_GROWN)
+            steps[index] = msgspec.structs.replace(step, partitions=count)
+        sizes[name] = max(sizes[name], count)
+    return msgspec.structs.replace(larger, steps=tuple(steps))

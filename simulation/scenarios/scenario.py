@@ -162,11 +162,15 @@ class CreateTopic(_Step, frozen=True, tag="create-topic"):
     records_per_second: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
 
 
+MOST_GROWN = 200_000
+"""Most partitions that a topic may grow to."""
+
+
 class GrowTopic(_Step, frozen=True, tag="grow-topic"):
     """A topic gets more partitions."""
 
     name: Name
-    partitions: Annotated[int, Meta(ge=2, le=200_000)]
+    partitions: Annotated[int, Meta(ge=2, le=MOST_GROWN)]
 
 
 class DeleteTopic(_Step, frozen=True, tag="delete-topic"):

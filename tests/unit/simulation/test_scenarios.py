@@ -353,11 +353,22 @@ def test_mistakes_are_told_by_the_option_that_brought_them(given, told):
         load("growing-topics", **given)
 
 
+def test_topics_grow_in_proportion_where_a_total_of_partitions_is_beyond_their_steps():
+    large = load("growing-topics", partitions=900)
+    assert [step.partitions for step in large.steps if isinstance(step, GrowTopic)] == [899, 502]
+    assert large.topics[0].partitions == 599
+    kept = load("growing-topics", partitions=900, overrides=["steps.0.partitions=600"])
+    assert kept.steps[0].partitions == 600
+    twice = "".join(
+        f"[[steps]]\nkind = 'grow-topic'\nat = '{at}'\nname = 'orders'\npartitions = {count}\n"
+        for at, count in (("2m", 8), ("1m", 7))
+    )
+    assert [step.partitions for step in loads(BASE + twice).steps] == [8, 7]
+    large = loads(BASE + twice, partitions=40)
+    assert [step.partitions for step in large.steps] == [54, 47]
+
+
 def test_a_total_of_partitions_is_judged_as_if_the_file_had_it():
-    too_many = r"^partitions=900: steps\[0\]\.partitions: expected more than the 599 that 'orders' has"
-    with pytest.raises(FencepostError, match=too_many):
-        load("growing-topics", partitions=900)
-    assert load("growing-topics", partitions=900, overrides=["steps.0.partitions=600"]).partitions == 900
     grown = "[[steps]]\nkind = 'grow-topic'\nat = '1m'\nname = 'orders'\npartitions = 5\n"
     assert loads(BASE + grown, partitions=4).partitions == 4
     late = "[[steps]]\nkind = 'grow-topic'\nat = '9m'\nname = 'orders'\npartitions = 9\n"
