@@ -9,12 +9,12 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.explorer.group import GroupWorld
-from fencepost.simulation.explorer.space import Counterexample, Search
+from fencepost.simulation.explorer.space import Search, Walk
 from fencepost.simulation.explorer.steps import FAULTS, USUAL_FAULTS
 
 
-class Exploration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a walk has found."""
+class Exploration(Walk, frozen=True, kw_only=True):
+    """What a walk has found, and through which world it led."""
 
     world: str
     members: int
@@ -22,15 +22,7 @@ class Exploration(msgspec.Struct, frozen=True, kw_only=True):
     faults: int
     kinds: tuple[str, ...]
     """Which faults might happen."""
-    states: int
-    transitions: int
-    complete: bool
-    """Every state that can be reached was seen."""
-    settled: int
-    """States in which the group has settled."""
-    wall_seconds: float
     states_per_second: int
-    violations: tuple[Counterexample, ...]
 
 
 def explore(
@@ -62,11 +54,6 @@ def explore(
         partitions=partitions,
         faults=faults,
         kinds=chosen if faults else (),
-        states=walk.states,
-        transitions=walk.transitions,
-        complete=walk.complete,
-        settled=walk.settled,
-        wall_seconds=round(walk.wall_seconds, 3),
         states_per_second=round(walk.states / walk.wall_seconds),
-        violations=walk.violations,
+        **msgspec.structs.asdict(walk),
     )
