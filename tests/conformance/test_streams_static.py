@@ -63,20 +63,21 @@ def shares(kafka: Any) -> dict[str | None, tuple[int, Any]]:
     return {name: (member.epoch, member.assignment) for name, member in instances(kafka).items()}
 
 
-def settled(kafka: Any, app: StreamsApp, *names: str) -> bool:
-    found = instances(kafka)
-    covered = sum(len(member.assignment) for member in found.values()) == 4
-    return app.state is S.RUNNING and found.keys() == {*names} and covered
+async def settled(kafka: Any, app: StreamsApp, *names: str) -> None:
+    """Wait until these threads have all there is between them, and each has heard of its share."""
+    await kafka.group("billing").wait_stable(members=len(names), timeout=12)
+    await until(lambda: app.state is S.RUNNING)
+    assert instances(kafka).keys() == {*names}
 
 
 async def test_each_thread_is_a_static_member_that_comes_back_without_a_rebalance(protocol: str) -> None:
     work = Work()
     async with EmbeddedKafka(topics={"orders": 4}) as kafka:
         async with app_on(kafka, protocol, work) as app:
-            await until(lambda: settled(kafka, app, "x-1", "x-2"))
+            await settled(kafka, app, "x-1", "x-2")
             kafka.produce("orders", b"first", partition=0)
             await until(lambda: work.seen == [b"first"])
-            assert set(app.threads.values()) == {"RUNNING"}
+            await until(lambda: set(app.threads.values()) == {"RUNNING"})
             before = shares(kafka)
         assert instances(kafka).keys() == {"x-1", "x-2"}
         async with app_on(kafka, protocol, work) as app:
@@ -98,7 +99,7 @@ async def test_a_thread_that_replaces_another_one_is_the_same_member(protocol: s
 
     async with EmbeddedKafka(topics={"orders": 4}) as kafka:
         async with app_on(kafka, protocol, work, handler=on_exception) as app:
-            await until(lambda: settled(kafka, app, "x-1", "x-2"))
+            await settled(kafka, app, "x-1", "x-2")
             before = shares(kafka)
             kafka.produce("orders", b"bad", partition=0)
             await until(lambda: work.seen == [b"bad"])
@@ -111,12 +112,12 @@ async def test_a_thread_that_replaces_another_one_is_the_same_member(protocol: s
 async def test_a_thread_that_is_removed_leaves_its_number_to_the_next_one(protocol: str) -> None:
     async with EmbeddedKafka(topics={"orders": 4}) as kafka:
         async with app_on(kafka, protocol, Work()) as app:
-            await until(lambda: settled(kafka, app, "x-1", "x-2"))
+            await settled(kafka, app, "x-1", "x-2")
             assert await app.remove_thread(30)
-            await until(lambda: settled(kafka, app, "x-2"), 10)
+            await settled(kafka, app, "x-2")
             app.add_thread()
             app.add_thread()
-            await until(lambda: settled(kafka, app, "x-1", "x-2", "x-3"))
+            await settled(kafka, app, "x-1", "x-2", "x-3")
         assert kafka.check() == []
 
 
