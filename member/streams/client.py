@@ -272,7 +272,7 @@ class StreamsClient(Moving[S, E]):
             text = "the global thread can't be replaced: the client is shut down"
             self._actions.append(Complain(text, error=True))
         elif answer.response is Response.SHUTDOWN_APPLICATION:
-            if self.escalates and any(thread.launched for thread in self.live):
+            if self.escalates and any(thread.state is not T.CREATED for thread in self.live):
                 self._ask_all()
             else:
                 text = "no thread can tell the group to shut down: only this client is shut down"

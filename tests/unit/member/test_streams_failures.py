@@ -348,6 +348,17 @@ def test_without_its_global_thread_a_client_ends_in_error(running: bool, respons
     assert client.global_thread.state is G.DEAD
 
 
+def test_a_shutdown_that_threads_before_their_start_cannot_tell_is_complained_of() -> None:
+    client = StreamsClient("app", 1, global_thread=True)
+    client.start()
+    client.global_ready()
+    actions = client.global_failed(Answer(Response.SHUTDOWN_APPLICATION))
+    assert not any(isinstance(action, AskForShutdown) for action in actions)
+    (complaint,) = (action.text for action in actions if isinstance(action, Complain))
+    assert complaint == "no thread can tell the group to shut down: only this client is shut down"
+    assert client.thread_started(A)[0] is False
+
+
 def test_a_global_thread_that_fails_while_the_client_closes_makes_no_error() -> None:
     client = with_global(running=True)
     client.close()
