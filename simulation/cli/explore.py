@@ -34,6 +34,9 @@ def explore(
     kinds: Annotated[
         str, Parameter(help="Which faults, with commas between: kinds that docs/explorer.md lists.")
     ] = "",
+    static: Annotated[
+        bool, Parameter(help="Members are static: their places wait for their next processes.")
+    ] = False,
     max_states: Annotated[Count, Parameter(help="Stop after so many states.")] = 2_000_000,
     mutant: Annotated[str, Parameter(help="Put a known bug back: one that docs/invariants.md lists.")] = "",
     json: Json = False,
@@ -58,6 +61,7 @@ def explore(
             partitions=partitions,
             faults=faults,
             kinds=[each.strip() for each in kinds.split(",")] if kinds else USUAL_FAULTS,
+            static=static,
             max_states=max_states,
             progress=advance,
         )

@@ -22,6 +22,8 @@ class Exploration(Walk, frozen=True, kw_only=True):
     faults: int
     kinds: tuple[str, ...]
     """Which faults might happen."""
+    static: bool
+    """Whether a place in the group is kept for the next process that comes for it."""
     states_per_second: int
 
 
@@ -31,6 +33,7 @@ def explore(
     partitions: int = 2,
     faults: int = 1,
     kinds: Iterable[str] = USUAL_FAULTS,
+    static: bool = False,
     max_states: int = 2_000_000,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Exploration:
@@ -46,7 +49,7 @@ def explore(
             close = get_close_matches(kind, FAULTS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FAULTS)}"
             raise FencepostError(f"no fault is called {kind!r}; {hint}")
-    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=chosen)
+    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=chosen, static=static)
     walk = Search(world, max_states, progress).run()
     return Exploration(
         world="consumer",
@@ -54,6 +57,7 @@ def explore(
         partitions=partitions,
         faults=faults,
         kinds=chosen if faults else (),
+        static=static,
         states_per_second=round(walk.states / walk.wall_seconds),
         **msgspec.structs.asdict(walk),
     )

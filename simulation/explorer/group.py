@@ -20,12 +20,18 @@ class GroupWorld:
     """`members` that subscribe to one topic, and up to `faults` faults of these kinds, at any time."""
 
     def __init__(
-        self, *, members: int, partitions: int, faults: int, kinds: Collection[str] = USUAL_FAULTS
+        self,
+        *,
+        members: int,
+        partitions: int,
+        faults: int,
+        kinds: Collection[str] = USUAL_FAULTS,
+        static: bool = False,
     ) -> None:
         self._members = members
         self._faults = faults
         self._kinds = kinds
-        self._steps = Steps(partitions, kinds)
+        self._steps = Steps(partitions, kinds, static=static)
 
     def first(self) -> State:
         """Nobody runs, and the coordinator knows the topic."""
@@ -72,7 +78,16 @@ class GroupWorld:
             after = self._steps.void(after)
         if local.strays:
             strays = tuple(sorted((*strays, *local.strays)))
+        if local.label.kind == "refused" and not self._is_known(state, local.label.who):
+            after += 1  # nobody has heard of that life: it is as if it had not been
         return coordinator, (*places[:place], after, *places[place + 1 :]), strays, left
+
+    def _is_known(self, state: State, member_id: MemberId) -> bool:
+        """Whether the coordinator has heard of a member, or is going to."""
+        coordinator, _, strays, _ = state
+        said = self._steps.said
+        late = any(said[stray].member_id == member_id for stray in strays)
+        return late or member_id in self._steps.sessions(coordinator)
 
     def _of_strays(self, state: State, found: list[Move[State]]) -> None:
         coordinator, places, strays, left = state
@@ -187,7 +202,10 @@ _WORDS = {
     "breaks": "the connection of {} breaks",
     "late": "the connection of {} breaks, and what it sent is still under way",
     "crashes": "{} crashes",
+    "polls": "the application of {} polls again",
+    "stalls": "the application of {} does not poll in time",
     "closes": "{} begins to close",
+    "refused": "{} can't have its place, and ends",
     "expires": "the session of {} ends",
     "failover": "the coordinator moves, and all connections break",
     "grows": FAULTS["grows"],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+import string
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchResponse
@@ -28,7 +30,7 @@ from fencepost.member.consumer.actions import (
     SendHeartbeat,
 )
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import Failure, FatalMemberError
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberState
 from fencepost.simulation.checkers.base import Finding
@@ -47,13 +49,19 @@ class _Even(random.Random):
         return (a + b) / 2
 
 
-_CONFIG: Final = ConsumerConfig(enable_auto_commit=False, auto_offset_reset="earliest")
+_CONFIGS: Final[Mapping[str | None, ConsumerConfig]] = {
+    instance_id: ConsumerConfig(
+        enable_auto_commit=False, auto_offset_reset="earliest", group_instance_id=instance_id
+    )
+    for instance_id in (None, *string.ascii_lowercase)
+}
+"""By instance id."""
 _RNG: Final = _Even(0)
 
 
 def freezer() -> Freezer:
     """What makes values of processes."""
-    return Freezer((_CONFIG, _RNG))
+    return Freezer((*_CONFIGS.values(), _RNG))
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -71,7 +79,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Process:
-    """One member with an application that waits in poll. It is stepped at the time 0, but for its timers.
+    """One member with an application that mostly waits in poll. It is stepped at the time 0, but for its timers.
 
     Asking who coordinates, what topics are called and what is committed is answered at once: these answers
     are no part of the group's protocol. Heartbeats travel on one connection, in their order.
@@ -79,8 +87,8 @@ class Process:
 
     __slots__ = ("answers", "callbacks", "left", "machine", "requests", "void")
 
-    def __init__(self, member_id: MemberId) -> None:
-        machine = ConsumerMember(GROUP, member_id, _CONFIG, _RNG)
+    def __init__(self, member_id: MemberId, instance_id: str | None = None) -> None:
+        machine = ConsumerMember(GROUP, member_id, _CONFIGS[instance_id], _RNG)
         _count_with(machine, machine._tokens, Tokens())
         self.machine = machine
         self.callbacks = CallbackWatch(member_id)
@@ -99,6 +107,12 @@ class Process:
             *self._run(self.machine.subscribe((TOPIC,), None, 0), image),
             *self._run(self.machine.poll_begin(0), image),
         ]
+
+    def length_ms(self, kind: str) -> int:
+        """How much time passes for it in such an event."""
+        if kind == "stalls":
+            return self.machine.config.max_poll_interval_ms
+        return self.machine.next_deadline() or 0 if kind == "timer" else 0
 
     def timer(self, image: TopicsImage) -> list[Finding]:
         """Time passes until its next deadline."""
@@ -132,6 +146,18 @@ class Process:
             found += self._run(self.machine.request_failed(token, Failure.DISCONNECTED, 0), image)
         return found
 
+    def stalls(self, image: TopicsImage) -> list[Finding]:
+        """The application's poll returns, and the next one does not come within its interval."""
+        late_ms = self.length_ms("stalls")
+        return [
+            *self._run(self.machine.poll_end({}, 0), image),
+            *self._run(self.machine.deadline_reached(late_ms), image, late_ms),
+        ]
+
+    def polls(self, image: TopicsImage) -> list[Finding]:
+        """The application polls again."""
+        return self._run(self.machine.poll_begin(0), image)
+
     def close(self, image: TopicsImage) -> list[Finding]:
         """It leaves for good."""
         return self._run(self.machine.close(0), image)
@@ -152,13 +178,21 @@ class Process:
         found = {
             "timer": self.machine.next_deadline() is not None,
             "callback": self.callbacks.running is not None,
+            "refused": self.is_refused and self.callbacks.running is None,
             "answer": self.answers,
+            "polls": not self.machine.in_poll,
             "breaks": self.requests or self.answers,
             "late": self.requests,
             "crashes": True,
+            "stalls": self.machine.in_poll and self.callbacks.running is None and not self.machine.closed,
             "closes": not self.machine.closed,
         }
         return tuple([kind for kind, is_possible in found.items() if is_possible])
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether its application can only end: it is static, and another member has its place."""
+        return self.machine.state is ConsumerMemberState.FATAL
 
     @property
     def claims(self) -> frozenset[TopicPartition]:
@@ -209,7 +243,7 @@ class Process:
                     self.left = machine.closed
                     if self.left and not gives_up:
                         found += self.callbacks.emptied("stopped")
-                case RaiseToApplication():
+                case RaiseToApplication() if not _place_is_taken(action.error):
                     found.append(
                         ("progress", f"{machine.member_id} raises to its application: {action.error}")
                     )
@@ -225,6 +259,11 @@ class Process:
         if moved.target is ConsumerMemberState.JOINING:
             found += self.callbacks.emptied("joined")
         return found
+
+
+def _place_is_taken(error: Exception) -> bool:
+    """Whether a static member was told that another one has its place."""
+    return isinstance(error, FatalMemberError) and error.code is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
 def _count_with(part: Any, old: object, new: Tokens) -> None:

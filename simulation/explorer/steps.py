@@ -21,6 +21,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "breaks": "a connection breaks; nothing that is under way on it arrives",
     "late": "a connection breaks; what is under way to the coordinator arrives later",
     "crashes": "a process dies; another one starts in its place",
+    "stalls": "an application does not poll in time, and its member leaves until it does",
     "closes": "a process closes its member, and another one starts in its place",
     "expires": "the coordinator ends the session of a member that lives",
     "failover": "the coordinator moves, and all connections break",
@@ -83,10 +84,14 @@ class Taken(NamedTuple):
 
 
 class Steps:
-    """All steps that were worked out. Of the faults it knows those that are among `kinds`."""
+    """All steps that were worked out. Of the faults it knows those that are among `kinds`.
 
-    def __init__(self, partitions: int, kinds: Collection[str]) -> None:
+    Static members have their place's letter as their instance id.
+    """
+
+    def __init__(self, partitions: int, kinds: Collection[str], *, static: bool = False) -> None:
         self._kinds = kinds
+        self._static = static
         self._image = TopicsImage.of([Topic(name=TOPIC, topic_id=_TOPIC_ID, partitions=partitions)])
         self._freezer = freezer()
         self.processes: list[KnownProcess] = []
@@ -110,10 +115,11 @@ class Steps:
 
     def start(self, place: int, life: int) -> Local:
         """A process begins: the member at a place, `a` for the first, in one of its lives."""
-        member_id = f"{chr(ord('a') + place)}{life}"
+        letter = chr(ord("a") + place)
+        member_id = f"{letter}{life}"
         start = self._started.get(member_id)
         if start is None:
-            process = Process(member_id)
+            process = Process(member_id, letter if self._static else None)
             findings = tuple(process.start(self._image))
             start = Local(Label("starts", member_id), self._process(process), (), False, findings)
             self._started[member_id] = start
@@ -165,11 +171,11 @@ class Steps:
         known = self.processes[number]
         label = Label(kind, known.member_id)
         gone = -1 - int(known.member_id[1:])
-        if kind == "crashes":
+        if kind in ("crashes", "refused"):
             return Local(label, gone, (), False, ())
         process = self._thawed(number)
         sent = process.requests if kind == "late" else ()
-        now_ms = process.machine.next_deadline() or 0 if kind == "timer" else 0
+        now_ms = process.length_ms(kind)
         try:
             findings = tuple(_STEPS[kind](process, self._image))
         except Exception as error:
@@ -274,6 +280,8 @@ _STEPS: Final[Mapping[str, Callable[[Process, TopicsImage], Iterable[Finding]]]]
     "answer": Process.answer_arrives,
     "breaks": Process.connection_breaks,
     "late": Process.connection_breaks,
+    "polls": Process.polls,
+    "stalls": Process.stalls,
     "closes": Process.close,
 }
-"""What happens to a process by itself; one that crashes does nothing any more."""
+"""What happens to a process by itself; one that crashes, or is refused, does nothing any more."""
