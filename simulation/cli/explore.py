@@ -48,7 +48,7 @@ def explore(
     with the shortest way there.
     """
     from fencepost.simulation.explorer.explore import explore as walk
-    from fencepost.simulation.explorer.steps import USUAL_FAULTS
+    from fencepost.simulation.explorer.roles import USUAL_FAULTS
     from fencepost.simulation.failures.failure import with_mutant
 
     configure_logs()

@@ -9,8 +9,8 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.explorer.group import GroupWorld
+from fencepost.simulation.explorer.roles import FAULTS, USUAL_FAULTS
 from fencepost.simulation.explorer.space import Search, Walk
-from fencepost.simulation.explorer.steps import FAULTS, USUAL_FAULTS
 
 
 class Exploration(Walk, frozen=True, kw_only=True):

@@ -88,6 +88,8 @@ class _How(enum.Enum):
 _AGAIN, _DICT, _LIST, _OBJECT, _COUNTER, _VALUE = _Link
 _AS_IT_IS, _MOMENT, _TOKEN = _How
 _ATOMS: Final = (int, str, bytes, float, type(None), enum.Enum, type, frozenset)
+_ATOMIC: Final[set[type]] = set()
+"""Classes of them that were met."""
 
 
 class Freezer:
@@ -130,11 +132,11 @@ class _Telling:
         self._tokens: dict[int, int] = {}
 
     def of(self, value: Any) -> Frozen:
-        if isinstance(value, _ATOMS):
-            return value
         kind = type(value)
-        if isinstance(value, tuple):
-            return tuple([self.of(each) for each in value]) if kind is tuple else value
+        if kind in _ATOMIC:
+            return value
+        if kind is tuple:
+            return tuple([each if type(each) in _ATOMIC else self.of(each) for each in value])
         known = self._known.get(id(value))
         if known is not None:
             return known
@@ -144,6 +146,9 @@ class _Telling:
             return _LIST, tuple([self.of(each) for each in value])
         if kind is Tokens:
             return (_COUNTER,)
+        if isinstance(value, (*_ATOMS, tuple)):
+            _ATOMIC.add(kind)
+            return value
         return self._of_attributes(value, kind)
 
     def _of_attributes(self, value: Any, kind: type) -> Frozen:
@@ -163,7 +168,7 @@ class _Telling:
         for name, how in _plan(type(value)):
             each = getattr(value, name)
             if how is _AS_IT_IS or each is None:
-                found.append(each if isinstance(each, _ATOMS) else self.of(each))
+                found.append(each if type(each) in _ATOMIC else self.of(each))
             elif how is _MOMENT:
                 found.append(each - now_ms if each > now_ms else 0)
             else:
@@ -212,11 +217,18 @@ class _Building:
             setattr(built, name, each)
         return built
 
-    def _attributes(self, kind: type, values: tuple[Frozen, ...]) -> Iterator[Any]:
+    def _attributes(self, kind: type, values: tuple[Frozen, ...]) -> list[Any]:
+        found = []
         for (_, how), each in zip(_plan(kind), values, strict=True):
-            if how is _TOKEN and each is not None and each > self._tokens.last:
-                self._tokens.last = each
-            yield self.of(each) if type(each) in (tuple, Known) else each
+            if type(each) is tuple:
+                found.append(self.of(each))
+            elif type(each) is Known:
+                found.append(each.value)
+            else:
+                if how is _TOKEN and each is not None and each > self._tokens.last:
+                    self._tokens.last = each
+                found.append(each)
+        return found
 
     _BUILD: ClassVar[Mapping[_Link, Callable[[_Building, Frozen], Any]]] = {
         _AGAIN: _again,

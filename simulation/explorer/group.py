@@ -8,8 +8,9 @@ from typing import TypeAlias
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.simulation.checkers.base import Finding, shown_names
 from fencepost.simulation.explorer.process import TOPIC
+from fencepost.simulation.explorer.roles import FAULTS, USUAL_FAULTS
 from fencepost.simulation.explorer.space import Move
-from fencepost.simulation.explorer.steps import FAULTS, USUAL_FAULTS, Label, Local, Steps
+from fencepost.simulation.explorer.steps import Label, Local, Steps
 
 State: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int]
 """The coordinator; each member, or -n before its life n begins; stray requests, which the coordinator takes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -49,19 +48,16 @@ class _Even(random.Random):
         return (a + b) / 2
 
 
-_CONFIGS: Final[Mapping[str | None, ConsumerConfig]] = {
-    instance_id: ConsumerConfig(
-        enable_auto_commit=False, auto_offset_reset="earliest", group_instance_id=instance_id
-    )
-    for instance_id in (None, *string.ascii_lowercase)
-}
-"""By instance id."""
+ITSELF: Final = "<itself>"
+"""What each process calls its member: those that differ in nothing else are the same."""
+_DYNAMIC: Final = ConsumerConfig(enable_auto_commit=False, auto_offset_reset="earliest")
+_STATIC: Final = msgspec.structs.replace(_DYNAMIC, group_instance_id=ITSELF)
 _RNG: Final = _Even(0)
 
 
 def freezer() -> Freezer:
     """What makes values of processes."""
-    return Freezer((*_CONFIGS.values(), _RNG))
+    return Freezer((_DYNAMIC, _STATIC, _RNG))
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -79,7 +75,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Process:
-    """One member with an application that mostly waits in poll. It is stepped at the time 0, but for its timers.
+    """One member with an application that waits in poll. It is stepped at the time 0, but for its timers.
 
     Asking who coordinates, what topics are called and what is committed is answered at once: these answers
     are no part of the group's protocol. Heartbeats travel on one connection, in their order.
@@ -87,11 +83,11 @@ class Process:
 
     __slots__ = ("answers", "callbacks", "left", "machine", "requests", "void")
 
-    def __init__(self, member_id: MemberId, instance_id: str | None = None) -> None:
-        machine = ConsumerMember(GROUP, member_id, _CONFIGS[instance_id], _RNG)
+    def __init__(self, *, static: bool) -> None:
+        machine = ConsumerMember(GROUP, ITSELF, _STATIC if static else _DYNAMIC, _RNG)
         _count_with(machine, machine._tokens, Tokens())
         self.machine = machine
-        self.callbacks = CallbackWatch(member_id)
+        self.callbacks = CallbackWatch(ITSELF)
         self.requests: tuple[Sent, ...] = ()
         self.answers: tuple[Answered, ...] = ()
         self.void: frozenset[TopicPartition] = frozenset()

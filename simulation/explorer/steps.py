@@ -1,4 +1,4 @@
-"""The steps of one member's process, and of the coordinator, each worked out once.
+"""The steps of named processes, and of the coordinator, each worked out once.
 
 Processes, coordinators and what is said have numbers, equal ones the same. So a world is a tuple of small
 numbers, and to step one of its parts is mostly to look a number up.
@@ -6,30 +6,20 @@ numbers, and to step one of its parts is mostly to look a number up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Event, SessionEnded, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.explorer.coordinator import CoordinatorState, epochs_if_settled, members, step
-from fencepost.simulation.explorer.frozen import Frozen
-from fencepost.simulation.explorer.process import GROUP, TOPIC, Process, freezer
+from fencepost.simulation.explorer.process import GROUP, ITSELF, TOPIC, freezer
+from fencepost.simulation.explorer.roles import Roles, RoleStep
 
-FAULTS: Final[Mapping[str, str]] = {
-    "breaks": "a connection breaks; nothing that is under way on it arrives",
-    "late": "a connection breaks; what is under way to the coordinator arrives later",
-    "crashes": "a process dies; another one starts in its place",
-    "stalls": "an application does not poll in time, and its member leaves until it does",
-    "closes": "a process closes its member, and another one starts in its place",
-    "expires": "the coordinator ends the session of a member that lives",
-    "failover": "the coordinator moves, and all connections break",
-    "grows": "the topic gets one more partition",
-}
-"""What counts as a fault: each may happen at any time, as often as there are faults left."""
-USUAL_FAULTS: Final = tuple(kind for kind in FAULTS if kind != "late")
-"""Those that a group stands. One of KIP-848 does not stand a join that is late: see docs/explorer.md."""
 _TOPIC_ID: Final = TOPIC
 """Findings tell topics by their ids."""
 
@@ -46,7 +36,7 @@ class Label(NamedTuple):
 class KnownProcess(NamedTuple):
     """A member's process in one state."""
 
-    value: Frozen
+    role: int
     member_id: MemberId
     request: int
     """What the coordinator may take next; -1 for nothing."""
@@ -56,9 +46,6 @@ class KnownProcess(NamedTuple):
     """What it owns in its own eyes, a bit for each partition."""
     settled: int
     """Its epoch if it has nothing to do; -1 otherwise."""
-    events: tuple[str, ...]
-    """What may happen to it by itself."""
-    faults: tuple[str, ...]
 
 
 class Local(NamedTuple):
@@ -90,12 +77,11 @@ class Steps:
     """
 
     def __init__(self, partitions: int, kinds: Collection[str], *, static: bool = False) -> None:
-        self._kinds = kinds
-        self._static = static
         self._image = TopicsImage.of([Topic(name=TOPIC, topic_id=_TOPIC_ID, partitions=partitions)])
         self._freezer = freezer()
+        self.roles = Roles(self._image, self._freezer, kinds, static=static)
         self.processes: list[KnownProcess] = []
-        self._process_numbers: dict[Frozen, int] = {}
+        self._process_numbers: dict[tuple[int, MemberId], int] = {}
         self._coordinators: list[CoordinatorState] = []
         self._coordinator_numbers: dict[object, int] = {}
         self.said: list[Any] = []
@@ -115,105 +101,82 @@ class Steps:
 
     def start(self, place: int, life: int) -> Local:
         """A process begins: the member at a place, `a` for the first, in one of its lives."""
-        letter = chr(ord("a") + place)
-        member_id = f"{letter}{life}"
+        member_id = f"{chr(ord('a') + place)}{life}"
         start = self._started.get(member_id)
         if start is None:
-            process = Process(member_id, letter if self._static else None)
-            findings = tuple(process.start(self._image))
-            start = Local(Label("starts", member_id), self._process(process), (), False, findings)
-            self._started[member_id] = start
+            start = self._started[member_id] = self._local(self.roles.start(), "starts", member_id)
         return start
 
     def free(self, number: int) -> tuple[Local, ...]:
         """What may happen to a process, without a fault."""
         found = self._free.get(number)
         if found is None:
-            found = tuple([self._stepped(number, kind) for kind in self.processes[number].events])
-            self._free[number] = found
+            events = self.roles.known[self.processes[number].role].events
+            found = self._free[number] = tuple([self._stepped(number, kind) for kind in events])
         return found
 
     def faulty(self, number: int) -> tuple[Local, ...]:
         """The faults that may happen to a process alone."""
         found = self._faulty.get(number)
         if found is None:
-            found = tuple([self._stepped(number, kind) for kind in self.processes[number].faults])
-            self._faulty[number] = found
+            faults = self.roles.known[self.processes[number].role].faults
+            found = self._faulty[number] = tuple([self._stepped(number, kind) for kind in faults])
         return found
 
     def broken(self, number: int) -> Local | None:
         """A process after its connection broke; None if nothing is under way on it."""
         if number not in self._broken:
-            breaks = "breaks" in self._thawed(number).possible
-            self._broken[number] = self._stepped(number, "breaks") if breaks else None
+            has_more = self.roles.known[self.processes[number].role].is_answered
+            self._broken[number] = self._stepped(number, "breaks") if has_more else None
         return self._broken[number]
 
     def answered(self, number: int, answer: int) -> int:
         """A process once the coordinator has taken its request, and answers this."""
         after = self._answered.get((number, answer))
         if after is None:
-            process = self._thawed(number)
-            process.request_taken(self.said[answer])
-            after = self._answered[number, answer] = self._process(process)
+            known, response = self.processes[number], self.said[answer]
+            if response.member_id == known.member_id:
+                response = msgspec.structs.replace(response, member_id=ITSELF)
+            role = self.roles.answered(known.role, response)
+            after = self._answered[number, answer] = self._process(role, known.member_id)
         return after
 
     def void(self, number: int) -> int:
         """A process that is no member any more: what it believes does not count."""
         after = self._voided.get(number)
         if after is None:
-            process = self._thawed(number)
-            process.is_removed()
-            after = self._voided[number] = self._process(process)
+            known = self.processes[number]
+            after = self._voided[number] = self._process(self.roles.removed(known.role), known.member_id)
         return after
 
     def _stepped(self, number: int, kind: str) -> Local:
-        """One event of one process. What it raises is a finding."""
         known = self.processes[number]
-        label = Label(kind, known.member_id)
-        gone = -1 - int(known.member_id[1:])
-        if kind in ("crashes", "refused"):
-            return Local(label, gone, (), False, ())
-        process = self._thawed(number)
-        sent = process.requests if kind == "late" else ()
-        now_ms = process.length_ms(kind)
-        try:
-            findings = tuple(_STEPS[kind](process, self._image))
-        except Exception as error:
-            raised = "transitions", f"{known.member_id} raised {type(error).__name__}: {error}"
-            return Local(label, number, (), False, (raised,))
-        if process.left:
-            sent = (*sent, *process.requests)
-        strays = tuple([self._number_of(each.request) for each in sent])
-        if process.left:
-            return Local(label, gone, strays, False, findings)
-        after = self._process(process, now_ms)
-        gains = bool(self.processes[after].claims & ~known.claims)
-        return Local(label, after, strays, gains, findings)
+        return self._local(self.roles.step(known.role, kind), kind, known.member_id, known.claims)
 
-    def _process(self, process: Process, now_ms: int = 0) -> int:
-        value = self._freezer.freeze(process, now_ms)
-        number = self._process_numbers.get(value)
-        if number is None:
-            number = self._process_numbers[value] = len(self.processes)
-            machine, possible = process.machine, process.possible
-            request = self._number_of(process.requests[0].request) if process.requests else -1
-            self.processes.append(
-                KnownProcess(
-                    value=value,
-                    member_id=machine.member_id,
-                    request=request,
-                    takes=Label("takes", machine.member_id, request),
-                    claims=sum(1 << each.partition for each in process.claims),
-                    settled=machine.member_epoch if process.has_settled else -1,
-                    events=tuple([kind for kind in possible if kind not in FAULTS]),
-                    faults=tuple([kind for kind in possible if kind in self._kinds]),
-                )
-            )
+    def _local(self, step: RoleStep, kind: str, member_id: MemberId, claims: int = 0) -> Local:
+        """A step, with the name of who steps."""
+        findings = tuple([(name, text.replace(ITSELF, member_id)) for name, text in step.findings])
+        sent = tuple([self._request(request, member_id) for request in step.sent])
+        label = Label(kind, member_id)
+        if step.after < 0:
+            return Local(label, -1 - int(member_id[1:]), sent, False, findings)
+        after = self._process(step.after, member_id)
+        return Local(label, after, sent, bool(self.processes[after].claims & ~claims), findings)
+
+    def _process(self, role: int, member_id: MemberId) -> int:
+        number = self._process_numbers.setdefault((role, member_id), len(self.processes))
+        if number == len(self.processes):
+            known = self.roles.known[role]
+            request = -1 if known.request is None else self._request(known.request, member_id)
+            takes = Label("takes", member_id, request)
+            self.processes.append(KnownProcess(role, member_id, request, takes, known.claims, known.settled))
         return number
 
-    def _thawed(self, number: int) -> Process:
-        process: Process = self._freezer.thaw(self.processes[number].value)
-        return process
+    def _request(self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId) -> int:
+        """A request, with the name of who sends it."""
+        instance_id = None if request.instance_id is None else member_id[0]
+        named = msgspec.structs.replace(request, member_id=member_id, instance_id=instance_id)
+        return self._number_of(named)
 
     # -- the coordinator -----------------------------------------------------------------------------------
 
@@ -272,16 +235,3 @@ class Steps:
         if number == len(self.said):
             self.said.append(said)
         return number
-
-
-_STEPS: Final[Mapping[str, Callable[[Process, TopicsImage], Iterable[Finding]]]] = {
-    "timer": Process.timer,
-    "callback": Process.callback_ends,
-    "answer": Process.answer_arrives,
-    "breaks": Process.connection_breaks,
-    "late": Process.connection_breaks,
-    "polls": Process.polls,
-    "stalls": Process.stalls,
-    "closes": Process.close,
-}
-"""What happens to a process by itself; one that crashes, or is refused, does nothing any more."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import fencepost.simulation.explorer.steps as steps_module
+import fencepost.simulation.explorer.roles as roles_module
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.participant import Actions
@@ -17,8 +18,8 @@ from fencepost.simulation.cli import main
 from fencepost.simulation.explorer.frozen import Freezer, Tokens
 from fencepost.simulation.explorer.group import GroupWorld
 from fencepost.simulation.explorer.process import Process
+from fencepost.simulation.explorer.roles import FAULTS, USUAL_FAULTS, Roles
 from fencepost.simulation.explorer.space import Search, Walk
-from fencepost.simulation.explorer.steps import FAULTS, USUAL_FAULTS, Steps
 from fencepost.simulation.mutants.registry import MUTANTS
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -30,9 +31,10 @@ def walk(
     partitions: int = 2,
     faults: int = 0,
     kinds: tuple[str, ...] = USUAL_FAULTS,
+    static: bool = False,
     max_states: int = 50_000,
 ) -> Walk:
-    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=kinds)
+    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=kinds, static=static)
     return Search(world, max_states).run()
 
 
@@ -44,6 +46,14 @@ def test_small_groups_break_nothing_and_can_always_settle(members: int, partitio
     assert found.violations == ()
     assert found.complete
     assert 0 < found.settled < found.states < found.transitions
+
+
+@pytest.mark.parametrize(("members", "partitions", "faults"), [(1, 2, 1), (2, 2, 0)])
+def test_small_groups_of_static_members_too(members: int, partitions: int, faults: int) -> None:
+    found = walk(members=members, partitions=partitions, faults=faults, static=True)
+    assert found.violations == ()
+    assert found.complete
+    assert found.settled > 0
 
 
 def test_every_state_is_seen_once_and_always_the_same_ones() -> None:
@@ -70,6 +80,46 @@ def test_a_search_that_stops_early_says_so() -> None:
     assert not found.complete
     assert 2_000 <= found.states < 5_000
     assert found.violations == ()
+
+
+# -- static members ----------------------------------------------------------------------------------------
+
+
+def happenings(**settings: Any) -> set[str]:
+    """All that happens in a world, in words."""
+    world = GroupWorld(partitions=1, static=True, **settings)
+    seen, todo, told = {world.first()}, [world.first()], set()
+    while todo:
+        for label, after, _, _ in world.moves(todo.pop()):
+            told.add(world.told(label))
+            if after not in seen:
+                seen.add(after)
+                todo.append(after)
+    return told
+
+
+def test_a_process_cannot_have_the_place_of_one_that_died_before_its_session_ends() -> None:
+    told = happenings(members=1, faults=1, kinds=("crashes",))
+    assert {"a2 can't have its place, and ends", "the session of a1 ends"} <= told
+    assert not any("a3" in each for each in told), "a2 was never a member: the next process is like it"
+
+
+def test_the_next_process_has_the_place_of_one_that_closed() -> None:
+    told = happenings(members=1, faults=1, kinds=("closes",))
+    assert "the coordinator takes late the heartbeat of a1: epoch -2" in told
+    assert "the coordinator takes the heartbeat of a2: epoch 0, owns []" in told
+
+
+def test_a_join_that_is_late_does_not_get_a_static_place() -> None:
+    found = walk(faults=1, kinds=("late",), static=True)
+    assert found.complete
+    assert {each.invariant for each in found.violations} == {"progress"}
+
+
+def test_an_instance_that_stays_behind_is_found() -> None:
+    with MUTANTS["stale-instance-entry"].apply():
+        found = walk(members=1, faults=1, static=True)
+    assert "static-bijection" in {each.invariant for each in found.violations}
 
 
 # -- what it finds -----------------------------------------------------------------------------------------
@@ -124,7 +174,7 @@ def test_what_cores_raise_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(self: Process, image: object) -> list[object]:
         raise ZeroDivisionError("by nought")
 
-    monkeypatch.setitem(steps_module._STEPS, "answer", raises)  # type: ignore[index]
+    monkeypatch.setitem(roles_module._STEPS, "answer", raises)  # type: ignore[index]
     (found,) = walk().violations
     assert found.invariant == "transitions"
     assert "ZeroDivisionError: by nought" in found.message
@@ -146,7 +196,7 @@ def test_who_closes_or_joins_again_must_have_let_everything_go(monkeypatch: pyte
         self._released()
 
     monkeypatch.setattr(Membership, "_begin_release", released_in_silence)
-    for kind, why in (("closes", "stopped"), ("expires", "joined")):
+    for kind, why in (("closes", "stopped"), ("expires", "joined"), ("stalls", "joined")):
         (found,) = walk(members=1, faults=1, kinds=(kind,)).violations
         assert found.invariant == "callbacks-balanced"
         assert found.message == f"a1 {why} without letting go {{orders-0, orders-1}}"
@@ -175,14 +225,14 @@ def test_steps_lead_where_they_say() -> None:
 def test_what_is_frozen_thaws_to_the_same() -> None:
     world = GroupWorld(members=2, partitions=2, faults=1, kinds=("breaks", "closes", "expires"))
     Search(world, 20_000).run()
-    steps: Steps = world._steps
-    freezer = steps._freezer
+    roles: Roles = world._steps.roles
+    freezer = roles._freezer
     states = set()
-    for known in steps.processes:
+    for known in roles.known:
         process = freezer.thaw(known.value)
         states.add(process.machine.state)
         assert freezer.freeze(process) == known.value
-    assert len(steps.processes) > 500
+    assert len(roles.known) > 500
     assert states >= {
         ConsumerMemberState.JOINING,
         ConsumerMemberState.RECONCILING,
@@ -248,6 +298,7 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["world"] == "consumer"
     assert (document["members"], document["partitions"], document["faults"]) == (1, 2, 1)
     assert document["kinds"] == ["crashes"]
+    assert document["static"] is False
     assert document["complete"] is True
     assert document["violations"] == []
     assert document["states"] < document["transitions"]
