@@ -16,7 +16,7 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.encoding import encode
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId
-from fencepost.coordinator.protocol.outcome import Event, TopicsChanged
+from fencepost.coordinator.protocol.outcome import NOTHING, Event, TopicsChanged
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -55,6 +55,7 @@ class CoordinatorStep(msgspec.Struct, frozen=True):
 
     state: CoordinatorState
     reply: Any
+    records: tuple[Record, ...]
     removed: tuple[MemberId, ...]
     """Members whose claims are void from now on."""
     findings: tuple[Finding, ...]
@@ -98,11 +99,43 @@ def step(state: CoordinatorState, event: Event) -> CoordinatorStep:
         outcome = runtime.process(event, 0)
     except Exception as error:
         raised = ("transitions", f"the coordinator raised {type(error).__name__}: {error}")
-        return CoordinatorStep(state, None, (), (raised,))
+        return CoordinatorStep(state, None, (), (), (raised,))
     checker.on_coordinator_step(_HOST, event, outcome, 0)
     image = event.image if isinstance(event, TopicsChanged) else state.image
     after = CoordinatorState(_newest(state.records, outcome.records), image)
-    return CoordinatorStep(after, outcome.reply, tuple(_removed(outcome.records)), tuple(findings))
+    removed = tuple(_removed(outcome.records))
+    return CoordinatorStep(after, outcome.reply, outcome.records, removed, tuple(findings))
+
+
+def differences(
+    before: CoordinatorState, events: Iterable[Event], step: CoordinatorStep
+) -> Iterator[Finding]:
+    """Whether a coordinator that was in another state, and went on, takes the last of the events otherwise.
+
+    It has in memory what it keeps beside its records: timers, answers that it may give again, what it knows
+    of topics. One that has just loaded has nothing of that, and must do the same in `step`.
+    """
+    runtime, outcome = load(before, MemoryJournal()), NOTHING
+    try:
+        for event in events:
+            outcome = runtime.process(event, 0)
+    except Exception as error:
+        yield "transitions", f"the coordinator raised {type(error).__name__}: {error}"
+        return
+    if outcome.reply != step.reply:
+        other = ", ".join(_different(outcome.reply, step.reply))
+        yield "journal-replay", f"what a coordinator has in memory makes it answer with {other}"
+    if outcome.records != step.records:
+        written = f"{len(outcome.records)} records, not {len(step.records)} as if it had just loaded"
+        yield "journal-replay", f"what a coordinator has in memory makes it write {written}"
+
+
+def _different(one: Any, other: Any) -> Iterator[str]:
+    """The fields of an answer that are not as in the other one."""
+    there = msgspec.structs.asdict(other)
+    for name, value in msgspec.structs.asdict(one).items():
+        if value != there[name]:
+            yield f"{name} {value!r}, not {there[name]!r}"
 
 
 def _removed(records: Iterable[Record]) -> Iterator[MemberId]:

@@ -6,7 +6,7 @@ numbers, and to step one of its parts is mostly to look a number up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,7 +16,14 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Event, SessionEnded, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers.base import Finding
-from fencepost.simulation.explorer.coordinator import CoordinatorState, epochs_if_settled, members, step
+from fencepost.simulation.explorer.coordinator import (
+    CoordinatorState,
+    CoordinatorStep,
+    differences,
+    epochs_if_settled,
+    members,
+    step,
+)
 from fencepost.simulation.explorer.process import GROUP, ITSELF, TOPIC, freezer
 from fencepost.simulation.explorer.roles import Roles, RoleStep
 
@@ -84,6 +91,10 @@ class Steps:
         self._process_numbers: dict[tuple[int, MemberId], int] = {}
         self._coordinators: list[CoordinatorState] = []
         self._coordinator_numbers: dict[object, int] = {}
+        self._origins: dict[int, tuple[int, int]] = {}
+        """Where each coordinator came from: another one, and what that took."""
+        self._idle: dict[int, list[int]] = {}
+        """What each took that changed nothing."""
         self.said: list[Any] = []
         """Requests, other events of the coordinator, and its answers."""
         self._said_numbers: dict[object, int] = {}
@@ -191,9 +202,23 @@ class Steps:
             event: Event = self.said[said]
             result = step(self._coordinators[coordinator], event)
             answer = -1 if result.reply is None else self._number_of(result.reply)
-            taken = Taken(self._coordinator(result.state), answer, result.removed, result.findings)
-            self._taken[coordinator, said] = taken
+            after = self._coordinator(result.state)
+            findings = result.findings or tuple(self._differences(coordinator, said, result))
+            taken = self._taken[coordinator, said] = Taken(after, answer, result.removed, findings)
+            if after == coordinator:
+                self._idle.setdefault(coordinator, []).append(said)
+            elif after not in self._origins:
+                self._origins[after] = coordinator, said
         return taken
+
+    def _differences(self, coordinator: int, said: int, result: CoordinatorStep) -> Iterable[Finding]:
+        """What is different if the coordinator took that as it came along, and not after a load."""
+        origin = self._origins.get(coordinator)
+        if origin is None:
+            return ()
+        before, last = origin
+        way = (*self._idle.get(before, ()), last, *self._idle.get(coordinator, ()), said)
+        return differences(self._coordinators[before], [self.said[each] for each in way], result)
 
     def sessions(self, coordinator: int) -> Mapping[MemberId, tuple[Label, int]]:
         """Who is a member, and the event that its session ends."""

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 import fencepost.simulation.explorer.roles as roles_module
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.soft import GroupSoftState, SoftState
+from fencepost.coordinator.protocol.records import Record
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.participant import Actions
@@ -158,6 +161,28 @@ def test_known_bugs_are_found_by_what_is_meant_to_find_them(name: str) -> None:
         found = walk(faults=1)
     assert not found.complete
     assert {each.invariant for each in found.violations} & set(mutant.expected)
+
+
+def test_what_a_coordinator_keeps_in_memory_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps are worked out after a load, and must be the same in one that went on."""
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupSoftState, "request_metadata_refresh", lambda self: None)
+        (found,) = walk(members=1, faults=1, kinds=("grows",)).violations
+        assert found.invariant == "journal-replay"
+        assert "makes it answer with member_epoch 2, not 3" in found.message
+        assert found.steps[-1] == "the coordinator takes the heartbeat of a1: epoch 2"
+
+    follow = SoftState.follow
+
+    def answers_stay(self: SoftState, record: Record, group: ConsumerGroup | None) -> None:
+        soft = self.groups.get(record.key.group_id)
+        version = 0 if soft is None else soft.version
+        follow(self, record, group)
+        if soft is not None:
+            soft.version = version
+
+    monkeypatch.setattr(SoftState, "follow", answers_stay)
+    assert "journal-replay" in {each.invariant for each in walk().violations}
 
 
 def test_a_member_that_is_stuck_is_found_by_going_back_from_the_end() -> None:
