@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeAlias
+from operator import attrgetter
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -77,16 +78,7 @@ class _Link(enum.Enum):
     __hash__ = object.__hash__
 
 
-class _How(enum.Enum):
-    """How an attribute is told."""
-
-    AS_IT_IS = enum.auto()
-    MOMENT = enum.auto()
-    TOKEN = enum.auto()
-
-
 _AGAIN, _DICT, _LIST, _OBJECT, _COUNTER, _VALUE = _Link
-_AS_IT_IS, _MOMENT, _TOKEN = _How
 _ATOMS: Final = (int, str, bytes, float, type(None), enum.Enum, type, frozenset)
 _ATOMIC: Final[set[type]] = set()
 """Classes of them that were met."""
@@ -163,16 +155,15 @@ class _Telling:
         return _OBJECT, kind, self._attributes(value)
 
     def _attributes(self, value: Any) -> tuple[Frozen, ...]:
-        found: list[Frozen] = []
+        plan = _plan(type(value))
+        found = [each if type(each) in _ATOMIC else self.of(each) for each in plan.values(value)]
         now_ms, tokens = self._now_ms, self._tokens
-        for name, how in _plan(type(value)):
-            each = getattr(value, name)
-            if how is _AS_IT_IS or each is None:
-                found.append(each if type(each) in _ATOMIC else self.of(each))
-            elif how is _MOMENT:
-                found.append(each - now_ms if each > now_ms else 0)
-            else:
-                found.append(tokens.setdefault(each, len(tokens) + 1))
+        for at in plan.moments:
+            if (moment := found[at]) is not None:
+                found[at] = moment - now_ms if moment > now_ms else 0
+        for at in plan.tokens:
+            if (token := found[at]) is not None:
+                found[at] = tokens.setdefault(token, len(tokens) + 1)
         return tuple(found)
 
 
@@ -213,22 +204,18 @@ class _Building:
         _, kind, values = value
         built = kind() if issubclass(kind, msgspec.Struct) else kind.__new__(kind)
         self._objects.append(built)
-        for (name, _), each in zip(_plan(kind), self._attributes(kind, values), strict=True):
+        for name, each in zip(_plan(kind).names, self._attributes(kind, values), strict=True):
             setattr(built, name, each)
         return built
 
     def _attributes(self, kind: type, values: tuple[Frozen, ...]) -> list[Any]:
-        found = []
-        for (_, how), each in zip(_plan(kind), values, strict=True):
-            if type(each) is tuple:
-                found.append(self.of(each))
-            elif type(each) is Known:
-                found.append(each.value)
-            else:
-                if how is _TOKEN and each is not None and each > self._tokens.last:
-                    self._tokens.last = each
-                found.append(each)
-        return found
+        for at in _plan(kind).tokens:
+            if (token := values[at]) is not None and token > self._tokens.last:
+                self._tokens.last = token
+        return [
+            self.of(each) if type(each) is tuple else each.value if type(each) is Known else each
+            for each in values
+        ]
 
     _BUILD: ClassVar[Mapping[_Link, Callable[[_Building, Frozen], Any]]] = {
         _AGAIN: _again,
@@ -245,28 +232,37 @@ def _cannot_change(kind: type) -> bool:
 
 
 def _names_requests(kind: type) -> bool:
-    return any(how is _TOKEN for _, how in _plan(kind))
+    return bool(_plan(kind).tokens)
 
 
-_PLANS: dict[type, tuple[tuple[str, _How], ...]] = {}
+class _Plan(NamedTuple):
+    """The attributes of a class, its bases' first, and which of them are not told as they are."""
+
+    names: tuple[str, ...]
+    values: Callable[[Any], tuple[Any, ...]]
+    moments: tuple[int, ...]
+    tokens: tuple[int, ...]
 
 
-def _plan(kind: type) -> tuple[tuple[str, _How], ...]:
-    """The attributes of a class that lists them, its bases' first, and how each is told."""
+_PLANS: dict[type, _Plan] = {}
+
+
+def _plan(kind: type) -> _Plan:
     plan = _PLANS.get(kind)
     if plan is None:
-        plan = _PLANS[kind] = tuple([(name, _how(name)) for name in slots_of(kind)])
+        plan = _PLANS[kind] = _planned(slots_of(kind))
     return plan
 
 
-def _how(name: str) -> _How:
-    if name in _TOKENS:
-        return _TOKEN
-    if name in _MOMENTS:
-        return _MOMENT
-    if name.endswith("_ms") and name not in _LENGTHS:
-        raise TypeError(f"{name}: is it a moment or a length of time?")
-    return _AS_IT_IS
+def _planned(names: tuple[str, ...]) -> _Plan:
+    for name in names:
+        if name.endswith("_ms") and name not in _MOMENTS | _LENGTHS:
+            raise TypeError(f"{name}: is it a moment or a length of time?")
+    getter = attrgetter(*names)
+    values = getter if len(names) > 1 else lambda value: (getter(value),)
+    moments = tuple([at for at, name in enumerate(names) if name in _MOMENTS])
+    tokens = tuple([at for at, name in enumerate(names) if name in _TOKENS])
+    return _Plan(names, values, moments, tokens)
 
 
 def slots_of(kind: type) -> tuple[str, ...]:

@@ -205,6 +205,8 @@ _WORDS = {
     "crashes": "{} crashes",
     "polls": "the application of {} polls again",
     "stalls": "the application of {} does not poll in time",
+    "subscribes": "{} subscribes again",
+    "unsubscribes": "{} unsubscribes",
     "closes": "{} begins to close",
     "refused": "{} can't have its place, and ends",
     "expires": "the session of {} ends",

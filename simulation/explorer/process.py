@@ -98,7 +98,7 @@ class Process:
     # -- what happens to it, each answers what is wrong with it --------------------------------------------
 
     def start(self, image: TopicsImage) -> list[Finding]:
-        """Subscribe, and wait in poll."""
+        """Its application subscribes, and waits in poll."""
         return [
             *self._run(self.machine.subscribe((TOPIC,), None, 0), image),
             *self._run(self.machine.poll_begin(0), image),
@@ -154,6 +154,13 @@ class Process:
         """The application polls again."""
         return self._run(self.machine.poll_begin(0), image)
 
+    def unsubscribes(self, image: TopicsImage) -> list[Finding]:
+        """The application's poll returns, and it wants nothing any more for now."""
+        return [
+            *self._run(self.machine.poll_end({}, 0), image),
+            *self._run(self.machine.unsubscribe(0), image),
+        ]
+
     def close(self, image: TopicsImage) -> list[Finding]:
         """It leaves for good."""
         return self._run(self.machine.close(0), image)
@@ -171,17 +178,21 @@ class Process:
     @property
     def possible(self) -> tuple[str, ...]:
         """What may happen to it next, faults included."""
+        runs = not self.machine.closed and not self.is_refused
+        polls = runs and self.machine.in_poll and self.callbacks.running is None
         found = {
             "timer": self.machine.next_deadline() is not None,
             "callback": self.callbacks.running is not None,
             "refused": self.is_refused and self.callbacks.running is None,
             "answer": self.answers,
-            "polls": not self.machine.in_poll,
+            "polls": self.machine.subscription and not self.machine.in_poll,
+            "subscribes": runs and not self.machine.subscription,
             "breaks": self.requests or self.answers,
             "late": self.requests,
             "crashes": True,
-            "stalls": self.machine.in_poll and self.callbacks.running is None and not self.machine.closed,
-            "closes": not self.machine.closed,
+            "stalls": polls,
+            "unsubscribes": polls and self.machine.subscription,
+            "closes": runs,
         }
         return tuple([kind for kind, is_possible in found.items() if is_possible])
 

@@ -21,6 +21,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "breaks": "a connection breaks; nothing that is under way on it arrives",
     "late": "a connection breaks; what is under way to the coordinator arrives later",
     "crashes": "a process dies; another one starts in its place",
+    "unsubscribes": "an application unsubscribes, and subscribes again later",
     "stalls": "an application does not poll in time, and its member leaves until it does",
     "closes": "a process closes its member, and another one starts in its place",
     "expires": "the coordinator ends the session of a member that lives",
@@ -154,6 +155,8 @@ _STEPS: Final[Mapping[str, Callable[[Process, TopicsImage], Iterable[Finding]]]]
     "polls": Process.polls,
     "breaks": Process.connection_breaks,
     "late": Process.connection_breaks,
+    "subscribes": Process.start,
+    "unsubscribes": Process.unsubscribes,
     "stalls": Process.stalls,
     "closes": Process.close,
 }
