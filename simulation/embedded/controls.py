@@ -217,6 +217,14 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         self.endpoint.watch.note("restart", Kind.FAULT, state_to="begin")
         self.endpoint.brokers.restart()
 
+    @on_loop
+    def unmet(self) -> list[str]:
+        """What was to go wrong and did not: a line for each call that still waits for requests.
+
+        A test in which nothing goes wrong proves nothing. Delays without a number of requests do not count.
+        """
+        return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.interference.unmet]
+
     def _add(self, rule: Rule) -> None:
         self.endpoint.interference.add(rule)
 

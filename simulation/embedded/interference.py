@@ -33,9 +33,22 @@ class Rule(msgspec.Struct, kw_only=True):
     who: str | None = None
     """A member id, an instance id or a client id; None for everybody."""
     times: int | None = 1
+    met: int = 0
+    """How many requests it was about so far."""
     error: ErrorCode | None = None
     delay_s: float = 0.0
     lost: bool = False
+
+    def __str__(self) -> str:
+        verb = "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
+        arguments = [repr(self.api.name.title().replace("_", ""))]
+        if self.error is not None:
+            arguments.append(repr(self.error.name))
+        elif self.delay_s:
+            arguments.append(f"{self.delay_s:g}")
+        if self.who is not None:
+            arguments.append(repr(self.who))
+        return f"{verb}({', '.join(arguments)})"
 
     def is_about(self, request: Any, asked: Asked) -> bool:
         """Whether it is this request that the rule waits for."""
@@ -86,6 +99,11 @@ class Interference:
     def clear(self) -> None:
         """No more rules."""
         self._rules.clear()
+
+    @property
+    def unmet(self) -> list[Rule]:
+        """The rules that wait for more requests, of those that are about a number of them."""
+        return [rule for rule in self._rules if rule.times is not None]
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
         """These handlers, with the rules before them."""
@@ -153,10 +171,9 @@ class Interference:
             return reply
         for rule in rules:
             self._note(api, request, asked, rule)
-            if rule.times is not None:
-                rule.times -= 1
-                if rule.times == 0:
-                    self._rules.remove(rule)
+            rule.met += 1
+            if rule.met == rule.times:
+                self._rules.remove(rule)
         error = next((rule.error for rule in rules if rule.error is not None), None)
         if error is None:
             reply = handler(services, request, asked)

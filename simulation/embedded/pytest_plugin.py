@@ -73,10 +73,15 @@ def kafka(
 ) -> Iterator[EmbeddedKafka | AsyncEmbeddedKafka]:
     """An embedded Kafka for this test alone; an async test awaits where another one blocks.
 
-    `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` says what it is like, over `kafka_settings`.
+    `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` says what it is like, over `kafka_settings`. What
+    the test had go wrong with requests that never came is a warning.
     """
     with _running({**kafka_settings, **_marked(request.node)}) as running:
         yield running.awaited if request.node.stash.get(_AWAITS, False) else running
+        for each in running.unmet() if running.is_running else ():
+            request.node.warn(
+                pytest.PytestWarning(f"kafka.{each} requests: what it was to do did not happen")
+            )
 
 
 @pytest.fixture(scope="session")

@@ -206,6 +206,23 @@ def test_a_delay_of_nobody_in_particular_ends_for_all(kafka: EmbeddedKafka, memb
     assert not [row for row in kinds(kafka, Kind.FAULT) if row.actor == "delay"]
 
 
+def test_what_met_no_request_is_told(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.fail_next("OffsetCommit", "NOT_COORDINATOR", "m")
+    kafka.fail_next("ConsumerGroupHeartbeat", "COORDINATOR_LOAD_IN_PROGRESS", times=2)
+    kafka.lose_next_response("Fetch")
+    kafka.delay("Produce", 0.5, times=3)
+    kafka.delay("Metadata", 0.5)
+    member.heartbeat()
+    assert kafka.unmet() == [
+        "fail_next('OffsetCommit', 'NOT_COORDINATOR', 'm') met 0 of 1",
+        "fail_next('ConsumerGroupHeartbeat', 'COORDINATOR_LOAD_IN_PROGRESS') met 1 of 2",
+        "lose_next_response('Fetch') met 0 of 1",
+        "delay('Produce', 0.5) met 0 of 3",
+    ]
+    member.heartbeat()
+    assert not [each for each in kafka.unmet() if "Heartbeat" in each]
+
+
 def test_who_is_disconnected_may_come_back(kafka: EmbeddedKafka, member: WireMember) -> None:
     kafka.disconnect("m")
     with pytest.raises((EOFError, OSError)):

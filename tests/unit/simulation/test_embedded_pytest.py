@@ -77,6 +77,26 @@ def test_a_plain_test_gets_one_that_blocks(run: Runs) -> None:
     assert outcomes(printed) == {"passed": 2}, printed
 
 
+def test_what_did_not_go_wrong_is_a_warning(run: Runs) -> None:
+    tests = """
+        def test_nothing(kafka) -> None:
+            kafka.fail_next("OffsetCommit", "NOT_COORDINATOR")
+
+        def test_closed(kafka) -> None:
+            kafka.fail_next("OffsetCommit", "NOT_COORDINATOR")
+            kafka.close()
+
+        async def test_awaited(kafka) -> None:
+            kafka.lose_next_response("Fetch", "m", times=2)
+        """
+    printed = run(tests, "-o", "asyncio_mode=auto")
+    assert outcomes(printed) == {"passed": 3}
+    assert "kafka.fail_next('OffsetCommit', 'NOT_COORDINATOR') met 0 of 1 requests" in printed
+    assert "kafka.lose_next_response('Fetch', 'm') met 0 of 2 requests" in printed
+    assert "2 warnings" in printed
+    assert outcomes(run(tests, "-o", "asyncio_mode=auto", "-Werror")) == {"passed": 3, "error": 2}
+
+
 ASYNC = """
     import pytest
     from fencepost.simulation.embedded import AsyncEmbeddedKafka
