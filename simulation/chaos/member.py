@@ -14,6 +14,7 @@ from typing import Any
 
 from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
+from aiokafka.structs import TopicPartition as KafkaPartition
 
 from fencepost.coordinator.codec.client import request_frame
 from fencepost.coordinator.codec.registry import ApiKey
@@ -48,6 +49,8 @@ class Member:
         self._orders = Orders(channel)
         self._consumer: KIP848Consumer | None = None
         self._commits: set[asyncio.Future[None]] = set()
+        self._processed: dict[KafkaPartition, int] = {}
+        """The offset after the last record that was processed; of partitions that went, until they return."""
         asyncio.get_running_loop().add_reader(channel, self._heed)
 
     # -- orders -------------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class Member:
                     return type(error).__name__
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
-            await self._process([(TopicPartition(*each), records) for each, records in taken.items()])
+            await self._process(taken)
             if taken and self._terms.commit == "sync":
                 await self._commit(consumer)
             elif taken and self._terms.commit == "async":
@@ -155,12 +158,15 @@ class Member:
         return ""
 
     async def _commit(self, consumer: KIP848Consumer) -> None:
-        """Everything that was handed over is processed by now; a commit that fails is covered by the next."""
-        with contextlib.suppress(KafkaError):
-            await consumer.commit()
+        """What is processed, for a callback may find a batch at work. The next one covers one that fails."""
+        owned = consumer.assignment()
+        offsets = {partition: offset for partition, offset in self._processed.items() if partition in owned}
+        if offsets:
+            with contextlib.suppress(KafkaError):
+                await consumer.commit(offsets)
 
-    async def _process(self, taken: list[tuple[TopicPartition, list[ConsumerRecord]]]) -> None:
-        handed = [(partition, run) for partition, records in taken for run in runs(records)]
+    async def _process(self, taken: dict[KafkaPartition, list[ConsumerRecord]]) -> None:
+        handed = [(TopicPartition(*each), run) for each, records in taken.items() for run in runs(records)]
         for partition, run in handed:
             self._telling.say(m.Delivered, partition, run[0].offset, run[-1].offset + 1)
         for partition, run in self._behaviour.flawed(handed):
@@ -168,6 +174,7 @@ class Member:
             await self._sleep(self._stall_until_us - self._telling.now_us())
             numbers = tuple(int(record.value) for record in run)
             self._telling.say(m.Processed, partition, run[0].offset, run[-1].offset + 1, numbers)
+        self._processed |= {partition: records[-1].offset + 1 for partition, records in taken.items()}
         if not handed:
             await self._sleep(self._stall_until_us - self._telling.now_us())
 
@@ -177,17 +184,19 @@ class Member:
 
     # -- callbacks ----------------------------------------------------------------------------------------
 
-    async def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application's callback."""
+    async def on_partitions_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """The application's callback. Others may have processed more meanwhile."""
+        for partition in partitions:
+            self._processed.pop(partition, None)
         await self._callback()
 
-    async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+    async def on_partitions_revoked(self, partitions: Iterable[KafkaPartition]) -> None:
         """The application's callback. It commits, if that is left to the application."""
         if self._terms.commit != "auto" and self._consumer is not None:
             await self._commit(self._consumer)
         await self._callback()
 
-    async def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
+    async def on_partitions_lost(self, partitions: Iterable[KafkaPartition]) -> None:
         """The application's callback."""
         await self._callback()
 

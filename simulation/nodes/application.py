@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.consumer.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
 from fencepost.simulation.world.host import HostTimer
 
@@ -44,6 +46,8 @@ class Application:
         self._processed = world.hooks["on_records_processed"]
         self._stopping = False
         self._stall_until_us = 0
+        self._batch: Taken = {}
+        """What was handed over and is not processed yet."""
         self._filled_by: TopicPartition | None = None
         """The partition that brought the last poll to its most records; more may wait there and elsewhere."""
         self._waiter: asyncio.Future[None] | None = None
@@ -79,6 +83,7 @@ class Application:
             except (MemberError, CallbackFailed):
                 await self._host.sleep(_AFTER_ERROR_US)
                 continue
+            self._batch = taken
             self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
             await self._process(taken)
             if taken and self._commit == "sync":
@@ -93,9 +98,19 @@ class Application:
             await self._commit_processed()
 
     async def _commit_processed(self) -> None:
-        """Everything that was handed over is processed by now; a commit that fails is covered by the next."""
+        """A commit that fails is covered by the next."""
         with contextlib.suppress(CommitFailed):
-            await self._driver.commit()
+            await self._driver.commit(self._offsets_processed())
+
+    def _offsets_processed(self) -> Mapping[TopicPartition, OffsetAndMetadata] | None:
+        """What to commit while a batch is at work, as callbacks may; None: all that was handed over."""
+        if not self._batch:
+            return None
+        begun = {partition: OffsetAndMetadata(offset=first) for partition, (first, _) in self._batch.items()}
+        return {
+            partition: begun.get(partition, handed_over)
+            for partition, handed_over in self._driver.delivered().items()
+        }
 
     async def _poll(self) -> Taken:
         """One poll, ended by records, or without any by what comes from outside."""
@@ -141,6 +156,7 @@ class Application:
         await host.sleep(records * self._record_times.draw() if records else 0)
         if self._stall_until_us > self._loop.now_us:
             await host.sleep(self._stall_until_us - self._loop.now_us)
+        self._batch = {}
         for partition, (first, end) in taken.items():
             for hook in self._processed:
                 hook(name, partition, first, end, self._loop.now_us)

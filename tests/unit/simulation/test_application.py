@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import loads
@@ -55,3 +57,13 @@ def test_after_a_full_poll_the_next_returns_at_once():
     """What gathered while it was busy is in the client already: 40 records a second in polls of 10."""
     deliveries = delivered("1ms")
     assert sum(deliveries.records.values()) > 0.9 * 40 * 110
+
+
+@pytest.mark.parametrize("commit", ["sync", "async"])
+def test_an_application_commits_what_it_has_processed_while_more_is_waiting(commit: str):
+    """A commit that nobody waits for, and one of a callback, may find the application in the next batch."""
+    scenario = loads(
+        OVERLOADED.format(processing="20ms"),
+        overrides=(f"application.commit={commit}", "group.members=4", "group.start=0s..50s"),
+    )
+    assert not run(scenario, 1).violations
