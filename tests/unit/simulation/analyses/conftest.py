@@ -124,7 +124,7 @@ def broken() -> Story:
 
 
 def forming() -> Story:
-    """Two members start, and are STABLE at the epoch of the group at 9 s. A third one comes later."""
+    """Two members start, and are STABLE at the epoch of the group at 9 s. A third one comes later, twice."""
     story = Story("c", "gamma", members="2")
 
     def stable(t: float, actor: str, epoch: int) -> None:
@@ -143,9 +143,13 @@ def forming() -> Story:
     story.add(7, "host", "m1", detail="start")
     stable(8, "m1", 1)
     story.add(9, "heartbeat", "m1", member_epoch=2)
-    story.add(10, "host", "m3", detail="start")
     story.add(10, "group.epoch", "b", detail="join", group_epoch=3)
     story.state(11, "Stable")
+    for begin in (12, 25):
+        story.add(begin, "host", "m3", detail="start")
+        story.add(begin + 1, "member.state", "m3", state_from="UNSUBSCRIBED", state_to="JOINING")
+        story.add(begin + 3, "member.state", "m3", state_from="JOINING", state_to="UNSUBSCRIBED")
+        story.add(begin + 3, "host", "m3", detail="stopped")
     story.add(30, "run.end")
     return story
 

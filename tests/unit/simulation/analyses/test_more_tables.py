@@ -142,6 +142,15 @@ def test_moves_of_machines_come_with_the_time_in_the_state_before(tables: Tables
     assert machines["zeta"] == {"stream-client"}
 
 
+def test_a_process_that_is_started_anew_was_in_no_state_before(tables: Tables) -> None:
+    found = {
+        (row["state_from"], row["state_to"]): (row["count"], row["median"])
+        for row in rows(tables, "transitions", "gamma")
+        if row["machine"] == "member" and row["state_from"]
+    }
+    assert found == {("UNSUBSCRIBED", "JOINING"): (2, None), ("JOINING", "UNSUBSCRIBED"): (2, 2.0)}
+
+
 def test_escalations_last_until_each_client_is_in_error(tables: Tables) -> None:
     found = {row["answer"]: row for row in rows(tables, "escalations", "zeta")}
     alone, whole = found["SHUTDOWN_CLIENT"], found["SHUTDOWN_APPLICATION"]

@@ -106,6 +106,11 @@ def test_residency_adds_up(tables: Tables) -> None:
     assert sum(row["share"] for row in rows(tables, "residency", "alpha")) == pytest.approx(1)
 
 
+def test_single_active_consumers_are_in_no_state_when_their_process_has_crashed(tables: Tables) -> None:
+    found = {row["state"]: (row["seconds"], row["visits"]) for row in rows(tables, "residency", "delta")}
+    assert found == {"ACTIVE": (26.0, 4), "WAITING": (14.0, 1), "LOST": (8.0, 1), "STEPPING_DOWN": (1.0, 1)}
+
+
 def test_incidents_are_counted_by_name(tables: Tables) -> None:
     assert {row["cause"]: row["count"] for row in rows(tables, "fencings", "alpha")} == {
         "session": 2,
