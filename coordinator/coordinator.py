@@ -210,6 +210,7 @@ class GroupCoordinator:
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self.consumer.resolution_ended(effect.group_id)
+        self.soft.discard(outcome.records)
         self.streams.discard(outcome.records)
         return self.classic.discard(code, self.soft.now_ms)
 

@@ -193,6 +193,16 @@ class SoftState:
         """It did."""
         self.timers.cancel(TimerKey(kind, group_id, member_id))
 
+    def discard(self, records: Iterable[Record]) -> None:
+        """These were not written: of members that they were to make nothing is expected."""
+        for record in records:
+            key = record.key
+            if (
+                type(key) is ConsumerGroupMemberMetadataKey
+                and key.member_id not in self.of(key.group_id).contacts
+            ):
+                self.expect_no_more(TimerKind.SYNC, key.group_id, key.member_id)
+
     def _session_ms(self, group_id: str, contact: MemberContact) -> int:
         return self._session_timeout_ms(group_id) if contact.session_ms is None else contact.session_ms
 

@@ -162,6 +162,17 @@ class TestFailedWrites:
         assert classic.beat(old, 1, instance_id="i") == "NONE"
         assert classic.scene.coordinator.classic.stored["g"] == classic.group.value(classic.group.assignments)
 
+    def test_nothing_is_expected_of_a_member_that_is_not_written(
+        self, classic: Any, journal: FailingJournal
+    ) -> None:
+        """One of a consumer group, which has its time to sync from its join on."""
+        classic.scene.join("A")
+        timers = classic.scene.coordinator.soft.timers
+        before = set(timers)
+        journal.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert classic.error(classic.join(api_version=3)) == "NOT_COORDINATOR"
+        assert set(timers) == before
+
 
 def static(classic: Any) -> str:
     token = classic.join(instance_id="i")
