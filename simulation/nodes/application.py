@@ -48,6 +48,7 @@ class Application:
         self._stall_until_us = 0
         self._batch: Taken = {}
         """What was handed over and is not processed yet."""
+        self._commit_due = self._committing = False
         self._filled_by: TopicPartition | None = None
         """The partition that brought the last poll to its most records; more may wait there and elsewhere."""
         self._waiter: asyncio.Future[None] | None = None
@@ -89,13 +90,26 @@ class Application:
             if taken and self._commit == "sync":
                 await self._commit_processed()
             elif taken and self._commit == "async":
-                self._host.spawn(self._commit_processed())
+                self._commit_soon()
         return None
 
     async def before_release(self) -> None:
         """Commit what was processed, while that is still allowed; then partitions may go."""
         if self._commit != "auto":
             await self._commit_processed()
+
+    def _commit_soon(self) -> None:
+        """Commit without waiting, one at a time: where batches are faster than answers, several of them."""
+        self._commit_due = True
+        if not self._committing:
+            self._committing = True
+            self._host.spawn(self._commit_while_due())
+
+    async def _commit_while_due(self) -> None:
+        while self._commit_due:
+            self._commit_due = False
+            await self._commit_processed()
+        self._committing = False
 
     async def _commit_processed(self) -> None:
         """A commit that fails is covered by the next."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
@@ -40,6 +41,20 @@ class Deliveries(Observer):
         self.times_us.append(now_us)
 
 
+class Callbacks(Observer):
+    def __init__(self) -> None:
+        self.longest_us = 0
+        self._since_us: dict[str, int] = {}
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        since_us = self._since_us.setdefault(host, now_us)
+        if phase == "end":
+            self.longest_us = max(self.longest_us, now_us - since_us)
+            del self._since_us[host]
+
+
 def delivered(processing: str) -> Deliveries:
     deliveries = Deliveries()
     run(loads(OVERLOADED.format(processing=processing)), 1, checkers=[deliveries])
@@ -67,3 +82,20 @@ def test_an_application_commits_what_it_has_processed_while_more_is_waiting(comm
         overrides=(f"application.commit={commit}", "group.members=4", "group.start=0s..50s"),
     )
     assert not run(scenario, 1).violations
+
+
+def test_commits_that_nobody_waits_for_do_not_queue_up():
+    """Where answers take longer than batches, a rebalance would wait for each of them in turn."""
+    scenario = loads(
+        OVERLOADED.format(processing="1ms"),
+        overrides=(
+            "application.commit=async",
+            "application.poll=100ms",
+            "cluster.replication=2s",
+            "group.members=4",
+            "group.start=0s..50s",
+        ),
+    )
+    callbacks = Callbacks()
+    run(scenario, 1, checkers=[callbacks])
+    assert 2 * SECOND < callbacks.longest_us < 6 * SECOND
