@@ -31,7 +31,7 @@ _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
 class ClassicSender:
     """One member process: what its next request must look like."""
 
-    __slots__ = ("generation", "host", "in_flight", "late_us", "owned", "patience_us", "state")
+    __slots__ = ("generation", "host", "in_flight", "late_us", "owned", "patience_us", "searches", "state")
 
     def __init__(self, host: str, interval_ms: int) -> None:
         self.host = host
@@ -41,6 +41,8 @@ class ClassicSender:
         self.owned: frozenset[TopicPartition] = NOTHING
         self.in_flight: dict[type, Request] = {}
         self.late_us = NEVER
+        self.searches = False
+        """Whether it looks for the coordinator since its last request, whose answer may still come."""
         self.patience_us = patience_us(interval_ms)
 
     def moved(self, state: S, now_us: int) -> None:
@@ -63,8 +65,14 @@ class ClassicSender:
         elif kind != "assigned" and phase == "end":
             self.owned = without(self.owned, chosen)
 
+    def search(self) -> None:
+        """It looks for the coordinator, and can't send to it until it has found it."""
+        self.searches = True
+        self.late_us = NEVER
+
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
         """A request goes out."""
+        self.searches = False
         if isinstance(request, JoinGroupRequest):
             yield from self._alone(request, S.UNJOINED)
             yield from self._joins(request)
@@ -126,7 +134,7 @@ class ClassicSender:
         good = not isinstance(response, Exception) and not getattr(response, "error_code", 0)
         if good and isinstance(response, JoinGroupResponse):
             self.generation = response.generation
-        elif good and isinstance(request, HeartbeatRequest) and self.state in _BEATING:
+        elif good and isinstance(request, HeartbeatRequest) and self.state in _BEATING and not self.searches:
             self.late_us = now_us + self.patience_us
 
 
@@ -178,4 +186,4 @@ class ClassicMembers(Checker):
     def on_member_search(self, host: str, now_us: int) -> None:
         """While a member looks for the coordinator it cannot send to it."""
         if sender := self._sender(host):
-            sender.late_us = NEVER
+            sender.search()

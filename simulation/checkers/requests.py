@@ -65,6 +65,7 @@ class Sender:
         "last_answer",
         "late_us",
         "patience_us",
+        "searches",
         "state",
     )
 
@@ -79,6 +80,8 @@ class Sender:
         self.last_answer: Response | Exception | None = None
         self.late_us = NEVER
         """After this time the next heartbeat is late. NEVER after a failure, a freeze or a leave."""
+        self.searches = False
+        """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
         self.interval_ms = 0
         self.patience_us = 0
         self._names = names
@@ -120,8 +123,15 @@ class Sender:
             self._adding = without(self._adding, chosen)
             self._owned = without(self._owned, chosen)
 
+    def search(self) -> None:
+        """It looks for the coordinator, and can't send to it until it has found it."""
+        self.searches = True
+        self.late_us = NEVER
+        self.checked = self.last_answer = None
+
     def sends(self, request: ConsumerGroupHeartbeatRequest, now_us: int) -> Iterator[Finding]:
         """A heartbeat goes out."""
+        self.searches = False
         if request.member_epoch < 0:
             yield from self._leave(request)
             return
@@ -224,7 +234,7 @@ class Sender:
         self.interval_ms = response.heartbeat_interval_ms
         if self.state in _SENDING:
             self.patience_us = patience_us(self.interval_ms)
-            self.late_us = now_us + self.patience_us
+            self.late_us = NEVER if self.searches else now_us + self.patience_us
             self.last_answer = response
             if response.assignment is not None:
                 self._told = response.assignment
@@ -270,7 +280,7 @@ class Requests(Checker):
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """While a member looks for the coordinator it cannot send to it."""
-        self._sender(host).late_us = NEVER
+        self._sender(host).search()
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Names of deleted topics are kept."""

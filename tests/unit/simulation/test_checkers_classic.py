@@ -200,17 +200,31 @@ def test_rounds_have_one_request_at_a_time_in_its_state():
     assert names(sender(S.STABLE).sends(join(), 0)) == ["one-in-flight"]
 
 
-def test_requests_carry_the_generation_that_was_answered_and_heartbeats_go_on():
+def in_generation(generation: int) -> ClassicSender:
     member = sender()
     asked = join()
     assert names(member.sends(asked, 0)) == []
-    member.receives(asked, JoinGroupResponse(generation=3, member_id="a"), 0)
+    member.receives(asked, JoinGroupResponse(generation=generation, member_id="a"), 0)
     member.moved(S.COMPLETING_REBALANCE, 0)
+    return member
+
+
+def test_requests_carry_the_generation_that_was_answered_and_heartbeats_go_on():
+    member = in_generation(3)
     assert names(member.sends(sync(2), 0)) == ["epoch-as-answered"]
     first = beat()
     assert names(member.sends(first, 3_000_000)) == []
     member.receives(first, HeartbeatResponse(), 3_000_000)
     assert names(member.sends(beat(), 9_000_000)) == ["heartbeats-go-on"]
+
+
+def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_clock():
+    member = in_generation(3)
+    asked = beat()
+    assert names(member.sends(asked, 3_000_000)) == []
+    member.search()
+    member.receives(asked, HeartbeatResponse(), 3_001_000)
+    assert names(member.sends(beat(), 30_000_000)) == []
     member.moved(S.FENCED, 9_000_000)
     assert names(member.sends(beat(), 9_000_000)) == ["one-in-flight", "epoch-as-answered"]
 

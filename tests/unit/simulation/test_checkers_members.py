@@ -292,6 +292,19 @@ def test_who_looks_for_the_coordinator_may_be_silent(searches):
     assert found == ([] if searches else ["heartbeats-go-on"])
 
 
+def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_clock(sender):
+    """A commit was answered meanwhile: that the coordinator moved."""
+    assert not exchange(sender, heartbeat(3), answer(3), 0)
+    asked = heartbeat(3)
+    assert not names(sender.sends(asked, 5_000_000))
+    sender.search()
+    sender.receives(asked, answer(3), 5_001_000)
+    found = heartbeat(3)
+    assert not names(sender.sends(found, 30_000_000))
+    sender.receives(found, answer(3), 30_001_000)
+    assert names(sender.sends(heartbeat(3), 40_000_000)) == ["heartbeats-go-on"]
+
+
 # -- records and commits -----------------------------------------------------------------------------------
 
 
