@@ -6,8 +6,8 @@ A question goes to one broker after the other until one answers it, for a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 from fencepost.coordinator.codec.client import ALTER_PARTITION_REASSIGNMENTS, ELECT_LEADERS
 from fencepost.coordinator.codec.client_replicas import ElectCall, ReassignCall, ReplicaReply
@@ -20,7 +20,8 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
 )
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
@@ -29,6 +30,15 @@ from fencepost.simulation.conform.broker import VERSIONS, configuration
 from fencepost.simulation.conform.wire import Connection
 
 OFFSETS_TOPIC = "__consumer_offsets"
+
+Protocol: TypeAlias = Literal["consumer", "streams", "classic"]
+"""What the members of a group speak."""
+
+_DESCRIBE: Mapping[Protocol, tuple[ApiKey, int, Callable[..., object]]] = {
+    "consumer": (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest),
+    "streams": (ApiKey.STREAMS_GROUP_DESCRIBE, 0, StreamsGroupDescribeRequest),
+    "classic": (ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest),
+}
 _CLIENT_ID = "fencepost-chaos"
 _ANSWER_S = 2.0
 _LIMIT_S = 60.0
@@ -217,34 +227,30 @@ class Admin:
             await asyncio.sleep(_PAUSE_S)
 
     async def group_exists(self, group_id: str) -> bool:
-        """Whether the cluster has that group."""
-        request = ConsumerGroupDescribeRequest(group_ids=(group_id,))
+        """Whether the cluster has a group of that id, of whatever protocol, with members or offsets alone."""
 
-        async def ask() -> DescribedGroup:
-            reply = await self._of_coordinator(group_id, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request)
-            described: DescribedGroup = reply.groups[0]
-            return described
+        async def ask() -> ListGroupsResponse:
+            reply: ListGroupsResponse = await self._of_coordinator(
+                group_id, ApiKey.LIST_GROUPS, 5, ListGroupsRequest()
+            )
+            return reply
 
-        described = await self._until(ask, f"looking for the group {group_id}")
-        return described.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
+        listed = await self._until(ask, f"looking for the group {group_id}")
+        return any(group.group_id == group_id for group in listed.groups)
 
-    async def member_names(self, group_id: str, protocol: Literal["streams", "classic"]) -> tuple[str, ...]:
-        """The client ids of the members of a streams group, or of a classic one.
+    async def members(self, group_id: str, protocol: Protocol) -> tuple[Any, ...]:
+        """The members of a group, once its coordinator answers; none if none of that protocol is there.
 
         :raises EnvironmentLacks: if the coordinator does not answer for a minute.
         """
-        request: object = StreamsGroupDescribeRequest(group_ids=(group_id,))
-        api_key, version = ApiKey.STREAMS_GROUP_DESCRIBE, 0
-        if protocol == "classic":
-            request = DescribeGroupsRequest(group_ids=(group_id,))
-            api_key, version = ApiKey.DESCRIBE_GROUPS, 5
+
+        api_key, version, request = _DESCRIBE[protocol]
 
         async def ask() -> Any:
-            reply = await self._of_coordinator(group_id, api_key, version, request)
+            reply = await self._of_coordinator(group_id, api_key, version, request(group_ids=(group_id,)))
             return reply.groups[0]
 
-        described = await self._until(ask, f"describing the group {group_id}")
-        return tuple(member.client_id for member in described.members)
+        return tuple((await self._until(ask, f"describing the group {group_id}")).members)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group, once it has no members any more.

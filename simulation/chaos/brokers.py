@@ -221,7 +221,7 @@ class RealBrokers:
             broker.revive()
         for broker in self.brokers.values():
             await broker.settled()
-        await self._admin.group_exists(self._group_id)
+        await self._admin.members(self._group_id, "consumer")
 
     # -- topics -------------------------------------------------------------------------------------------
 

@@ -164,10 +164,7 @@ async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) ->
                 f"the cluster has a topic {name} already, and a run makes and deletes its own: "
                 "name a cluster without it, or --cluster jvm to start one"
             )
-    taken = await admin.group_exists(scenario.group.id)
-    if isinstance(scenario, StreamsScenario):
-        taken = taken or bool(await admin.member_names(scenario.group.id, scenario.group.protocol))
-    if taken:
+    if await admin.group_exists(scenario.group.id):
         raise EnvironmentLacks(
             f"the cluster has a group {scenario.group.id} already: choose another id with --set group.id=NAME"
         )

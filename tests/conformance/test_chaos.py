@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.pipeline.analyze import analyze
-from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.scenarios.load import loads, loads_any
 from fencepost.simulation.trace.parquet import whole_trace
 from fencepost.simulation.trace.schema import Row
 
@@ -77,6 +79,14 @@ kind = "loss"
 at = "10s"
 lasts = "3s"
 probability = 0.1
+"""
+STREAMS = """
+protocol = "streams"
+duration = "40s"
+[group]
+id = "orders-service"
+[[topics]]
+name = "orders"
 """
 BROKER = """
 [[faults]]
@@ -240,3 +250,17 @@ async def test_a_run_that_is_cancelled_leaves_nothing(endpoint):
         await run
     assert children() == set()
     assert (await asyncio.to_thread(admin.list_topics, timeout=10)).topics == {}
+
+
+@pytest.mark.parametrize("scenario", [SCENARIO, STREAMS], ids=["consumer", "streams"])
+async def test_a_group_of_others_is_left_alone_whatever_its_protocol(endpoint, scenario):
+    admin = AdminClient({"bootstrap.servers": endpoint, "log_level": 0})
+    await asyncio.to_thread(admin.create_topics([NewTopic("theirs", 1)])["theirs"].result, 30)
+    settings = {"bootstrap.servers": endpoint, "group.id": "orders-service", "log_level": 0}
+    committing = Consumer(settings)
+    committing.commit(offsets=[TopicPartition("theirs", 0, 7)], asynchronous=False)
+    committing.close()
+    with pytest.raises(EnvironmentLacks, match="the cluster has a group orders-service already"):
+        await run_real(loads_any(scenario), 1, endpoint, duration_us=12 * SECOND)
+    theirs = await asyncio.to_thread(Consumer(settings).committed, [TopicPartition("theirs", 0)], 30)
+    assert [each.offset for each in theirs] == [7]

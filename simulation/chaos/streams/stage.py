@@ -93,8 +93,8 @@ class ApplicationStage(Staging[RealApplication]):
         """Judge what has settled; an application that was shut down is started again, to process the rest."""
         group = self._scenario.group
         for _ in range(_LOOKS):
-            members = await self._admin.member_names(group.id, group.protocol)
-            self._tell("on_look", members)
+            members = await self._admin.members(group.id, group.protocol)
+            self._tell("on_look", [member.client_id for member in members])
             await self._time.until(self._time.now_us + _BETWEEN_LOOKS_US)
         self._tell("on_end")
         if self._world.asked:
