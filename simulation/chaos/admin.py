@@ -6,12 +6,12 @@ A question goes to one broker after the other until one answers it, for a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from fencepost.coordinator.codec.client import ALTER_PARTITION_REASSIGNMENTS, ELECT_LEADERS
 from fencepost.coordinator.codec.client_replicas import ElectCall, ReassignCall, ReplicaReply
-from fencepost.coordinator.codec.groups import DeleteGroupsCall
+from fencepost.coordinator.codec.groups import DeleteGroupsCall, LeaveGroupCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import administration, cluster
@@ -20,12 +20,13 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    LeaveGroupRequest,
     ListGroupsRequest,
     ListGroupsResponse,
 )
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
-from fencepost.coordinator.protocol.ids import TopicId
-from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest
+from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, TopicId
+from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from fencepost.simulation.conform.broker import VERSIONS, configuration
 from fencepost.simulation.conform.wire import Connection
 
@@ -244,27 +245,43 @@ class Admin:
         :raises EnvironmentLacks: if the coordinator does not answer for a minute.
         """
 
-        api_key, version, request = _DESCRIBE[protocol]
-
         async def ask() -> Any:
-            reply = await self._of_coordinator(group_id, api_key, version, request(group_ids=(group_id,)))
-            return reply.groups[0]
+            return await self._described(group_id, protocol)
 
         return tuple((await self._until(ask, f"describing the group {group_id}")).members)
 
-    async def delete_group(self, group_id: str) -> None:
-        """Delete a group, once it has no members any more.
+    async def _described(self, group_id: str, protocol: Protocol) -> Any:
+        api_key, version, request = _DESCRIBE[protocol]
+        reply = await self._of_coordinator(group_id, api_key, version, request(group_ids=(group_id,)))
+        return reply.groups[0]
+
+    async def delete_group(self, group_id: str, protocol: Protocol) -> None:
+        """Delete a group, and members with it whose sessions have not ended since they were killed.
 
         :raises EnvironmentLacks: if it has some for a minute.
         """
         call = DeleteGroupsCall(groups=(DeleteGroupsRequest(group_id=group_id),))
 
         async def ask() -> DeleteGroupsResponse:
+            members = (await self._described(group_id, protocol)).members
+            await self._remove(group_id, protocol, [member.member_id for member in members])
             reply = await self._of_coordinator(group_id, ApiKey.DELETE_GROUPS, 2, call)
             deleted: DeleteGroupsResponse = reply.groups[0]
             return deleted
 
         await self._until(ask, f"deleting the group {group_id}")
+
+    async def _remove(self, group_id: str, protocol: Protocol, members: Sequence[MemberId]) -> None:
+        if protocol == "streams":  # which LeaveGroup does not know
+            for member_id in members:
+                leave = StreamsGroupHeartbeatRequest(
+                    group_id=group_id, member_id=member_id, member_epoch=LEAVE_EPOCH
+                )
+                await self._of_coordinator(group_id, ApiKey.STREAMS_GROUP_HEARTBEAT, 0, leave)
+        elif members:
+            leaving = tuple(LeaveGroupRequest(group_id=group_id, member_id=each) for each in members)
+            call = LeaveGroupCall(group_id=group_id, members=leaving)
+            await self._of_coordinator(group_id, ApiKey.LEAVE_GROUP, 5, call)
 
     async def _of_coordinator(self, group_id: str, api_key: int, version: int, message: Any) -> Any:
         host, port = (await self.nodes())[await self.coordinator(group_id)]

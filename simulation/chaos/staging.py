@@ -279,10 +279,11 @@ class Staging(abc.ABC, Generic[W]):
         """
         if self._own is not None and not self.ended_us:
             return
+        group = self._scenario.group
         with contextlib.suppress(EnvironmentLacks, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._topics.delete_all()
-                await self._admin.delete_group(self._scenario.group.id)
+                await self._admin.delete_group(group.id, group.protocol)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -239,10 +239,18 @@ async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installati
     assert "left" in removed
 
 
-async def test_a_run_that_is_cancelled_leaves_nothing(endpoint):
-    run = asyncio.ensure_future(run_real(loads(SCENARIO), 1, endpoint, duration_us=25 * SECOND))
+def groups_of(admin: AdminClient) -> dict[str, int]:
+    """How many members each group has."""
+    names = [group.group_id for group in admin.list_consumer_groups().result(30).valid]
+    described = admin.describe_consumer_groups(names) if names else {}
+    return {name: len(group.result(30).members) for name, group in described.items()}
+
+
+@pytest.mark.parametrize("session_ms", [45_000])
+async def test_a_run_that_is_cancelled_leaves_nothing(endpoint, session_ms):
+    run = asyncio.ensure_future(run_real(loads(SCENARIO), 1, endpoint, duration_us=120 * SECOND))
     admin = AdminClient({"bootstrap.servers": endpoint, "log_level": 0})
-    while not (await asyncio.to_thread(admin.list_topics, timeout=10)).topics or not children():
+    while (await asyncio.to_thread(groups_of, admin)).get("orders-service") != 3:
         ended, _ = await asyncio.wait({run}, timeout=0.05)
         assert not ended, f"it ended before it could be cancelled: {run.exception() or run.result()}"
     run.cancel()
@@ -250,6 +258,7 @@ async def test_a_run_that_is_cancelled_leaves_nothing(endpoint):
         await run
     assert children() == set()
     assert (await asyncio.to_thread(admin.list_topics, timeout=10)).topics == {}
+    assert await asyncio.to_thread(groups_of, admin) == {}
 
 
 @pytest.mark.parametrize("scenario", [SCENARIO, STREAMS], ids=["consumer", "streams"])
