@@ -107,7 +107,8 @@ class JvmRunner:
         java, *words = self._installation.command("kafka.Kafka", str(home / PROPERTIES))
         with (home / LOG).open("ab") as log:
             child = subprocess.Popen(
-                [java, *_LOG_OPTIONS, *words],
+                # What a killed node unpacked is deleted with its folder.
+                [java, *_LOG_OPTIONS, f"-Djava.io.tmpdir={home}", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

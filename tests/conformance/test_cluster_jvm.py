@@ -6,6 +6,7 @@ Needs Java 17 or newer (a wheel's will do) and Maven, or Kafka in the user's cac
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +128,23 @@ async def test_one_node_serves_kip_848_and_survives_being_killed(kafka_installat
     assert time.monotonic() - stopped < 30
     with pytest.raises(EnvironmentLacks):
         await examine(servers)
+
+
+def unpacked_libraries(pid: int) -> list[Path]:
+    """The native libraries that a node has unpacked from Kafka's jars; none where they can't be seen."""
+    seen = Path(f"/proc/{pid}/maps")
+    mapped = {line.split()[-1] for line in seen.read_text().splitlines()} if seen.exists() else set()
+    return [Path(each) for each in mapped if "lz4-java" in each or "snappyjava" in each]
+
+
+async def test_what_a_node_unpacks_goes_with_it(kafka_installation: Installation) -> None:
+    async with Cluster() as cluster:
+        process = cluster.state.nodes[0].process
+        assert process is not None
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        compressed = NewTopic("orders", 1, config={"compression.type": "lz4"})
+        await asyncio.to_thread(admin.create_topics([compressed])["orders"].result, 20)
+        await asyncio.to_thread(produce, cluster.bootstrap_servers, ["a"])
+        unpacked = unpacked_libraries(process.pid)
+        assert unpacked or sys.platform != "linux"
+    assert [path for path in unpacked if path.exists()] == []
