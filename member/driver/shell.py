@@ -159,6 +159,11 @@ class MachineShell:
         self._callback_task: asyncio.Task[None] | None = None
         self._stopped = False
 
+    @property
+    def is_calling_back(self) -> bool:
+        """Whether a callback of the application is due or under way."""
+        return self._callback_task is not None
+
     # -- running the machine -----------------------------------------------------------------------------
 
     def _run(self, actions: Actions) -> None:

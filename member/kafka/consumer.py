@@ -339,7 +339,8 @@ class KIP848Consumer:
         settings.check_records("max_records", max_records)
         session, chosen = self._running(), _partitions(partitions)
         most = max_records or self._max_poll_records
-        return await session.poll(lambda: session.fetching.take_many(chosen, most), timeout_ms / 1000)
+        taken = await session.poll(lambda: session.fetching.take_many(chosen, most), timeout_ms / 1000)
+        return taken or {}
 
     def __aiter__(self) -> KIP848Consumer:
         if self._closed:

@@ -149,6 +149,8 @@ class Session:
             self._being_assigned = frozenset(partitions if phase == "begin" else ())
         elif phase == "end":
             self.paused.difference_update(partitions)
+        if phase != "begin":
+            self.fetching.wake()
 
     def _moved(self) -> None:
         self.resting = False
@@ -173,8 +175,10 @@ class Session:
             if handed:
                 self._tell(handed)
 
-    async def poll(self, take: Callable[[], T], timeout_s: float | None) -> T:
+    async def poll(self, take: Callable[[], T], timeout_s: float | None) -> T | None:
         """What `take` takes of the buffered records, once that is something, or nothing when time is up.
+
+        Nothing is handed out during a callback: what it commits would be in the hands of the application.
 
         :raises ConsumerStoppedError: if the session is closed meanwhile.
         """
@@ -187,7 +191,7 @@ class Session:
                     raise ConsumerStoppedError
                 self._begin()
                 changes = self.driver.changes
-                taken = take()
+                taken = None if self.driver.is_calling_back else take()
                 if taken:
                     return taken
                 if changes != self.driver.changes:

@@ -294,6 +294,31 @@ async def test_a_commit_in_the_callback_is_in_time(world):
     assert sorted(values) == list(range(20))
 
 
+async def test_callbacks_come_while_the_program_waits_for_records(world):
+    topic = world.topic(4)
+    await world.produce(topic, range(400))
+    in_hand, behind_its_back = [], []
+
+    class Committing(Noting):
+        async def on_partitions_revoked(self, partitions):
+            await super().on_partitions_revoked(partitions)
+            behind_its_back.extend(in_hand)
+            await consumer.commit()
+
+    consumer = world.consumer(topic, listener=(listener := Committing()), enable_auto_commit=False)
+    others = []
+    async with consumer, asyncio.timeout(60), stopping(others):
+        while ("assigned", set()) not in listener.heard:
+            batch = await consumer.getmany(timeout_ms=100, max_records=1)
+            in_hand.extend(batch)
+            if not others:
+                others.append(await Reader(world, topic).start())
+            await asyncio.sleep(0.02)
+            in_hand.clear()
+        assert await consumer.getmany(timeout_ms=30_000), "what it keeps is read on"
+    assert behind_its_back == []
+
+
 async def test_a_callback_that_raises_is_raised_and_tried_again(world):
     topic = world.topic(1)
 
