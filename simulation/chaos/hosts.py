@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.nodes.member import ALIVE, MemberStatus
 
@@ -209,4 +211,12 @@ class _Life:
         elif self._closed:
             self._host.stopped(self)
         else:
-            self._world.fail(MemberFailed(f"{self._host.name}: its process ended without a word"))
+            how = _how_it_ended(os.waitstatus_to_exitcode(self.process.status))
+            self._world.fail(EnvironmentLacks(f"{self._host.name}: its process {how}"))
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}, without a word"
+    name = signal.Signals(-code).name
+    return f"was ended by {name}, which was not of this run: by the system, by a library, or by hand"

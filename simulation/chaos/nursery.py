@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import subprocess
@@ -32,6 +33,8 @@ class Process:
         self._pid: int | None = None
         self._signals: list[signal.Signals] = []
         self._gone = self._silent = False
+        self.status = 0
+        """The wait status, once it is gone."""
         ours, self.theirs = socket.socketpair()
         self._channel = ours
         ours.setblocking(False)
@@ -58,15 +61,16 @@ class Process:
         for number in signals:
             self.send(number)
 
-    def ended(self) -> None:
-        """The process is gone."""
-        self._gone = True
+    def ended(self, status: int) -> None:
+        """The process is gone, with this wait status."""
+        self._gone, self.status = True, status
         self._finish()
 
     def close(self) -> None:
         """Hear nothing more."""
-        self._nursery.loop.remove_reader(self._channel)
-        self._channel.close()
+        if not (self._gone and self._silent):
+            self._nursery.loop.remove_reader(self._channel)
+            self._channel.close()
 
     def _hear(self) -> None:
         try:
@@ -158,20 +162,26 @@ class Nursery:
         process = Process(self, on_event, on_end)
         self._starting.append(process)
         message = m.frame(Fork(terms))
-        with process.theirs as theirs:
+        with process.theirs as theirs, contextlib.suppress(BrokenPipeError):
             socket.send_fds(self._channel, [message], [theirs.fileno()])
         return process
 
     def ask(self, request: Signal) -> None:
-        """Tell the template something."""
-        self._channel.send(m.frame(request))
+        """Tell the template something. One that is gone is about to be missed."""
+        with contextlib.suppress(BrokenPipeError):
+            self._channel.send(m.frame(request))
 
     def _hear(self) -> None:
-        data = self._channel.recv(_READ_BYTES)
+        try:
+            data = self._channel.recv(_READ_BYTES)
+        except ConnectionResetError:
+            data = b""
         if not data:
             self._lost = True
             self.loop.remove_reader(self._channel)
             self._ready.set()
+            for process in (*self._starting, *self._processes.values()):
+                process.ended(signal.SIGKILL)  # they die with the template
             return
         for report in self._reports.feed(data):
             self._take(report)
@@ -183,8 +193,8 @@ class Nursery:
             case Began(pid):
                 process = self._processes[pid] = self._starting.popleft()
                 process.began(pid)
-            case Ended(pid):
-                self._processes.pop(pid).ended()
+            case Ended(pid, status):
+                self._processes.pop(pid).ended(status)
 
 
 def _template(fd: int, program: m.ProgramName) -> subprocess.Popen[bytes]:

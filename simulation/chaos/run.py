@@ -52,7 +52,8 @@ async def run_real(
     The clients of a Streams application are fencepost's, and judged by checkers of their own.
 
     :raises FencepostError: if the time is too short for the scenario.
-    :raises EnvironmentLacks: if the cluster can't be reached, lacks KIP-848, or has such topics already.
+    :raises EnvironmentLacks: if the cluster can't be reached, lacks KIP-848, or has such topics already; or
+        if a member's process is ended by somebody else.
     """
     began = time.perf_counter()
     own = cluster if isinstance(cluster, Cluster) else None

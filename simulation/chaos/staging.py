@@ -218,7 +218,7 @@ class Staging(abc.ABC, Generic[W]):
         """From the first start of a member until all records are processed, and the last member has left.
 
         :raises MemberFailed: if a member's program fails.
-        :raises EnvironmentLacks: if the brokers do not come back.
+        :raises EnvironmentLacks: if the brokers do not come back, or somebody else ends a process.
         """
         for topic in self._all_topics():
             self._topics.create(topic.name, topic.partitions, topic.records_per_second)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +126,11 @@ def children() -> set[int]:
     return {
         pid for pid, parent, command in processes() if "chaos.template" in command and parent == os.getpid()
     }
+
+
+def descendants() -> list[int]:
+    """The template of this process's members, and these."""
+    return [*(templates := children()), *(pid for pid, parent, _ in processes() if parent in templates)]
 
 
 def processes() -> Iterator[tuple[int, int, str]]:
@@ -259,6 +266,19 @@ async def test_a_run_that_is_cancelled_leaves_nothing(endpoint, session_ms):
     assert children() == set()
     assert (await asyncio.to_thread(admin.list_topics, timeout=10)).topics == {}
     assert await asyncio.to_thread(groups_of, admin) == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes outlive their template")
+@pytest.mark.parametrize("template", [False, True], ids=["member", "template"])
+async def test_a_process_that_somebody_else_ends_ends_the_run(endpoint, template):
+    run = asyncio.ensure_future(run_real(loads(SCENARIO), 1, endpoint, duration_us=60 * SECOND))
+    while len(found := descendants()) < 2:
+        ended, _ = await asyncio.wait({run}, timeout=0.05)
+        assert not ended, f"it ended before anything could be killed: {run.exception() or run.result()}"
+    os.kill(found[0 if template else 1], signal.SIGKILL)
+    with pytest.raises(EnvironmentLacks, match=r"member-\d: its process was ended by SIGKILL"):
+        async with asyncio.timeout(30):
+            await run
 
 
 @pytest.mark.parametrize("scenario", [SCENARIO, STREAMS], ids=["consumer", "streams"])
