@@ -129,9 +129,10 @@ class Member:
     def _poll(self) -> str:
         """One poll, and all that it brings; answers the error if a fatal one ended the consumer."""
         messages = self._consumer.consume(self._terms.max_poll_records, timeout=_POLL_S)
-        fatal = [error for each in messages if (error := each.error()) is not None and error.fatal()]
-        if fatal:
-            return str(fatal[0].name())
+        # An error of this code does not say itself that it is fatal.
+        errors = [error for each in messages if (error := each.error()) is not None]
+        if any(error.code() == KafkaError._FATAL for error in errors):
+            return "_FATAL"
         records = [_Record(each) for each in messages if each.error() is None]
         handed = [
             (partition, run)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +18,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.chaos import confluent
+from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.pipeline.analyze import analyze
@@ -266,6 +269,45 @@ async def test_a_run_that_is_cancelled_leaves_nothing(endpoint, session_ms):
     assert children() == set()
     assert (await asyncio.to_thread(admin.list_topics, timeout=10)).topics == {}
     assert await asyncio.to_thread(groups_of, admin) == {}
+
+
+async def test_a_consumer_of_librdkafka_that_can_not_go_on_ends(endpoint):
+    terms = m.Terms(
+        client="confluent",
+        name="member-1",
+        process=1,
+        seed=1,
+        began_us=1,
+        bootstrap_servers=endpoint,
+        group_id="static",
+        instance_id="one",
+        assignor=None,
+        topics=("orders",),
+        pattern=None,
+        max_poll_interval_ms=10_000,
+        request_timeout_ms=10_000,
+        commit="auto",
+        auto_commit_interval_ms=1_000,
+        gather_ms=10,
+        max_poll_records=10,
+        callback=("constant", 0, 0),
+        processing=("constant", 0, 0),
+    )
+    settings = {"bootstrap.servers": endpoint, "group.id": "static", "group.instance.id": "one"}
+    holder = Consumer({**settings, "group.protocol": "consumer", "log_level": 0})
+    holder.subscribe(["orders"])
+    while not holder.memberid() or "static" not in groups_of(AdminClient({"bootstrap.servers": endpoint})):
+        await asyncio.to_thread(holder.poll, 0.1)
+    here, there = socket.socketpair()
+    with here, there:
+        running = asyncio.ensure_future(asyncio.to_thread(confluent.main, terms, there))
+        await asyncio.wait({running}, timeout=20)
+        here.send(m.frame(m.Stop(forever=False)))  # to one that goes on
+        await running
+        told = list(m.Frames(m.Event).feed(here.recv(1 << 16)))
+    await asyncio.to_thread(holder.close)
+    assert [type(event) for event in told] == [m.Up, m.Stopped]
+    assert told[-1].error == "_FATAL"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes outlive their template")
