@@ -19,6 +19,7 @@ from fencepost.simulation.chaos.streams.stage import ApplicationStage
 from fencepost.simulation.chaos.tempo import DEFAULT_US, tempo
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.probe import examine
+from fencepost.simulation.scenarios.load import require_consumer_protocol
 from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
@@ -51,10 +52,13 @@ async def run_real(
 
     The clients of a Streams application are fencepost's, and judged by checkers of their own.
 
-    :raises FencepostError: if the time is too short for the scenario.
+    :raises FencepostError: if the time is too short for the scenario, or members of it speak the classic
+        protocol.
     :raises EnvironmentLacks: if the cluster can't be reached, lacks KIP-848, or has such topics already; or
         if a member's process is ended by somebody else.
     """
+    if isinstance(scenario, Scenario):
+        require_consumer_protocol(scenario, scenario.name)
     began = time.perf_counter()
     own = cluster if isinstance(cluster, Cluster) else None
     servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else cluster
