@@ -77,8 +77,11 @@ def runs(records: Sequence[R]) -> Iterator[Sequence[R]]:
 
 
 def one_expression(topics: Sequence[str], pattern: str) -> str:
-    """An expression for the pattern and for topics by name: a consumer takes one or the other."""
-    return "|".join((f"(?:{pattern})", *(re.escape(topic) for topic in topics)))
+    """An expression for the pattern and for topics by name: a consumer takes one or the other.
+
+    It is POSIX's as well, if the pattern is: librdkafka takes no others.
+    """
+    return "|".join((f"({pattern})", *(re.escape(topic) for topic in topics)))
 
 
 def _skip(handed: list[Run[R]]) -> list[Run[R]]:

@@ -106,9 +106,12 @@ class Member:
                         self._behaviour.stall_us = lasts_us
 
     def _subscribe(self, topics: tuple[str, ...], pattern: str | None) -> None:
-        """Subscribe; librdkafka takes a name that begins with ^ for an expression."""
-        names = [*topics] if pattern is None else [f"^(?:{one_expression(topics, pattern)})$"]
-        self._consumer.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        self._consumer.subscribe(
+            subscribed(topics, pattern),
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._lost,
+        )
 
     # -- the program --------------------------------------------------------------------------------------
 
@@ -212,6 +215,11 @@ class Member:
             return
         codes = {TopicPartition(each.topic, each.partition): _code(each.error) for each in done}
         self._telling.say(m.Committed, self._commits, request, OffsetCommitResponse(errors=codes), "")
+
+
+def subscribed(topics: tuple[str, ...], pattern: str | None) -> list[str]:
+    """What to subscribe to; librdkafka takes a name that begins with ^ for an expression."""
+    return [*topics] if pattern is None else [f"^({one_expression(topics, pattern)})$"]
 
 
 def _code(error: KafkaError | None) -> ErrorCode:

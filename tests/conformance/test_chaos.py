@@ -271,6 +271,13 @@ async def test_a_run_that_is_cancelled_leaves_nothing(endpoint, session_ms):
     assert await asyncio.to_thread(groups_of, admin) == {}
 
 
+@pytest.mark.parametrize("topics", [(), ("pay.ments", "orders-2")])
+def test_librdkafka_takes_the_expressions_of_a_run(topics):
+    consumer = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
+    consumer.subscribe(confluent.subscribed(topics, "orders|refunds-.*"))
+    consumer.close()
+
+
 async def test_a_consumer_of_librdkafka_that_can_not_go_on_ends(endpoint):
     terms = m.Terms(
         client="confluent",
