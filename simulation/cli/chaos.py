@@ -131,7 +131,7 @@ def chaos(
     if report is not None:
         from fencepost.simulation.report.render import render_run_report
 
-        render_run_report(result, rows.rows, report, command=command)
+        render_run_report(result, rows.rows, report, command=command, facts=_on_page(result, loaded))
     if json:
         print_json(result)
     else:
@@ -207,7 +207,20 @@ def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequ
         f"{length(scenario.duration.us / 1e6)} of the scenario were played {result.speed:.1f} times as fast."
     )
     out.say()
-    facts: list[tuple[str, str | Text]] = [
+    facts = _facts(result, scenario)
+    out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)
+    say_violations(out, result.violations)
+    _say_skipped(out, result)
+    out.say()
+    for line in last:
+        out.say(line)
+
+
+def _facts(result: ChaosResult, scenario: Scenario | StreamsScenario) -> list[tuple[str, str | Text]]:
+    """What people are told of a run, on the terminal and on its page."""
+    from rich.text import Text
+
+    return [
         ("time", f"{length(result.virtual_seconds)}, {length(result.wall_seconds)} with all around"),
         (
             "members" if isinstance(scenario, Scenario) else "clients",
@@ -226,12 +239,19 @@ def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequ
         ),
         ("digest", result.digest),
     ]
-    out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)
-    say_violations(out, result.violations)
-    _say_skipped(out, result)
-    out.say()
-    for line in last:
-        out.say(line)
+
+
+def _on_page(result: ChaosResult, scenario: Scenario | StreamsScenario) -> list[tuple[str, str]]:
+    """What a report tells at its top."""
+    skipped = ", ".join(f"{one.kind} {one.times:,} times" for one in result.skipped)
+    return [
+        ("scenario", result.scenario),
+        ("seed", str(result.seed)),
+        ("played on", _place(result)),
+        ("times as fast", f"{result.speed:.1f}"),
+        *((name, str(value)) for name, value in _facts(result, scenario)),
+        ("skipped", skipped or "nothing"),
+    ]
 
 
 def _place(result: ChaosResult) -> str:

@@ -47,9 +47,16 @@ def check_writable(path: Path) -> Path:
 
 
 def render_run_report(
-    result: RunOutcome, rows: Sequence[Row], path: str | Path, *, command: str = ""
+    result: RunOutcome,
+    rows: Sequence[Row],
+    path: str | Path,
+    *,
+    command: str = "",
+    facts: Sequence[tuple[str, str]] | None = None,
 ) -> None:
     """Write the page of one run: its timeline, violations and rebalances. Needs no library of the extras.
+
+    `facts` are told of it at the top, in place of those of a simulated run.
 
     :raises FencepostError: if the file cannot be written.
     """
@@ -57,7 +64,7 @@ def render_run_report(
         run_id=f"{result.scenario}-{result.seed}",
         title=f"{result.scenario}, seed {result.seed}",
         command=command,
-        facts=_run_facts(result),
+        facts=_run_facts(result) if facts is None else tuple(facts),
         rows=rows,
     )
     count = len(result.violations)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -106,6 +109,19 @@ def test_trace_and_page_are_written(answer, capsys, tmp_path: Path):
     assert pq.read_table(trace).column("detail").to_pylist() == ["steady 4"]
     assert "steady" in page.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.html", "t.parquet"]
+
+
+def test_the_page_tells_of_records_and_of_what_was_skipped_as_the_terminal_does(answer, tmp_path: Path):
+    page = tmp_path / "t.html"
+    assert main([*WORDS, "--report", str(page)]) == 0
+    run = re.search(r'id="run-0"[^>]*>([^<]*)<', page.read_text())
+    assert run is not None
+    facts = dict(json.loads(gzip.decompress(base64.b64decode(run[1])))["facts"])
+    assert facts["time"] == "1 min 00 s, 1 min 06 s with all around"
+    assert facts["played on"] == "one broker (127.0.0.1:9)"
+    assert facts["records lost"] == "0"
+    assert facts["skipped"] == "broker-pause 2 times"
+    assert "virtual time" not in facts
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a defect")])
