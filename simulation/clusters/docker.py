@@ -20,7 +20,7 @@ COMPOSE_FILE = "docker-compose.yml"
 ASK_SECONDS = 30.0
 PULL_SECONDS = 900.0
 
-_INSTEAD = "or run nodes without docker: --runner jvm"
+_INSTEAD = "or run nodes without docker: jvm in place of docker"
 _CONDITIONS = {"running": Condition.RUNNING, "paused": Condition.PAUSED}
 
 

@@ -95,7 +95,8 @@ async def test_what_docker_refuses_is_told(broken: str, told: str, monkeypatch: 
 async def test_no_docker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(
-        EnvironmentLacks, match="docker is not installed: install it, or run nodes without docker"
+        EnvironmentLacks,
+        match="docker is not installed: install it, or run nodes without docker: jvm in place of docker",
     ):
         await Cluster(runner="docker").start()
     assert folders() == []
