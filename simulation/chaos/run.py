@@ -48,7 +48,7 @@ async def run_real(
     """Play the scenario within that time. The cluster is one of ours that is up, or HOST:PORT of another's.
 
     A cluster of ours may be disturbed; of another's only the run's own topics and group are touched. The
-    caller closes the trace. Nothing is left when this ends, however it does.
+    caller closes the trace. Nothing is left when this ends, but topics on a cluster of ours if it fails.
 
     The clients of a Streams application are fencepost's, and judged by checkers of their own.
 
