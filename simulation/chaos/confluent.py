@@ -222,6 +222,18 @@ def subscribed(topics: tuple[str, ...], pattern: str | None) -> list[str]:
     return [*topics] if pattern is None else [f"^({one_expression(topics, pattern)})$"]
 
 
+def takes(pattern: str) -> bool:
+    """Whether librdkafka reads such an expression; it asks no broker."""
+    consumer = Consumer({"group.id": "unused", "group.protocol": "consumer", "log_level": 0})
+    try:
+        consumer.subscribe(subscribed((), pattern))
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
+
+
 def _code(error: KafkaError | None) -> ErrorCode:
     if error is None:
         return ErrorCode.NONE

@@ -12,6 +12,7 @@ from fencepost.member.application.changelog import changelog_topic
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import Admin
 from fencepost.simulation.chaos.chronicle import RealChronicle
+from fencepost.simulation.chaos.playable import playable
 from fencepost.simulation.chaos.result import ChaosResult
 from fencepost.simulation.chaos.stage import RealStage
 from fencepost.simulation.chaos.staging import Progress, Staging
@@ -19,7 +20,6 @@ from fencepost.simulation.chaos.streams.stage import ApplicationStage
 from fencepost.simulation.chaos.tempo import DEFAULT_US, tempo
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.probe import examine
-from fencepost.simulation.scenarios.load import require_consumer_protocol
 from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
@@ -52,13 +52,12 @@ async def run_real(
 
     The clients of a Streams application are fencepost's, and judged by checkers of their own.
 
-    :raises FencepostError: if the time is too short for the scenario, or members of it speak the classic
-        protocol.
-    :raises EnvironmentLacks: if the cluster can't be reached, lacks KIP-848, or has such topics already; or
-        if a member's process is ended by somebody else.
+    :raises FencepostError: if the time is too short for the scenario, or it can't be played with the client
+        (`playable`).
+    :raises EnvironmentLacks: if the client is not installed; if the cluster can't be reached, lacks KIP-848,
+        or has such topics already; or if a member's process is ended by somebody else.
     """
-    if isinstance(scenario, Scenario):
-        require_consumer_protocol(scenario, scenario.name)
+    playable(scenario, client)
     began = time.perf_counter()
     own = cluster if isinstance(cluster, Cluster) else None
     servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else cluster
@@ -167,9 +166,9 @@ async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) ->
         if await admin.partitions(name):
             raise EnvironmentLacks(
                 f"the cluster has a topic {name} already, and a run makes and deletes its own: "
-                "name a cluster without it, or --cluster jvm to start one"
+                "name a cluster without it, or have one started"
             )
     if await admin.group_exists(scenario.group.id):
         raise EnvironmentLacks(
-            f"the cluster has a group {scenario.group.id} already: choose another id with --set group.id=NAME"
+            f"the cluster has a group {scenario.group.id} already: choose another group.id for the scenario"
         )

@@ -6,13 +6,11 @@ import asyncio
 import shlex
 import time
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_file
 from fencepost.simulation.cli.brokers import OWN_CLUSTERS, Nodes, Profile, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
@@ -27,7 +25,7 @@ from fencepost.simulation.cli.runs import (
     whole_percents,
 )
 from fencepost.simulation.pipeline.progress import Progress, progress_for
-from fencepost.simulation.scenarios.load import DEFAULT, load_of_kafka
+from fencepost.simulation.scenarios.load import DEFAULT, load_any
 from fencepost.simulation.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -82,12 +80,14 @@ def chaos(
     Members are processes that are killed and stopped, brokers are killed and paused, and a proxy disturbs
     the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.
     """
+    from fencepost.simulation.chaos.playable import playable
+
     overrides = settings or []
-    loaded = load_of_kafka(
-        scenario, overrides=overrides, members=members, partitions=partitions, option="--set"
+    loaded = playable(
+        load_any(scenario, overrides=overrides, members=members, partitions=partitions, option="--set"),
+        client,
     )
     length_us = played_us(duration)
-    _require_client(client, loaded)
     writable_file(trace, "--trace")
     writable_file(report, "--report")
     quiet_logs()
@@ -137,18 +137,6 @@ def chaos(
     else:
         _print(result, loaded, [f"Again:  {command}", *_files(trace, report)])
     return 1 if result.violations or result.records_lost else 0
-
-
-def _require_client(client: str, scenario: Scenario | StreamsScenario) -> None:
-    if client != "fencepost" and not isinstance(scenario, Scenario):
-        raise FencepostError(
-            f"--client {client}: the clients of a Streams application, which {scenario.name} is about, are"
-            " fencepost's"
-        )
-    if client == "confluent" and find_spec("confluent_kafka") is None:
-        raise EnvironmentLacks(
-            "--client confluent: needs confluent-kafka, which is not installed: pip install confluent-kafka"
-        )
 
 
 async def _run(

@@ -16,7 +16,7 @@ from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.report.tables import NONE
 from fencepost.simulation.report.tables import duration as told
-from fencepost.simulation.scenarios.load import DEFAULT, load, require_consumer_protocol
+from fencepost.simulation.scenarios.load import DEFAULT, load
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -64,10 +64,11 @@ def compare(
     The simulated coordinator has the brokers' configuration. Exit code 1: an invariant was violated, or an
     acknowledged record was lost.
     """
+    from fencepost.simulation.chaos.playable import playable
     from fencepost.simulation.fidelity.compare import compare as simulate_too
 
     loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, option="--set")
-    require_consumer_protocol(loaded, scenario)
+    playable(loaded)
     length_us = played_us(duration)
     new_folder(out, "--out")
     writable_file(report, "--report")

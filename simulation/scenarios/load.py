@@ -91,38 +91,6 @@ def load(
     return found
 
 
-def load_of_kafka(
-    name_or_path: str | FilePath = DEFAULT,
-    *,
-    overrides: Iterable[str] = (),
-    members: int | None = None,
-    partitions: int | None = None,
-    option: str | None = None,
-) -> Scenario | StreamsScenario:
-    """As `load`, of what can be played on Kafka's brokers: consumers, or Streams applications.
-
-    :raises FencepostError: if there is no such scenario, or something in it is wrong.
-    """
-    found = load_any(name_or_path, overrides=overrides, members=members, partitions=partitions, option=option)
-    if isinstance(found, SacScenario):
-        raise _other_kind(name_or_path, "single active consumers", "`simulate` and `campaign`")
-    if isinstance(found, Scenario):
-        require_consumer_protocol(found, name_or_path)
-    return found
-
-
-def require_consumer_protocol(scenario: Scenario, name: str | FilePath) -> None:
-    """The members that there are for real brokers speak KIP-848's protocol.
-
-    :raises FencepostError: if some of the scenario speak the classic one.
-    """
-    if "classic" in scenario.protocols:
-        raise FencepostError(
-            f"{name} has members of the classic protocol: `simulate` and `campaign` run it, real brokers are"
-            " met with group.protocol=consumer only"
-        )
-
-
 def _other_kind(name_or_path: str | FilePath, about: str, who: str) -> FencepostError:
     return FencepostError(f"{name_or_path} is about {about}: {who} run it")
 

@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.run import run
-from fencepost.simulation.scenarios.load import load, load_of_kafka, loads
+from fencepost.simulation.scenarios.load import load, loads
 from fencepost.simulation.trace.schema import Row
 
 CALM = """
@@ -178,8 +178,3 @@ def test_equal_seeds_give_equal_migrations():
 def test_impossible_settings_are_refused(override, message):
     with pytest.raises(FencepostError, match=message):
         loads(CALM, overrides=[override])
-
-
-def test_real_brokers_are_met_with_the_newer_protocol_only():
-    with pytest.raises(FencepostError, match="classic protocol"):
-        load_of_kafka("rolling-migration")

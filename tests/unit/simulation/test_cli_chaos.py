@@ -148,6 +148,8 @@ def test_an_older_trace_stays_if_the_run_fails(answer, capsys, tmp_path: Path):
     ("words", "code", "told"),
     [
         (["nosuch"], 2, "no scenario 'nosuch'"),
+        (["sac-churn"], 2, "sac-churn is about single active consumers"),
+        (["streams-failures", "--client", "confluent"], 2, "Streams application"),
         (["steady", "--duration", "soon"], 2, "--duration: expected a duration"),
         (["steady", "--duration", "10ms"], 2, "--duration 10ms: expected at least a second"),
         (["steady", "--cluster", "nonsense"], 2, "--cluster nonsense: expected HOST:PORT"),
@@ -164,6 +166,6 @@ def test_bad_input_has_one_line_and_its_code(words, code, told, capsys):
 
 
 def test_confluent_is_missed_before_anything_is_started(monkeypatch, capsys):
-    monkeypatch.setattr("fencepost.simulation.cli.chaos.find_spec", lambda name: None)
+    monkeypatch.setattr("fencepost.simulation.chaos.playable.find_spec", lambda name: None)
     assert main([*WORDS, "--client", "confluent"]) == 3
     assert "pip install confluent-kafka" in capsys.readouterr().err
