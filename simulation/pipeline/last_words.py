@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+_OF_PY4J = ("", "py4j.clientserver", "py4j.java_gateway")
+"""A filter sees what is logged by its own logger only; some of py4j logs by the root's."""
 
-def is_worth_saying(record: logging.LogRecord) -> bool:
-    """A filter for the root logger, by which py4j says that Ctrl-C came while it waited, or the JVM went."""
+
+@contextlib.contextmanager
+def end_unsaid() -> Iterator[None]:
+    """Nothing is logged of a JVM's end in here, whoever ends it."""
+    loggers = [logging.getLogger(name) for name in _OF_PY4J]
+    for each in loggers:
+        each.addFilter(_is_worth_saying)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeFilter(_is_worth_saying)
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """A filter for py4j's loggers, which say that Ctrl-C came while it waited, or that the JVM went."""
     error = None if record.exc_info is None else record.exc_info[1]
-    return not isinstance(error, KeyboardInterrupt) and type(error).__name__ != "Py4JNetworkError"
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Py4JNetworkError":
+        return False
+    return not (isinstance(error, OSError) and record.name.startswith("py4j."))
 
 
 def silence_accumulators(context: SparkContext) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
 import os
 import re
 import socket
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.java import find_java_home
-from fencepost.simulation.pipeline.last_words import is_worth_saying, silence_accumulators
+from fencepost.simulation.pipeline.last_words import end_unsaid, silence_accumulators
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -100,7 +99,7 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         yield session
         return
     _check_reachable(master)
-    with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch, _end_unsaid():
+    with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch, end_unsaid():
         with _interrupts_held() as release:
             try:
                 session, gateway = _start(master, Path(scratch), settings or {})
@@ -115,16 +114,6 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
             with _interrupts_held() as release:
                 _stop(gateway)
             release()
-
-
-@contextlib.contextmanager
-def _end_unsaid() -> Iterator[None]:
-    root = logging.getLogger()
-    root.addFilter(is_worth_saying)
-    try:
-        yield
-    finally:
-        root.removeFilter(is_worth_saying)
 
 
 def _equip(spark: SparkSession) -> None:

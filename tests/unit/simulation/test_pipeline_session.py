@@ -17,7 +17,7 @@ from py4j.protocol import Py4JNetworkError
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.cli.interrupts import STOPPING
 from fencepost.simulation.pipeline import session
-from fencepost.simulation.pipeline.last_words import is_worth_saying, silence_accumulators
+from fencepost.simulation.pipeline.last_words import end_unsaid, silence_accumulators
 
 
 @pytest.mark.parametrize("master", ["", "nonsense", "local[x]", "spark://", "spark://host", "spark://host:x"])
@@ -131,14 +131,29 @@ def test_an_exception_of_a_jvm_that_is_gone_still_says_something() -> None:
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(KeyboardInterrupt(), 0), (Py4JNetworkError("empty"), 0), (ValueError("news"), 1), (None, 1)],
+    [
+        (KeyboardInterrupt(), 0),
+        (Py4JNetworkError("empty"), 0),
+        (BrokenPipeError(), 0),
+        (ValueError("news"), 1),
+        (None, 1),
+    ],
 )
-def test_what_py4j_logs_of_its_jvm_s_end_is_not_said(error: BaseException | None, said: int) -> None:
-    exc_info = None if error is None else (type(error), error, None)
-    record = logging.LogRecord(
-        "root", logging.ERROR, "", 0, "Exception while sending command.", None, exc_info
-    )
-    assert is_worth_saying(record) == bool(said)
+@pytest.mark.parametrize("logger", ["py4j.clientserver", "py4j.java_gateway", "root"])
+def test_what_py4j_logs_of_its_jvm_s_end_is_not_said(
+    error: BaseException | None, said: int, logger: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with end_unsaid():
+        logging.getLogger(logger).error("Exception while sending command.", exc_info=error)
+    ours = logger == "root" and isinstance(error, OSError)  # an application's may log it too
+    assert len(caplog.records) == (said or ours)
+
+
+def test_py4j_logs_again_once_no_session_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    with end_unsaid():
+        pass
+    logging.getLogger("py4j.clientserver").error("Exception", exc_info=BrokenPipeError())
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(("error", "said"), [(EOFError(), 0), (ConnectionResetError(), 0), (ValueError(), 1)])
