@@ -7,7 +7,9 @@ import contextlib
 import gc
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -29,8 +31,8 @@ from fencepost.simulation.streams.run import prepare as prepare_streams
 from fencepost.simulation.trace.groups import GroupChronicle
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.loop import VirtualLoop
-from fencepost.simulation.world.observers import Observer, Violation
+from fencepost.simulation.world.loop import TooManyEvents, VirtualLoop
+from fencepost.simulation.world.observers import RAISED, Observer, Violation
 from fencepost.simulation.world.rng import Streams
 
 WORLD: Final = "simulated"
@@ -137,10 +139,14 @@ def run(
     progress: Progress | None = None,
     wall_limit_s: float | None = None,
     max_events: int | None = None,
+    raises: bool = True,
 ) -> RunResult:
     """Run the scenario. `plan` replaces what the seed would draw; `checkers` replaces all of ours.
 
     Those of single active consumers always watch, `checkers` beside them.
+
+    An exception in what is simulated ends the run, and is raised; without `raises` it is the last violation,
+    with its type (`RAISED`), and what came before it is told as of any run.
 
     The caller closes the trace. A run has an event loop of its own: where one runs already, in a test that
     awaits or in a notebook, `await asyncio.to_thread(run, ...)`.
@@ -164,6 +170,7 @@ def run(
         loop.close()
         raise
     world = prepared.world
+    ended_us = chosen.end_us
     with _without_logs():
         try:
             said = f"{scenario.name} {seed} {scenario.group.members}"
@@ -183,11 +190,16 @@ def run(
             recorder.add(loop.now_us, "", Kind.RUN_END.value)
             loop.run_until(loop.now_us)
             failures.check()
-        except BaseException:
+        except BaseException as error:
+            if told := not raises and _is_of_the_simulated(error):
+                converged, ended_us = False, loop.now_us
+                world.report(f"{RAISED}{type(error).__name__}", f"{error} ({_place(error)})")
+                recorder.add(ended_us, "", Kind.RUN_END.value)
             loop.max_events = None
             world.vanish()
             loop.run_until(loop.now_us)
-            raise
+            if not told:
+                raise
         finally:
             loop.close()
     heartbeats, rebalances, figures = prepared.counts
@@ -196,7 +208,7 @@ def run(
         seed=seed,
         members=scenario.group.members,
         partitions=scenario.partitions,
-        virtual_seconds=chosen.end_us / 1_000_000,
+        virtual_seconds=ended_us / 1_000_000,
         wall_seconds=time.perf_counter() - started,
         events=loop.events,
         heartbeats=heartbeats,
@@ -206,6 +218,16 @@ def run(
         digest=recorder.digest(),
         figures=figures,
     )
+
+
+def _is_of_the_simulated(error: BaseException) -> bool:
+    return isinstance(error, Exception) and not isinstance(error, WallTimeExceeded | TooManyEvents)
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised; the same on every machine."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
 
 
 def plan_of(scenario: AnyScenario, seed: int) -> Plan:

@@ -144,7 +144,7 @@ def _summary(shrunk: Shrunk, out: Path, test: Path) -> ShrinkResult:
         after=_size(shrunk.after),
         tries=shrunk.tries,
         whole=shrunk.whole,
-        violations=[] if shrunk.result is None else shrunk.result.violations,
+        violations=shrunk.result.violations,
         out=str(out),
         test=str(test),
     )
@@ -178,10 +178,9 @@ def _print(shrunk: Shrunk, out: Path, test: Path) -> None:
             for entry in after.plan.entries
         ]
         terminal.table(("at", "what happens", "to member", "lasts"), table)
-    if shrunk.result is not None:
-        violation = next(v for v in shrunk.result.violations if v.invariant == after.invariant)
-        terminal.say()
-        terminal.say(violation.message)
+    violation = next(v for v in shrunk.result.violations if v.invariant == after.invariant)
+    terminal.say()
+    terminal.say(violation.message)
     terminal.say()
     if not shrunk.whole:
         terminal.say(Text(f"{shrunk.tries:,} runs were not enough: --tries allows more", "yellow"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.world.observers import RAISED
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
@@ -89,11 +90,14 @@ def whole_percents(advance: Callable[[int], None]) -> Callable[[float], None]:
 
 
 def say_violations(out: Terminal, violations: Sequence[Violation]) -> None:
-    """A table of the first of them."""
+    """A table of the first of them, and of an exception that ended the run, which is the last."""
     if not violations:
         return
     out.say()
-    rows = [(v.invariant, f"{v.seq:,}", f"{v.t_us / 1e6:,.3f} s", v.message) for v in violations[:SHOWN]]
+    first, last = violations[:SHOWN], violations[-1]
+    if last not in first and last.invariant.startswith(RAISED):
+        first = [*first[:-1], last]
+    rows = [(v.invariant, f"{v.seq:,}", f"{v.t_us / 1e6:,.3f} s", v.message) for v in first]
     out.table(("invariant", "after row", "at", "what was seen"), rows)
     if len(violations) > SHOWN:
         out.say(f"… and {len(violations) - SHOWN:,} more: --json has them all")

@@ -165,7 +165,7 @@ def play(
             writers.append(files.enter_context(TopicTrace(place, told_apart(run_id))))
         rows = Rows(writers, keep=keep_rows)
         advance = whole_percents(files.enter_context(progress.step("simulating", 100)))
-        result = run(scenario, seed, plan=plan, trace=rows.writer, progress=advance)
+        result = run(scenario, seed, plan=plan, trace=rows.writer, progress=advance, raises=False)
     return result, rows.rows
 
 

@@ -19,10 +19,9 @@ from fencepost.simulation.run import RunResult, plan_of, run
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import loads_any, read
 from fencepost.simulation.trace.recorder import TraceWriter
+from fencepost.simulation.world.observers import RAISED
 
 FORMAT: Final = 1
-RAISED: Final = "raised "
-"""How the `invariant` of a run begins that ended with an exception; its type follows."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,10 +137,11 @@ def replay(
     trace: TraceWriter | None = None,
     progress: Callable[[float], None] | None = None,
     max_events: int | None = None,
+    raises: bool = True,
 ) -> RunResult:
     """Run it again, with today's code: a `Failure`, or its JSON document. No violations: it is mended.
 
-    The caller closes the trace.
+    The caller closes the trace. `raises` is as for `run`.
 
     :raises FencepostError: if the document is none.
     :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
@@ -156,6 +156,7 @@ def replay(
             trace=trace,
             progress=progress,
             max_events=max_events,
+            raises=raises,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.failures.failure import RAISED, Failure, replay
+from fencepost.simulation.failures.failure import Failure, replay
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -32,8 +32,8 @@ class Shrunk(NamedTuple):
 
     before: Failure
     after: Failure
-    result: RunResult | None
-    """The small one's run; None if it raises."""
+    result: RunResult
+    """The small one's run."""
     tries: int
     """How many runs it took."""
     whole: bool
@@ -57,6 +57,7 @@ def shrink(failure: Failure, *, tries: int = TRIES, progress: Callable[[int], No
         _shrink(attempts)
     except _NoMoreTries:
         whole = False
+    assert attempts.result is not None
     return Shrunk(failure, attempts.best, attempts.result, attempts.made, whole)
 
 
@@ -83,30 +84,23 @@ class _Attempts:
         self.made += 1
         if self._progress is not None:
             self._progress(1)
-        result, seen = _outcome(candidate, self._max_events)
-        if candidate.invariant not in seen:
+        result = _failed(candidate, self._max_events)
+        if result is None:
             self._failed.add(document)
             return False
         self.best, self.result = candidate, result
-        if result is not None:
-            self._max_events = 4 * result.events + 100_000
+        self._max_events = 4 * result.events + 100_000
         return True
 
 
-def _outcome(failure: Failure, max_events: int | None) -> tuple[RunResult | None, frozenset[str]]:
-    """What a run violates, or what it raises."""
+def _failed(failure: Failure, max_events: int | None) -> RunResult | None:
+    """The run, if it violates the failure's invariant; an exception that ends it may be that."""
     try:
-        result = replay(failure, max_events=max_events)
-    except TooManyEvents:
-        return None, frozenset()
-    except Exception as error:  # whatever the code under test does
-        return None, frozenset({raised(error)})
-    return result, frozenset(violation.invariant for violation in result.violations)
-
-
-def raised(error: BaseException) -> str:
-    """The `invariant` of a run that ended with an exception."""
-    return f"{RAISED}{type(error).__name__}"
+        result = replay(failure, max_events=max_events, raises=False)
+    except (FencepostError, TooManyEvents):
+        return None
+    violated = any(each.invariant == failure.invariant for each in result.violations)
+    return result if violated else None
 
 
 def _shrink(attempts: _Attempts) -> None:
@@ -130,17 +124,15 @@ def _with_entries(failure: Failure, entries: Sequence[Entry]) -> Failure:
 def _cut(attempts: _Attempts) -> None:
     """End the run after the violation; or, if it is one of the quiet phase, begin that phase earlier."""
     best, result = attempts.best, attempts.result
+    assert result is not None
     plan = best.plan
-    if result is not None:
-        (at_us,) = [v.t_us for v in result.violations if v.invariant == best.invariant][:1]
-        end_us = at_us + _MARGIN_US
-        entries = tuple(entry for entry in plan.entries if entry.at_us <= at_us)
-        if end_us < plan.end_us:
-            shorter = replace(
-                plan, entries=entries, end_us=end_us, faults_end_us=min(plan.faults_end_us, end_us)
-            )
-            if attempts.fails(replace(best, plan=shorter)):
-                return
+    at_us = next(v.t_us for v in result.violations if v.invariant == best.invariant)
+    end_us = at_us + _MARGIN_US
+    entries = tuple(entry for entry in plan.entries if entry.at_us <= at_us)
+    if end_us < plan.end_us:
+        shorter = replace(plan, entries=entries, end_us=end_us, faults_end_us=min(plan.faults_end_us, end_us))
+        if attempts.fails(replace(best, plan=shorter)):
+            return
     calm_us = max((entry.at_us + entry.lasts_us for entry in plan.entries), default=0) + _MARGIN_US
     if calm_us < plan.faults_end_us:
         quiet_us = plan.end_us - plan.faults_end_us

@@ -8,15 +8,11 @@ from typing import TypeAlias
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.checkers import all_checkers
 from fencepost.simulation.mutants.mutant import Mutant
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import run
-from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.scenarios.load import load_any
-from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.world.observers import Observer, Violation
+from fencepost.simulation.world.observers import Violation
 
 Survivors: TypeAlias = dict[tuple[str, tuple[str, ...], int], bool]
 """Whether healthy code broke nothing: by scenario, overrides and seed."""
@@ -40,46 +36,9 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the code without the bug passed the same runs."""
 
 
-class _Collector(Observer):
-    """Keeps violations even if the run breaks off."""
-
-    def __init__(self) -> None:
-        self.violations: list[Violation] = []
-
-    def on_violation(self, violation: Violation) -> None:
-        """Takes it down."""
-        self.violations.append(violation)
-
-
-class _SacCollector(SacObserver):
-    """The same in a world of single active consumers."""
-
-    def __init__(self) -> None:
-        self.violations: list[Violation] = []
-
-    def on_violation(self, violation: Violation) -> None:
-        """Takes it down."""
-        self.violations.append(violation)
-
-
 def violations_of(scenario: str, seed: int, overrides: Iterable[str] = ()) -> list[Violation]:
     """What the checkers report in one run. A run that a bug brings down has reported until then."""
-    loaded = load_any(scenario, overrides=overrides)
-    collector: _Collector | _SacCollector = _Collector()
-    try:
-        if isinstance(loaded, StreamsScenario):
-            collector.violations = run(loaded, seed).violations
-        elif isinstance(loaded, SacScenario):
-            collector = _SacCollector()
-            run(loaded, seed, checkers=[collector])
-        else:
-            own = collector = _Collector()
-            run(loaded, seed, checkers=[*all_checkers(), own])
-    except Exception as error:
-        collector.violations.append(
-            Violation(invariant="run-broke-off", seq=-1, t_us=-1, message=f"{type(error).__name__}: {error}")
-        )
-    return collector.violations
+    return run(load_any(scenario, overrides=overrides), seed, raises=False).violations
 
 
 def hunt(

@@ -120,15 +120,14 @@ class Application:
         """
         INVARIANTS[invariant]
         if sum(each.invariant == invariant for each in self.violations) < REPORTS_PER_INVARIANT:
-            self._add("", Kind.VIOLATION, error=invariant, detail=message)
-            self.violations.append(
-                Violation(
-                    invariant=invariant,
-                    seq=self.recorder.seq,
-                    t_us=self._schedule.now_us,
-                    message=message,
-                )
-            )
+            self.take_down(invariant, message)
+
+    def take_down(self, invariant: str, message: str) -> None:
+        """Add a violation, of whatever."""
+        self._add("", Kind.VIOLATION, error=invariant, detail=message)
+        self.violations.append(
+            Violation(invariant=invariant, seq=self.recorder.seq, t_us=self._schedule.now_us, message=message)
+        )
 
     def on_host(self, name: str, what: str) -> None:
         """Something befell a client's host; one that dies is not reached any more."""

@@ -96,6 +96,10 @@ class StreamsWorld:
         """What was found."""
         return self.application.violations
 
+    def report(self, invariant: str, message: str) -> None:
+        """Take a violation down."""
+        self.application.take_down(invariant, message)
+
     # -- what happens -------------------------------------------------------------------------------------
 
     def begin(self) -> None:

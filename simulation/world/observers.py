@@ -7,7 +7,7 @@ they tell of, after its records were applied: they read, and change nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.coordinator.journal.memory import MemoryJournal
     from fencepost.member.driver.member import MemberDriver
+
+
+RAISED: Final = "raised "
+"""How the `invariant` of a violation begins that is an exception which ended the run; its type follows."""
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):

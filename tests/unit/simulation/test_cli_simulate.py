@@ -212,3 +212,54 @@ def test_mistakes_are_told_by_the_option_that_brought_them(command, given, capsy
 def test_mistakes_in_a_bridge_are_told_by_the_option_that_brought_them(capsys):
     assert main(["bridge", "sac-churn", "--members", "200000"]) == 2
     assert "--members 200000: expected" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_exception_that_ends_a_run_is_its_last_violation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This bug gives two members a partition, which the next record of the first one can't follow."""
+    trace, failure = tmp_path / "t.parquet", tmp_path / "f.json"
+    words = ("simulate", "churn", "--members", "60", "--partitions", "600", "--mutant", "owner-by-epoch")
+    assert main([*words, "--trace", str(trace), "--failure", str(failure), "--json"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    first, last = result["violations"][0], result["violations"][-1]
+    assert first["invariant"] == "one-owner"
+    assert last["invariant"] == "raised InconsistentRecord"
+    assert "cannot be held at epoch" in last["message"]
+    assert last["t_us"] == result["virtual_seconds"] * 1e6
+    assert not result["converged"]
+    rows = pq.read_table(trace).to_pylist()
+    assert [row["kind"] for row in rows[-2:]] == ["violation", "run.end"]
+    assert rows[-3]["seq"] == last["seq"]
+    assert main(["replay", str(failure)]) == 1
+    shown = capsys.readouterr().out
+    assert "raised InconsistentRecord" in shown
+    assert result["digest"] in shown
+
+
+@pytest.mark.parametrize(
+    ("scenario", "part"),
+    [
+        ("steady", "world.network.Network.deliver"),
+        ("sac-churn", "sac.world.SacWorld.latency"),
+        ("streams-failures", "world.network.Network.deliver"),
+    ],
+)
+def test_an_exception_of_the_simulated_is_told_in_all_worlds(
+    scenario: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fencepost.simulation.scenarios.load import load_any
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    loaded = load_any(scenario)
+    monkeypatch.setattr(f"fencepost.simulation.{part}", broken)
+    with pytest.raises(ZeroDivisionError):
+        fencepost.simulation.run.run(loaded, 1)
+    result = fencepost.simulation.run.run(loaded, 1, raises=False)
+    (violation,) = result.violations
+    assert violation.invariant == "raised ZeroDivisionError"
+    assert violation.message.startswith("by zero (test_cli_simulate.py:")
+    again = fencepost.simulation.run.run(loaded, 1, raises=False)
+    assert again.digest == result.digest
