@@ -21,7 +21,6 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.application import FLAWS, one_expression, runs
 from fencepost.simulation.chaos.ledger import Ledger
-from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.chaos.tempo import faster, tempo
 from fencepost.simulation.faults.plan import draw
 from fencepost.simulation.scenarios.load import library, load
@@ -94,11 +93,6 @@ EVENTS: list[m.Event] = [
     m.Stopped(12, ""),
     m.Failed(13, "Traceback"),
 ]
-
-
-async def test_no_run_takes_classic_members_for_consumers() -> None:
-    with pytest.raises(FencepostError, match="classic-rolling-deploy has members of the classic protocol"):
-        await run_real(load("classic-rolling-deploy"), 1, "127.0.0.1:1")
 
 
 class TestMessages:
