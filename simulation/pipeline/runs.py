@@ -17,6 +17,7 @@ import pyarrow as pa
 from fencepost.simulation.pipeline.plan import Cell, Task
 from fencepost.simulation.trace.parquet import record_batch
 from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.world.observers import RAISED
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -142,7 +143,9 @@ def _run(orders: Orders, cell: Cell, seed: int, trace: _Kept | None) -> RunResul
     result: RunResult | str
     try:
         with limit(), with_mutant(cell.mutant):
-            result = run(cell.scenario, seed, trace=trace)
+            result = run(cell.scenario, seed, trace=trace, raises=False)
+            if result.violations and result.violations[0].invariant.startswith(RAISED):
+                run(cell.scenario, seed)  # nothing else is known of it, and this tells where it comes from
     except TimeLimitReached:
         return limit.told()
     except Exception:

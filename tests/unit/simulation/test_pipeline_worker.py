@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +21,7 @@ from fencepost.simulation import run as run_module
 from fencepost.simulation.pipeline import hand as hand_module
 from fencepost.simulation.pipeline.hand import hand_for
 from fencepost.simulation.pipeline.parts import Parts, recover
-from fencepost.simulation.pipeline.plan import Task, cells_of
+from fencepost.simulation.pipeline.plan import Task, cells_of, parse_grid
 from fencepost.simulation.pipeline.runs import Limit, Orders, TimeLimitReached, run_one
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.trace.parquet import SCHEMA
@@ -71,6 +72,26 @@ def test_an_exception_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     row, trace = one(orders(), traced=True)
     assert row["error"].splitlines()[-1] == "RuntimeError: the wheels came off"
     assert (row["violations"], row["traced"], trace) == (0, False, [])
+
+
+def test_an_exception_of_the_simulated_is_a_row_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the wheels came off")
+
+    monkeypatch.setattr("fencepost.simulation.world.network.Network.deliver", broken)
+    row, trace = one(orders(), traced=True)
+    assert "test_pipeline_worker.py" in row["error"]
+    assert row["error"].splitlines()[-1] == "RuntimeError: the wheels came off"
+    assert (row["violations"], row["traced"], trace) == (0, False, [])
+
+
+def test_an_exception_that_a_violation_leads_to_leaves_it_one() -> None:
+    """This bug gives two members a partition, which the next record of the first one can't follow."""
+    (cell,) = cells_of(["churn"], parse_grid(["members=60", "partitions=600", "mutant=owner-by-epoch"]))
+    row, trace = one(msgspec.structs.replace(orders(), cells=(cell,)), traced=False)
+    assert (row["invariant"], row["error"], row["traced"]) == ("one-owner", None, True)
+    told = pa.Table.from_batches(trace).to_pylist()
+    assert [each["error"] for each in told if each["kind"] == "violation"][-1] == "raised InconsistentRecord"
 
 
 def test_a_run_that_takes_too_long_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +204,7 @@ def exit_at_once() -> None:
 def test_what_hangs_or_dies_costs_one_run(
     misdeed: Callable[[], None], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(scenario: Any, seed: int, trace: Any = None) -> RunResult:
+    def run(scenario: Any, seed: int, trace: Any = None, **_: Any) -> RunResult:
         if seed == 2:
             misdeed()
         return result(seed)
@@ -258,7 +279,7 @@ def test_a_violating_run_is_traced_by_running_it_again(
 ) -> None:
     made = []
 
-    def violating(scenario: Any, seed: int, trace: Any = None) -> RunResult:
+    def violating(scenario: Any, seed: int, trace: Any = None, **_: Any) -> RunResult:
         made.append(trace)
         if trace is not None:
             trace.write([ROW])
