@@ -88,7 +88,7 @@ class OneClaimant(Checker):
         self._groups: dict[str, Claims] = {}
         self._member_ids: dict[str, MemberId] = {}
         self._generations: dict[MemberId, int] = {}
-        """For which generation each member of a classic group has joined."""
+        """For which generation each member of a classic group has joined, or was taken into it."""
         self._generation = 0
 
     def _claims(self) -> Claims:
@@ -108,7 +108,9 @@ class OneClaimant(Checker):
             if isinstance(key, _PLACES):
                 epoch = value.member_epoch if isinstance(value, _PLACED) else None
                 if epoch is None and group is not None and key.member_id in group.members:
-                    continue  # it stays, and the group has become a classic one
+                    # It stays, and the group has become a classic one: it may still go without joining that.
+                    self._generations[key.member_id] = group.generation
+                    continue
                 self._claims_of(key.group_id).stored(key.member_id, epoch)
 
         if group is not None and type(event) is not HeartbeatRequest:

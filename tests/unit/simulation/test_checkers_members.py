@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -13,9 +16,15 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    Record,
+)
 from fencepost.member.driver.transport import RequestTimedOut
 from fencepost.simulation.checkers.callbacks import CallbackWatch
-from fencepost.simulation.checkers.claims import Claims
+from fencepost.simulation.checkers.claims import Claims, OneClaimant
 from fencepost.simulation.checkers.records import Application, Progress
 from fencepost.simulation.checkers.requests import Requests, Sender
 from fencepost.simulation.checkers.transitions import MachineWatch
@@ -136,6 +145,47 @@ def test_a_zombie_may_go_on_believing(claims, epoch):
 def test_a_topic_that_was_created_again_is_another(claims):
     claims.drop_topic("x")
     assert not names(claims.claim("B", [P0]))
+
+
+@pytest.mark.parametrize(("gone", "broken"), [(False, ["one-claimant"]), (True, [])])
+def test_a_claim_ends_with_its_member_that_was_taken_into_a_classic_group(gone, broken):
+    classic, groups, found = ClassicGroup("g", 0), {}, []
+    hosts = {host: SimpleNamespace(member_id=host) for host in "AB"}
+    checker = OneClaimant()
+    checker.attach(
+        cast(
+            "WorldView",
+            SimpleNamespace(
+                group_id="g", members=hosts, active=SimpleNamespace(classic=SimpleNamespace(groups=groups))
+            ),
+        ),
+        lambda invariant, message: found.append(invariant),
+    )
+    keys = [ConsumerGroupCurrentMemberAssignmentKey("g", host) for host in hosts]
+    held = tuple(Record(key, ConsumerGroupCurrentMemberAssignmentValue(3, 3, 0, {})) for key in keys)
+    checker.on_coordinator_step("b", DeadlineReached(), Outcome(records=held), 0)
+    groups["g"] = classic
+    for host in hosts:
+        classic.add(
+            ClassicGroupMember(
+                host,
+                instance_id=None,
+                client_id="",
+                client_host="",
+                rebalance_timeout_ms=1,
+                session_timeout_ms=1,
+                protocols=(),
+            ),
+            "consumer",
+        )
+    ended = tuple(Record(key, None) for key in keys)
+    checker.on_coordinator_step("b", DeadlineReached(), Outcome(records=ended), 1)
+    if gone:
+        classic.remove("A")
+        checker.on_coordinator_step("b", DeadlineReached(), Outcome(), 2)
+    checker.on_callback("B", "assigned", "end", (P0,), 3)
+    checker.on_callback("A", "assigned", "end", (P0,), 4)  # its callback took long
+    assert found == broken
 
 
 # -- requests ----------------------------------------------------------------------------------------------
