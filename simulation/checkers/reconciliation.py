@@ -61,7 +61,10 @@ class Reconciliation:
                     yield from self._against_target(step, change, after)
 
     def _bounded(self, step: GroupStep, change: MemberChange) -> Iterator[Finding]:
-        """A rebalance timer is set anew by each reconciliation that changed the member."""
+        """A rebalance timer is set anew by each reconciliation that changed the member.
+
+        Members that speak the classic protocol have none: they are expected to join, and to sync.
+        """
         after, member_id = change.after, change.member_id
         since = self._revoking_since.pop(member_id, None)
         if since is not None and change.before is not None:
@@ -72,7 +75,7 @@ class Reconciliation:
                     f"{member_id} of {step.group_id} was UNREVOKED for {waited} ms, its rebalance"
                     f" timeout is {limit} ms",
                 )
-        revoking = after is not None and after.state == UNREVOKED
+        revoking = after is not None and after.state == UNREVOKED and after.classic is None
         if revoking and after is not None and after.member_epoch != STATIC_LEAVE_EPOCH:
             same = (
                 since is not None and change.before is not None and _same_reconciliation(change.before, after)

@@ -312,6 +312,15 @@ def test_a_revocation_beyond_the_rebalance_timeout_is_flagged(history):
     assert a_acknowledges(history, now_ms=1101) == {"revocation-bounded"}
 
 
+def test_a_member_of_the_classic_protocol_has_no_rebalance_timer(history):
+    described = subscribes("A", "x")
+    classic = msgspec.structs.replace(described.value, classic=r.ClassicMemberMetadata(1000, ()))
+    assert not history.write(r.Record(described.key, classic))
+    b_joins(history)
+    a_revokes(history, now_ms=100)
+    assert not a_acknowledges(history, now_ms=1101)
+
+
 def test_a_revocation_within_the_rebalance_timeout_is_not(history):
     b_joins(history)
     a_revokes(history, now_ms=100)
