@@ -102,6 +102,8 @@ class Coordination(Checker):
         self._soft = SoftWatch()
         self._verified: dict[MemberId, Outcome] = {}
         self._loads = 0
+        self._paused: set[str] = set()
+        """Brokers that have done nothing since they began to stand still."""
 
     def _make(self) -> GroupCoordinator:
         return GroupCoordinator(self.world.config)
@@ -111,6 +113,9 @@ class Coordination(Checker):
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
+        if host in self._paused:
+            self._paused.remove(host)
+            self._restart_clocks(now_us)
         self.report_all(self._findings(live, event, outcome, now_us // 1000))
 
     def _findings(
@@ -204,8 +209,7 @@ class Coordination(Checker):
         versions = [version for version in JournalVersion if version is not JournalVersion.AS_IT_IS]
         self.report_all(self._everything(live, (versions[self._loads % len(versions)],)))
         self._loads += 1
-        for checks in self._checks.values():
-            checks.reconciliation.restart_clocks(now_us // 1000)
+        self._restart_clocks(now_us)
         self._verified.clear()
 
     def adopt(self, live: GroupCoordinator, now_us: int) -> None:
@@ -226,10 +230,15 @@ class Coordination(Checker):
                 deque(self._checks[step.group_id].check(step), maxlen=0)
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A timer whose records could not be appended runs again later."""
+        """A timer whose records could not be appended runs again later; a broker that stood still is late."""
         if fault == "append-failure" and phase == "end":
-            for checks in self._checks.values():
-                checks.reconciliation.restart_clocks(now_us // 1000)
+            self._restart_clocks(now_us)
+        elif fault == "broker-pause" and phase == "begin":
+            self._paused.add(detail)
+
+    def _restart_clocks(self, now_us: int) -> None:
+        for checks in self._checks.values():
+            checks.reconciliation.restart_clocks(now_us // 1000)
 
     def on_end(self, now_us: int) -> None:
         """Everything, once more."""

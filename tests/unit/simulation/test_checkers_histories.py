@@ -418,3 +418,17 @@ def test_an_expression_that_is_not_resolved_yet_leaves_the_digest_of_the_one_bef
     assert (group.group_epoch, group.metadata_hash, group.assignment_epoch) == (epoch, digest, epoch)
     assert group.resolved == {}
     assert scene.found == []
+
+
+@pytest.mark.parametrize(
+    ("stands_still", "found"), [(None, ["revocation-bounded"]), ("c", ["revocation-bounded"]), ("b", [])]
+)
+def test_timers_of_a_broker_that_stood_still_are_late(scene, stands_still, found):
+    for member_id, epoch in (("A", 0), ("B", 0), ("A", 2)):
+        assert scene.heartbeat(member_id, epoch).error_code is E.NONE
+    if stands_still is not None:
+        scene.checkers[0].on_fault("broker-pause", "begin", stands_still, scene.now_ms * 1_000)
+    scene.now_ms += 60_000
+    scene.step(DeadlineReached())
+    assert "A" not in scene.live.groups["g"].members
+    assert scene.found == found
