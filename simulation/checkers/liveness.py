@@ -110,6 +110,7 @@ class Liveness(Checker):
         """When the callback began that a host runs."""
         self._late: set[str] = set()
         """Hosts whose application is busy with a batch for longer than its poll interval."""
+        self._resolved: dict[r.ConsumerGroupRegularExpressionKey, r.ConsumerGroupRegularExpressionValue] = {}
 
     @property
     def bound_us(self) -> int:
@@ -156,15 +157,39 @@ class Liveness(Checker):
         return self._calm_since_us is not None and now_us > self._calm_since_us + self.bound_us
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """After the bound only commits are written."""
+        """After the bound only commits are written, and what a refresh of expressions takes."""
+        records = outcome.records
+        expressions = records and type(records[0].key) is r.ConsumerGroupRegularExpressionKey
+        if expressions and self._refreshed(records, now_us):
+            return
         if not self._over_time(now_us):
             return
-        for record in outcome.records:
+        for record in records:
             if type(record.key) is not r.OffsetCommitKey:
                 self.report(
                     "quiet", f"{record.key} was written at {now_us / 1e6:.3f} s, after the group's bound"
                 )
                 return
+
+    def _refreshed(self, records: Iterable[r.Record], now_us: int) -> bool:
+        """Whether expressions were resolved again because it was time to; each is written, as by Kafka.
+
+        Only then they lose a topic that was deleted: the epoch is raised, and the group settles anew.
+        """
+        interval_ms = self.world.config.group_consumer_regex_refresh_interval_ms
+        due, changed = True, False
+        for record in records:
+            key, value = record.key, record.value
+            if not isinstance(key, r.ConsumerGroupRegularExpressionKey):
+                due = due and changed
+            elif isinstance(value, r.ConsumerGroupRegularExpressionValue):
+                old = self._resolved.get(key)
+                self._resolved[key] = value
+                due = due and old is not None and value.timestamp_ms - old.timestamp_ms >= interval_ms
+                changed = changed or (old is not None and old.topics != value.topics)
+        if due and changed:
+            self._disturbed(now_us)
+        return due
 
     def on_end(self, now_us: int) -> None:
         """Checks that the group has settled, if it had the time that it may take."""

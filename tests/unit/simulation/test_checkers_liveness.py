@@ -105,7 +105,9 @@ def calm():
     """What is reported once faults have ended, at 100 s, by a checker that is told what happens next."""
     checker = Liveness(lambda host: host == "busy")
     checker.found = []
-    config = SimpleNamespace(group_consumer_heartbeat_interval_ms=3_000)
+    config = SimpleNamespace(
+        group_consumer_heartbeat_interval_ms=3_000, group_consumer_regex_refresh_interval_ms=600_000
+    )
     checker.attach(
         SimpleNamespace(settling_ms=10_000, config=config),
         lambda invariant, message: checker.found.append(invariant),
@@ -147,3 +149,35 @@ def test_a_batch_that_takes_longer_than_the_poll_interval_prolongs_the_time(calm
     assert calm.found == broken
     writes(calm, EPOCH_RAISED, 125)
     assert calm.found == ["quiet", *broken]
+
+
+def resolves(checker, topics, seconds, *more, regex="x.*"):
+    key = r.ConsumerGroupRegularExpressionKey("g", regex)
+    record = r.Record(key, r.ConsumerGroupRegularExpressionValue(topics, 1, seconds * 1_000))
+    checker.on_coordinator_step("b", DeadlineReached(), Outcome(records=(record, *more)), seconds * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("regex", "topics", "seconds", "more", "broken"),
+    [
+        ("x.*", ("x", "xy"), 700, (), []),
+        ("x.*", ("x",), 700, (EPOCH_RAISED,), []),
+        ("x.*", ("x", "xy"), 699, (), ["quiet"]),
+        ("x.*", ("x", "xy"), 700, (EPOCH_RAISED,), ["quiet"]),
+        ("xy", ("xy",), 700, (), ["quiet"]),
+    ],
+    ids=["refreshed", "topic-gone", "too-soon", "raised-without-need", "new"],
+)
+def test_expressions_may_be_refreshed_when_it_is_time(calm, regex, topics, seconds, more, broken):
+    resolves(calm, ("x", "xy"), 100)
+    resolves(calm, topics, seconds, *more, regex=regex)
+    assert calm.found == broken
+
+
+def test_a_group_settles_anew_when_a_refresh_finds_a_topic_gone(calm):
+    resolves(calm, ("x", "xy"), 100)
+    resolves(calm, ("x",), 700, EPOCH_RAISED)
+    writes(calm, EPOCH_RAISED, 710)
+    assert calm.found == []
+    writes(calm, EPOCH_RAISED, 711)
+    assert calm.found == ["quiet"]
