@@ -106,10 +106,13 @@ class Liveness(Checker):
         self.converged = False
         self._is_processing = is_processing
         self._calm_since_us: int | None = None
+        self._faults_end_us: int | None = None
         self._callbacks: dict[str, int] = {}
         """When the callback began that a host runs."""
         self._late: set[str] = set()
         """Hosts whose application is busy with a batch for longer than its poll interval."""
+        self._refused: set[str] = set()
+        """Hosts whose process ended while another one's session was running that may have its instance id."""
         self._resolved: dict[r.ConsumerGroupRegularExpressionKey, r.ConsumerGroupRegularExpressionValue] = {}
 
     @property
@@ -119,13 +122,16 @@ class Liveness(Checker):
 
     def on_faults_end(self, now_us: int) -> None:
         """The bound begins."""
-        self._calm_since_us = now_us
+        self._calm_since_us = self._faults_end_us = now_us
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A callback ends with its process, as a batch does."""
+        """A callback ends with its process, as a batch does. One that was refused comes back late."""
         if what in ("start", "crash", "stopped"):
             self._callbacks.pop(host, None)
             self._late.discard(host)
+        if what == "start" and host in self._refused:
+            self._refused.remove(host)
+            self._disturbed(now_us)
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Takes down who left for its application's sake, and comes back when that polls again."""
@@ -135,6 +141,8 @@ class Liveness(Checker):
         elif event == ConsumerMemberEvent.POLLED and host in self._late:
             self._late.remove(host)
             self._disturbed(now_us)
+        elif target == ConsumerMemberState.FATAL and self._sessions_may_end(now_us):
+            self._refused.add(host)
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
@@ -144,6 +152,11 @@ class Liveness(Checker):
             self._callbacks[host] = now_us
         else:
             self._slow(self._callbacks.pop(host, now_us), now_us)
+
+    def _sessions_may_end(self, now_us: int) -> bool:
+        """Whether faults ended so lately that a static member's predecessor may not have been removed yet."""
+        session_us = 1000 * self.world.config.group_consumer_session_timeout_ms
+        return self._faults_end_us is not None and now_us <= self._faults_end_us + session_us
 
     def _slow(self, since_us: int, now_us: int) -> None:
         if now_us - since_us > 1000 * self.world.config.group_consumer_heartbeat_interval_ms:

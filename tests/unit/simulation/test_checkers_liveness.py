@@ -106,7 +106,9 @@ def calm():
     checker = Liveness(lambda host: host == "busy")
     checker.found = []
     config = SimpleNamespace(
-        group_consumer_heartbeat_interval_ms=3_000, group_consumer_regex_refresh_interval_ms=600_000
+        group_consumer_heartbeat_interval_ms=3_000,
+        group_consumer_regex_refresh_interval_ms=600_000,
+        group_consumer_session_timeout_ms=5_000,
     )
     checker.attach(
         SimpleNamespace(settling_ms=10_000, config=config),
@@ -181,3 +183,14 @@ def test_a_group_settles_anew_when_a_refresh_finds_a_topic_gone(calm):
     assert calm.found == []
     writes(calm, EPOCH_RAISED, 711)
     assert calm.found == ["quiet"]
+
+
+@pytest.mark.parametrize(("ended", "broken"), [(105, []), (106, ["quiet"])])
+def test_a_static_member_that_was_refused_while_sessions_ran_comes_back_late(calm, ended, broken):
+    calm.on_member_state("m", "fatal error", "JOINING", "FATAL", ended * SECOND)
+    calm.on_member_host("m", "stopped", ended * SECOND)
+    calm.on_member_host("m", "start", 150 * SECOND)
+    writes(calm, EPOCH_RAISED, 160)
+    assert calm.found == broken
+    writes(calm, EPOCH_RAISED, 161)
+    assert calm.found == ["quiet", *broken]
