@@ -182,8 +182,10 @@ class ClassicProtocol:
             upgrade.check_may_upgrade(classic, self._config)
             group, before = upgrade.upgrade(classic, around.image)
         found = heartbeat.heartbeat(group, GroupSoftState(), request, member_id, around)
-        if classic.is_in(*_IN_A_ROUND) and not _raises_epoch(found):
-            # A static member that comes back changes nothing, and the round that it ends was about something.
+        unfinished = classic.is_in(*_IN_A_ROUND) or upgrade.leaves_out(group, around.image)
+        if unfinished and not _raises_epoch(found):
+            # A static member that comes back changes nothing. But the round that it ends was about something,
+            # and of partitions that came after the last one nobody would hear: the digest is today's.
             group, before = upgrade.upgrade(classic, around.image, stale=True)
             found = heartbeat.heartbeat(group, GroupSoftState(), request, member_id, around)
         return Outcome(

@@ -6,12 +6,15 @@ were assigned. They speak the classic protocol until they themselves change it.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import apply_to_groups
+from fencepost.coordinator.consumer.subscription import topic_ids
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import (
     MalformedConsumerProtocol,
@@ -88,6 +91,17 @@ def upgrade(
     for record in records[1:]:
         apply_to_groups(upgraded, record)
     return upgraded[group_id], records
+
+
+def leaves_out(group: ConsumerGroup, image: TopicsImage) -> bool:
+    """Whether its target lacks partitions of subscribed topics, of which the last leader did not know."""
+    given: Counter[TopicId] = Counter()
+    for target in group.targets.values():
+        given.update({topic_id: len(numbers) for topic_id, numbers in target.items()})
+    return any(
+        given[topic_id] < image.by_id[topic_id].partitions
+        for topic_id in topic_ids(group.counts.topics(), image)
+    )
 
 
 def released(group: ClassicGroup) -> tuple[Answer, ...]:

@@ -363,6 +363,40 @@ def test_migration_and_back(members: Any, world: Any) -> None:
     assert one.joined().generation == two.joined().generation == epoch + 1
 
 
+def test_a_static_member_converts_a_group_whose_topic_has_grown(members: Any, world: Any) -> None:
+    """Kafka takes the new partitions for known, and nobody reads them; a deviation."""
+    topic = world.topic()
+    one = members()
+    assert one.join(instance_id="one", topics=(topic,)).error_code.name == "NONE"
+    one.sync({one.member_id: write_assignment(Assignment(partitions={topic: (0, 1, 2, 3)}))})
+    world.grow(topic, 6)
+    time.sleep(1)  # the coordinator has heard of it by then
+    full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": (topic,), "instance_id": "one"}
+    modern = members()
+    answer = modern.modern(0, topic_partitions={}, **full)
+    for _ in range(3):
+        assert answer.error_code.name == "NONE"
+        answer = modern.modern(answer.member_epoch, topic_partitions=answer.assignment, **full)
+    ((_, numbers),) = answer.assignment.items()
+    assert (answer.member_epoch, len(numbers)) == ((1, 4) if world.is_real else (2, 6))
+
+
+def test_a_static_member_converts_a_group_in_a_round(members: Any, world: Any) -> None:
+    """Kafka ends the round, and starts no other; a deviation."""
+    topic = world.topic()
+    one, two = members(), members()
+    assert one.join(instance_id="one", topics=(topic,)).error_code.name == "NONE"
+    one.sync({one.member_id: write_assignment(Assignment(partitions={topic: (0, 1, 2, 3)}))})
+    two.send_join(instance_id="two", topics=(topic,))
+    one.beat_until("REBALANCE_IN_PROGRESS")
+    one.send_join(instance_id="one", topics=(topic,))
+    assert two.joined().generation == one.joined().generation == 2
+    full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": (topic,), "instance_id": "one"}
+    answer = members().modern(0, topic_partitions={}, **full)
+    assert (answer.error_code.name, answer.member_epoch) == ("NONE", 2 if world.is_real else 3)
+    assert two.beat(instance_id="two") == ("NONE" if world.is_real else "REBALANCE_IN_PROGRESS")
+
+
 def test_a_group_that_cannot_be_read_stays_classic(members: Any, world: Any) -> None:
     topic = world.topic()
     one = members()
