@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.coordinator.consumer.states import MemberState
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import NO_GENERATION, JoinGroupRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.ids import (
     NO_PARTITIONS,
     MemberId,
@@ -21,7 +22,7 @@ from fencepost.coordinator.protocol.ids import (
     TopicPartition,
     partition_count,
 )
-from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.outcome import Answer, Outcome
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
 from fencepost.simulation.checkers.settled import unsettled_classic
@@ -113,6 +114,8 @@ class Liveness(Checker):
         """Hosts whose application is busy with a batch for longer than its poll interval."""
         self._refused: set[str] = set()
         """Hosts whose process ended while another one's session was running that may have its instance id."""
+        self._taken_for_known: tuple[int, Mapping[str, int]] = (NO_GENERATION, {})
+        """Sizes of topics when the leader of this generation came back to it."""
         self._resolved: dict[r.ConsumerGroupRegularExpressionKey, r.ConsumerGroupRegularExpressionValue] = {}
 
     @property
@@ -171,6 +174,8 @@ class Liveness(Checker):
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """After the bound only commits are written, and what a refresh of expressions takes."""
+        if type(event) is JoinGroupRequest:
+            self._take_for_known(outcome)
         records = outcome.records
         expressions = records and type(records[0].key) is r.ConsumerGroupRegularExpressionKey
         if expressions and self._refreshed(records, now_us):
@@ -183,6 +188,14 @@ class Liveness(Checker):
                     "quiet", f"{record.key} was written at {now_us / 1e6:.3f} s, after the group's bound"
                 )
                 return
+
+    def _take_for_known(self, outcome: Outcome) -> None:
+        """A static leader that comes back takes the topics for those that were assigned."""
+        answers = (effect.response for effect in outcome.effects if isinstance(effect, Answer))
+        for response in (outcome.reply, *answers):
+            if isinstance(response, JoinGroupResponse) and response.skip_assignment:
+                sizes = {name: topic.partitions for name, topic in self.world.topics.by_name.items()}
+                self._taken_for_known = response.generation, sizes
 
     def _refreshed(self, records: Iterable[r.Record], now_us: int) -> bool:
         """Whether expressions were resolved again because it was time to; each is written, as by Kafka.
@@ -235,7 +248,9 @@ class Liveness(Checker):
         }
         classic = coordinator.classic.groups.get(self.world.group_id)
         if classic is not None:
-            yield from unsettled_classic(classic, joined, coordinator.image)
+            generation, sizes = self._taken_for_known
+            unnoticed = sizes if generation == classic.generation else {}
+            yield from unsettled_classic(classic, joined, coordinator.image, unnoticed)
             return
         group = coordinator.groups.get(self.world.group_id)
         if group is None:

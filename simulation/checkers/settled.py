@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 
 
 def unsettled_classic(
-    group: ClassicGroup, live: Mapping[MemberId, MemberView], image: TopicsImage
+    group: ClassicGroup,
+    live: Mapping[MemberId, MemberView],
+    image: TopicsImage,
+    unnoticed: Mapping[str, int],
 ) -> Iterator[Finding]:
-    """Findings of progress and gone-members; `live` are the hosts that run and subscribe, by member id."""
+    """Findings of progress and gone-members; `live` are the hosts that run and subscribe, by member id.
+
+    Partitions may be nobody's below a number that their topic has in `unnoticed`.
+    """
     if group.state is not ClassicGroupState.STABLE and (live or group.members):
         yield "progress", f"{group.group_id} is {group.state} in generation {group.generation}"
     for member_id in live:
@@ -35,7 +41,7 @@ def unsettled_classic(
                 "gone-members",
                 f"{member_id} is a member of {group.group_id}, but nobody runs under that id",
             )
-    yield from _uncovered(group, image)
+    yield from _uncovered(group, image, unnoticed)
 
 
 def _own_eyes(group: ClassicGroup, member: ClassicGroupMember, host: MemberView) -> Iterator[Finding]:
@@ -61,7 +67,7 @@ def _partitions(member: ClassicGroupMember) -> set[TopicPartition]:
     return {partition for topic, numbers in given.items() for partition in topic_partitions(topic, numbers)}
 
 
-def _uncovered(group: ClassicGroup, image: TopicsImage) -> Iterator[Finding]:
+def _uncovered(group: ClassicGroup, image: TopicsImage, unnoticed: Mapping[str, int]) -> Iterator[Finding]:
     """Each partition of a subscribed topic has one owner."""
     given = Counter(partition for member in group.members.values() for partition in _partitions(member))
     for topic in sorted(group.subscribed_topics or ()):
@@ -71,6 +77,7 @@ def _uncovered(group: ClassicGroup, image: TopicsImage) -> Iterator[Finding]:
             partition.partition
             for partition in topic_partitions(topic, range(count))
             if given[partition] != 1
+            and not (given[partition] == 0 and partition.partition < unnoticed.get(topic, 0))
         ]
         if missing:
             yield (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from fencepost.coordinator.classic.group import ClassicGroup
@@ -24,12 +27,15 @@ from fencepost.coordinator.protocol.consumer_protocol import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.outcome import Answer, Outcome
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.checkers.classic import KnownClassic, check_answer, check_assignment
 from fencepost.simulation.checkers.classic_members import ClassicSender
+from fencepost.simulation.checkers.liveness import Liveness
 from fencepost.simulation.checkers.settled import unsettled_classic
+from fencepost.simulation.world.observers import WorldView
 
 E = ErrorCode
 
@@ -230,7 +236,34 @@ def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_cloc
 
 
 def test_a_group_has_not_settled_while_nobody_runs_for_its_members():
-    found = list(unsettled_classic(group(), {}, TopicsImage()))
+    found = list(unsettled_classic(group(), {}, TopicsImage(), {}))
     assert [name for name, _ in found] == ["gone-members", "gone-members"]
-    moving = list(unsettled_classic(group(ClassicGroupState.PREPARING_REBALANCE), {}, TopicsImage()))
+    moving = list(unsettled_classic(group(ClassicGroupState.PREPARING_REBALANCE), {}, TopicsImage(), {}))
     assert moving[0][0] == "progress"
+
+
+@pytest.mark.parametrize(
+    ("size", "generation", "broken"),
+    [(6, 3, False), (5, 3, True), (6, 2, True)],
+    ids=["grown-while-away", "grown-after-it", "assigned-since"],
+)
+def test_partitions_may_be_nobody_s_that_came_while_a_static_leader_was_away(size, generation, broken):
+    made, found = group(), []
+    made.members["a"].assignment, made.members["b"].assignment = given(t=(0, 1)), given(t=(2, 3))
+    made.compute_subscribed_topics()
+    world = SimpleNamespace(group_id="g", members={}, topics=topic_of(size), settling_ms=0)
+    checker = Liveness(lambda host: False)
+    checker.attach(cast("WorldView", world), lambda invariant, message: found.append(invariant))
+    checker.on_faults_end(0)
+    back = JoinGroupResponse(generation=generation, skip_assignment=True)
+    join = JoinGroupRequest(
+        group_id="g", protocol_type="consumer", protocols=(), session_timeout_ms=1, rebalance_timeout_ms=1
+    )
+    checker.on_coordinator_step("b", join, Outcome(effects=(Answer(token=1, response=back),)), 1)
+    world.active = SimpleNamespace(image=topic_of(6), classic=SimpleNamespace(groups={"g": made}))
+    checker.on_end(2)
+    assert ("progress" in found) == broken
+
+
+def topic_of(partitions):
+    return TopicsImage.of([Topic(topic_id="T" * 22, name="t", partitions=partitions)])
