@@ -190,7 +190,8 @@ def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequ
 
     out = Terminal()
     out.say(Text(f"{result.scenario}, seed {result.seed}, on {_place(result)}", style="bold"))
-    out.say(Text(scenario.summary, style="dim"))
+    if scenario.summary:
+        out.say(Text(scenario.summary, style="dim"))
     out.say(
         f"{length(scenario.duration.us / 1e6)} of the scenario were played {result.speed:.1f} times as fast."
     )

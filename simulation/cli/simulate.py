@@ -200,7 +200,8 @@ def print_run(
 
     out = Terminal()
     out.say(Text(f"{result.scenario}, seed {result.seed}", style="bold"))
-    out.say(Text(scenario.summary, style="dim"))
+    if scenario.summary:
+        out.say(Text(scenario.summary, style="dim"))
     out.say()
     faster = result.virtual_seconds / result.wall_seconds if result.wall_seconds else 0
     facts: list[tuple[str, str | Text]] = [

@@ -56,6 +56,16 @@ def test_options_and_settings_reach_the_run(capsys: pytest.CaptureFixture[str]) 
     assert simulated(capsys, "--set", "group.members=4")["members"] == 4
 
 
+@pytest.mark.parametrize(("summary", "lines"), [("What it shows.", ["What it shows.", ""]), ("", [""])])
+def test_a_scenario_without_a_summary_leaves_no_line_for_it(
+    capsys: pytest.CaptureFixture[str], summary: str, lines: list[str]
+) -> None:
+    assert main([*SHORT, "--members", "2", "--set", f"summary={summary}"]) == 0
+    shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert shown[1 : 1 + len(lines)] == lines
+    assert shown[1 + len(lines)].startswith("virtual time")
+
+
 def test_people_get_the_facts_and_the_command_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SHORT, "--seed", "5", "--members", "2"]) == 0
     out = capsys.readouterr().out
