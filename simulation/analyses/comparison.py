@@ -141,7 +141,7 @@ def _compare(
 
     flat = [_flat(sample, name) for sample in (before, after)]
     chances = np.array(list(QUANTILES.values()))
-    found = [np.quantile(values, chances) for values, _ in flat]
+    found = [np.quantile(values, chances, method="inverted_cdf") for values, _ in flat]
     spread = None
     if drawn is not None:
         each = [_resampled(*side, weights, chances) for side, weights in zip(flat, drawn, strict=True)]
@@ -185,7 +185,7 @@ def _flat(sample: Sample, measure: str) -> tuple[Floats, NDArray[np.intp]]:
 
 
 def _resampled(values: Floats, owners: Any, weights: Any, chances: Floats) -> Floats:
-    """The quantiles of each resample, interpolated as `numpy.quantile` does; NaN where it has no value."""
+    """The quantiles of each resample, by the nearest rank; NaN where it has no value."""
     import numpy as np
 
     answers = np.full((len(weights), len(chances)), np.nan)
@@ -194,10 +194,7 @@ def _resampled(values: Floats, owners: Any, weights: Any, chances: Floats) -> Fl
         ends = np.cumsum(weights[first : first + step][:, owners], axis=1)
         for row, end in enumerate(ends):
             if total := int(end[-1]):
-                at = chances * (total - 1)
-                low = values[np.searchsorted(end, np.floor(at), side="right")]
-                high = values[np.searchsorted(end, np.ceil(at), side="right")]
-                answers[first + row] = low + (high - low) * (at - np.floor(at))
+                answers[first + row] = values[np.searchsorted(end, np.ceil(chances * total))]
     return answers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -264,7 +265,7 @@ def _distribution(rows: Sequence[dict[str, Any]], *, real: bool) -> Distribution
 def _measured(ordered: Sequence[float]) -> Distribution:
     if not ordered:
         return Distribution()
-    at = {name: ordered[int(share * (len(ordered) - 1))] for name, share in _SHARES.items()}
+    at = {name: ordered[math.ceil(share * len(ordered)) - 1] for name, share in _SHARES.items()}
     return Distribution(count=len(ordered), **at)
 
 

@@ -184,7 +184,7 @@ def _spread(sample: Sample, measure: str) -> Spread:
     import numpy as np
 
     values = [value for of_run in sample.values.get(measure, {}).values() for value in of_run]
-    p50, p99 = (float(each) for each in np.quantile(values, (0.5, 0.99))) if values else (None, None)
+    p50, p99 = np.quantile(values, (0.5, 0.99), method="inverted_cdf").tolist() if values else (None, None)
     return Spread(count=len(values), p50=p50, p99=p99, total_per_run=sum(values) / max(len(sample.runs), 1))
 
 

@@ -6,7 +6,7 @@ SELECT scenario, parameters, answer, requests, count,
 FROM (
   SELECT scenario, parameters, answer,
          count(seconds) AS count,
-         percentile(seconds, array(0.5, 0.9, 0.99, 1.0)) AS at,
+         percentile_disc(array(0.5, 0.9, 0.99, 1.0)) WITHIN GROUP (ORDER BY seconds) AS at,
          count(*) - count(seconds) AS unfinished
   FROM (SELECT *, (end_us - asked_us) / 1e6 AS seconds FROM {escalation} AS escalation)
   GROUP BY scenario, parameters, answer
@@ -14,7 +14,7 @@ FROM (
 JOIN (
   SELECT scenario, parameters, answer,
          count(*) AS requests,
-         percentile(seconds, array(0.5, 1.0)) AS last_at
+         percentile_disc(array(0.5, 1.0)) WITHIN GROUP (ORDER BY seconds) AS last_at
   FROM (
     SELECT run_id, scenario, parameters, answer, request, max(end_us - asked_us) / 1e6 AS seconds
     FROM {escalation} AS escalation

@@ -7,9 +7,9 @@ FROM (
   SELECT scenario, parameters,
          count(*) AS rebalances,
          avg(heartbeats) AS mean,
-         percentile(heartbeats, array(0.5, 0.9, 0.99, 1.0)) AS at,
+         percentile_disc(array(0.5, 0.9, 0.99, 1.0)) WITHIN GROUP (ORDER BY heartbeats) AS at,
          avg(bytes) AS bytes_mean,
-         percentile(bytes, array(0.5, 0.9, 0.99, 1.0)) AS bytes_at
+         percentile_disc(array(0.5, 0.9, 0.99, 1.0)) WITHIN GROUP (ORDER BY bytes) AS bytes_at
   FROM {rebalance} AS rebalance
   WHERE settled = 'Stable'
   GROUP BY scenario, parameters

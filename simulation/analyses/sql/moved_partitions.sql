@@ -6,7 +6,7 @@ SELECT scenario, parameters, count,
 FROM (
   SELECT scenario, parameters,
          count(*) AS count,
-         percentile(moved, array(0.5, 0.9, 0.99, 1.0)) AS at,
+         percentile_disc(array(0.5, 0.9, 0.99, 1.0)) WITHIN GROUP (ORDER BY moved) AS at,
          sum(moved) AS moved,
          sum(least) AS least,
          sum(moved) / nullif(sum(least), 0) AS excess

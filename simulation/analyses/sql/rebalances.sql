@@ -7,14 +7,14 @@ FROM (
   SELECT scenario, parameters,
          count(seconds) AS count,
          count(*) - count(end_us) AS unfinished,
-         percentile(seconds, :curve) AS curve,
+         percentile_disc(:curve) WITHIN GROUP (ORDER BY seconds) AS curve,
          avg(epochs) FILTER (WHERE end_us IS NOT NULL) AS epochs_mean
   FROM {rebalance} AS rebalance
   WHERE settled = 'Stable' OR end_us IS NULL
   GROUP BY scenario, parameters
 )
 LEFT JOIN (
-  SELECT scenario, parameters, percentile(seconds, 0.5) AS formed_median
+  SELECT scenario, parameters, percentile_disc(0.5) WITHIN GROUP (ORDER BY seconds) AS formed_median
   FROM {formation} AS formation
   GROUP BY scenario, parameters
 ) USING (scenario, parameters)

@@ -42,6 +42,7 @@ def test_rebalances_last_until_the_group_is_stable(tables: Tables) -> None:
     assert row["formed_median"] is None, "its trace does not say how many there were"
     (beats,) = rows(tables, "heartbeats", "alpha")
     assert (beats["rebalances"], beats["mean"], beats["max"]) == (4, 0.75, 2)
+    assert (beats["median"], beats["p90"]) == (0, 2), "by the nearest rank: values that there were"
     assert rows(tables, "rebalances", "beta") == []
 
 
