@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.server.cluster import check_partitions
 from fencepost.coordinator.server.config_apis import topic_entries
 from fencepost.coordinator.server.services import Asked, Services
-from fencepost.coordinator.server.topic_configs import check_topic_configs
+from fencepost.coordinator.server.topic_configs import read_topic_configs
 
 DEFAULT = -1
 _METADATA_LOG = "__cluster_metadata"
@@ -90,8 +90,9 @@ def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
             raise ProtocolError(
                 ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
             )
-        configs = {name: value for name, value in topic.configs.items() if value is not None}
-        check_topic_configs(configs)
+        configs = read_topic_configs(
+            {name: value for name, value in topic.configs.items() if value is not None}
+        )
         partitions, replicas = _places_of(services, topic)
     except ProtocolError as error:
         return error

@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
-from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, check_topic_configs
+from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, read_topic_configs
 
 
 def describe_configs(
@@ -178,8 +178,8 @@ def alter_configs(
         try:
             if times[resource.resource_type, resource.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} comes twice")
-            entries = _changed(services, resource, incremental=request.incremental)
-            _check(services, resource, entries)
+            changed = _changed(services, resource, incremental=request.incremental)
+            entries = _read(services, resource, changed)
             if not request.validate_only:
                 services.cluster.set_configs(ConfigKey(resource.resource_type, resource.name), entries)
         except ProtocolError as error:
@@ -195,8 +195,8 @@ def alter_configs(
     return administration.AlterConfigsResponse(resources=tuple(results))
 
 
-def _check(services: Services, resource: ChangedResource, entries: Mapping[str, str]) -> None:
-    """Whether these settings may be set on the resource.
+def _read(services: Services, resource: ChangedResource, entries: Mapping[str, str]) -> Mapping[str, str]:
+    """These settings as they are set on the resource.
 
     :raises ProtocolError: if there is no such resource, or a setting is wrong.
     """
@@ -204,7 +204,7 @@ def _check(services: Services, resource: ChangedResource, entries: Mapping[str, 
         case ResourceType.TOPIC:
             check_topic_name(resource.name)
             services.cluster.find(resource.name, None)
-            check_topic_configs(entries)
+            return read_topic_configs(entries)
         case ResourceType.GROUP:
             if not resource.name:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
@@ -212,6 +212,7 @@ def _check(services: Services, resource: ChangedResource, entries: Mapping[str, 
                 GroupConfig.from_properties(entries, services.config)
             except FencepostError as error:
                 raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
+            return entries
         case _:
             raise ProtocolError(
                 ErrorCode.INVALID_REQUEST,

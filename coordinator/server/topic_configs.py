@@ -1,7 +1,9 @@
-"""The settings of topics: Kafka's names, types and defaults, and what may be written."""
+"""The settings of topics: Kafka's names, types and defaults, and how it reads what is written."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -9,68 +11,120 @@ from fencepost.coordinator.protocol.administration import ConfigType
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.server.logs import MAX_BATCH_BYTES
 
-_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
-_Check = Callable[[str], bool]
+_LARGEST = {ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
+_INT_MAX, _LONG_MAX = _LARGEST.values()
+_Read = Callable[[str], str]
 
 
 class TopicSetting(NamedTuple):
-    """One setting. `allows` says whether a value may be written, in text."""
+    """One setting. `read` takes a value without spaces around it, and answers it as Kafka tells it.
+
+    It raises a ValueError that says in Kafka's words what is wrong.
+    """
 
     default: str
     config_type: ConfigType
-    allows: _Check
+    read: _Read
 
 
-_MOST_DIGITS = 1_000
-"""Nothing that long is in any range, and Python refuses to convert some thousand."""
+_WHOLE = re.compile("[+-]?[0-9]{1,1000}")
+"""Nothing longer is in any range, and Python refuses to convert some thousand digits."""
+_REPLICAS = re.compile("[0-9]+:[0-9]+")
 
 
-def _whole(low: int, high: int) -> _Check:
-    def check(text: str) -> bool:
-        digits = text.removeprefix("-")
-        if not digits.isascii() or not digits.isdecimal() or len(digits) > _MOST_DIGITS:
-            return False
-        return low <= int(text) <= high
-
-    return check
+def _within(number: float, low: int, high: int) -> str:
+    if number < low:
+        raise ValueError(f"Value must be at least {low}")
+    if number > high:
+        raise ValueError(f"Value must be no more than {high}")
+    return str(number)
 
 
-def _one_of(*words: str) -> _Check:
-    return lambda text: text in words
+def _whole(default: int, low: int, high: int, config_type: ConfigType) -> TopicSetting:
+    largest = _LARGEST[config_type]
 
+    def read(text: str) -> str:
+        if not _WHOLE.fullmatch(text) or not -largest - 1 <= int(text) <= largest:
+            raise ValueError(f"Not a number of type {config_type.name}")
+        return _within(int(text), low, high)
 
-def _some_of(*words: str) -> _Check:
-    return lambda text: all(part.strip() in words for part in text.split(",")) if text else True
-
-
-def _ratio(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= 1
-    except ValueError:
-        return False
+    return TopicSetting(str(default), config_type, read)
 
 
 def _int(default: int, low: int = 0, high: int = _INT_MAX) -> TopicSetting:
-    return TopicSetting(str(default), ConfigType.INT, _whole(low, high))
+    return _whole(default, low, high, ConfigType.INT)
 
 
 def _long(default: int, low: int = 0) -> TopicSetting:
-    return TopicSetting(str(default), ConfigType.LONG, _whole(low, _LONG_MAX))
+    return _whole(default, low, _LONG_MAX, ConfigType.LONG)
 
 
-def _flag(default: str) -> TopicSetting:
-    return TopicSetting(default, ConfigType.BOOLEAN, _one_of("true", "false"))
+def _gzip_level(text: str) -> str:
+    level = _int(-1, -_INT_MAX).read(text)
+    if level != "-1" and not 1 <= int(level) <= 9:
+        raise ValueError("Value must be between 1 and 9 or equal to -1")
+    return level
 
 
-def _list(default: str, *words: str) -> TopicSetting:
-    return TopicSetting(default, ConfigType.LIST, _some_of(*words) if words else lambda text: True)
+def _ratio(text: str) -> str:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise ValueError("Not a number of type DOUBLE")
+    return _within(number, 0, 1)
+
+
+def _flag(text: str) -> str:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("Expected value to be either true or false")
+    return text.lower()
+
+
+def _no_tiers(text: str) -> str:
+    if _flag(text) == "true":
+        raise ValueError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote "
+            "log storage."
+        )
+    return "false"
+
+
+def _one_of(*words: str) -> _Read:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"String must be one of: {', '.join(words)}")
+        return text
+
+    return read
+
+
+def _elements(text: str) -> tuple[str, ...]:
+    """Each once, in the order of the text."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(","))) if text else ()
+
+
+def _policies(text: str) -> str:
+    known = _one_of("compact", "delete")
+    policies = _elements(text)
+    if "" in policies:
+        raise ValueError("values must not be empty")
+    return ",".join(map(known, policies))
+
+
+def _throttled(text: str) -> str:
+    replicas = _elements(text)
+    if replicas != ("*",) and not all(map(_REPLICAS.fullmatch, replicas)):
+        raise ValueError("expected the literal '*' or a list of [partitionId]:[brokerId]")
+    return ",".join(replicas)
 
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
-    "cleanup.policy": _list("delete", "compact", "delete"),
-    "compression.gzip.level": _int(-1, -1, 9),
+    "cleanup.policy": TopicSetting("delete", ConfigType.LIST, _policies),
+    "compression.gzip.level": TopicSetting("-1", ConfigType.INT, _gzip_level),
     "compression.lz4.level": _int(9, 1, 17),
     "compression.type": TopicSetting("producer", ConfigType.STRING, _one_of(*_COMPRESSIONS)),
     "compression.zstd.level": _int(3, -131_072, 22),
@@ -78,9 +132,9 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "file.delete.delay.ms": _long(60_000),
     "flush.messages": _long(_LONG_MAX, 1),
     "flush.ms": _long(_LONG_MAX),
-    "follower.replication.throttled.replicas": _list(""),
+    "follower.replication.throttled.replicas": TopicSetting("", ConfigType.LIST, _throttled),
     "index.interval.bytes": _int(4_096),
-    "leader.replication.throttled.replicas": _list(""),
+    "leader.replication.throttled.replicas": TopicSetting("", ConfigType.LIST, _throttled),
     "local.retention.bytes": _long(-2, -2),
     "local.retention.ms": _long(-2, -2),
     "max.compaction.lag.ms": _long(_LONG_MAX, 1),
@@ -93,17 +147,17 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "min.cleanable.dirty.ratio": TopicSetting("0.5", ConfigType.DOUBLE, _ratio),
     "min.compaction.lag.ms": _long(0),
     "min.insync.replicas": _int(1, 1),
-    "preallocate": _flag("false"),
-    "remote.log.copy.disable": _flag("false"),
-    "remote.log.delete.on.disable": _flag("false"),
-    "remote.storage.enable": TopicSetting("false", ConfigType.BOOLEAN, _one_of("false")),
+    "preallocate": TopicSetting("false", ConfigType.BOOLEAN, _flag),
+    "remote.log.copy.disable": TopicSetting("false", ConfigType.BOOLEAN, _flag),
+    "remote.log.delete.on.disable": TopicSetting("false", ConfigType.BOOLEAN, _flag),
+    "remote.storage.enable": TopicSetting("false", ConfigType.BOOLEAN, _no_tiers),
     "retention.bytes": _long(-1, -1),
     "retention.ms": _long(-1, -1),
     "segment.bytes": _int(1_073_741_824, 1_048_576),
     "segment.index.bytes": _int(10_485_760, 4),
     "segment.jitter.ms": _long(0),
     "segment.ms": _long(604_800_000, 1),
-    "unclean.leader.election.enable": _flag("false"),
+    "unclean.leader.election.enable": TopicSetting("false", ConfigType.BOOLEAN, _flag),
 }
 """By name, sorted (Kafka 4.3, Topic Configs).
 
@@ -117,17 +171,25 @@ def setting_of(configs: Mapping[str, str], name: str) -> str:
     return configs.get(name, TOPIC_SETTINGS[name].default)
 
 
-def check_topic_configs(configs: Mapping[str, str]) -> None:
-    """Refuse what Kafka refuses.
+def read_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """These settings as Kafka tells them: lists and numbers without spaces, True as true.
 
     :raises ProtocolError: INVALID_CONFIG, with the setting and what is wrong with it.
     """
+    read = {}
     for name, value in configs.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-        if not setting.allows(value):
-            raise ProtocolError(
-                ErrorCode.INVALID_CONFIG,
-                f"Invalid value {value} for configuration {name}: no {setting.config_type.name} in its range",
-            )
+        try:
+            read[name] = setting.read(value.strip())
+        except ValueError as error:
+            message = f"Invalid value {value} for configuration {name}: {error}"
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, message) from None
+    least, most = (setting_of(read, f"{which}.compaction.lag.ms") for which in ("min", "max"))
+    if int(least) > int(most):
+        message = (
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, message)
+    return read

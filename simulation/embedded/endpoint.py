@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import KeptJournal
 from fencepost.coordinator.server.services import Asked
-from fencepost.coordinator.server.topic_configs import check_topic_configs
+from fencepost.coordinator.server.topic_configs import read_topic_configs
 from fencepost.simulation.embedded.interference import Interference, Rule
 from fencepost.simulation.embedded.logs import LogAccess
 from fencepost.simulation.embedded.watch import Watch
@@ -106,8 +106,7 @@ class Endpoint:
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """A new topic with settings of its own."""
         try:
-            check_topic_configs(config)
-            self.brokers.cluster.create_topics({name: partitions}, config)
+            self.brokers.cluster.create_topics({name: partitions}, read_topic_configs(config))
         except ProtocolError as error:
             raise FencepostError(error.message) from None
 

@@ -19,10 +19,11 @@ from fencepost.coordinator.protocol.administration import (
     ResourceType,
 )
 from fencepost.coordinator.protocol.cluster import DescribeTopicPartitionsRequest, PartitionCursor
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.server import config_apis
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.cluster_apis import describe_topic_partitions
-from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, check_topic_configs
+from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, read_topic_configs
 
 pytestmark = pytest.mark.real
 
@@ -115,6 +116,61 @@ async def test_a_resource_that_comes_twice_is_refused(brokers):
     assert [result.error_code.name for result in reply.resources] == ["INVALID_REQUEST"] * 2
 
 
+@pytest.mark.parametrize(
+    ("name", "written", "read"),
+    [
+        ("cleanup.policy", "delete, compact", "delete,compact"),
+        ("cleanup.policy", " compact,compact ", "compact"),
+        ("retention.ms", " +5 ", "5"),
+        ("retention.ms", "007", "7"),
+        ("preallocate", "True", "true"),
+        ("compression.type", " gzip ", "gzip"),
+        ("min.cleanable.dirty.ratio", "1e-1", "0.1"),
+        ("leader.replication.throttled.replicas", "0:1, 1:1", "0:1,1:1"),
+    ],
+)
+async def test_settings_of_topics_are_read_as_by_kafka(brokers, name, written, read):
+    assert alter(brokers, TOPIC, "orders", (name, written)) == "NONE"
+    assert told(brokers, TOPIC, "orders", name) == (read, ConfigSource.DYNAMIC_TOPIC)
+
+
+async def test_a_list_with_spaces_is_a_list(brokers):
+    alter(brokers, TOPIC, "orders", ("cleanup.policy", "delete, compact"))
+    log = brokers.cluster.log(brokers.cluster.image.by_name["orders"], 0)
+    assert log.settings.compacts
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("retention.ms", "soon", "Not a number of type LONG"),
+        ("max.message.bytes", "5000000000", "Not a number of type INT"),
+        ("min.cleanable.dirty.ratio", "nan", "Not a number of type DOUBLE"),
+        ("min.cleanable.dirty.ratio", "2", "Value must be no more than 1"),
+        ("segment.bytes", "1", "Value must be at least 1048576"),
+        ("preallocate", "yes", "Expected value to be either true or false"),
+        ("message.timestamp.type", "now", "String must be one of: CreateTime, LogAppendTime"),
+        ("cleanup.policy", "compact,keep", "String must be one of: compact, delete"),
+        ("cleanup.policy", "compact,", "values must not be empty"),
+        ("compression.gzip.level", "0", "Value must be between 1 and 9 or equal to -1"),
+        ("leader.replication.throttled.replicas", "all", "expected the literal '*' or a list"),
+        ("remote.storage.enable", "true", "Tiered Storage functionality is disabled in the broker"),
+    ],
+)
+def test_what_is_wrong_with_a_setting_of_a_topic_is_told(name, value, problem):
+    with pytest.raises(ProtocolError) as refused:
+        read_topic_configs({name: value})
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert refused.value.message.startswith(f"Invalid value {value} for configuration {name}: {problem}")
+
+
+def test_records_cannot_be_kept_from_compaction_for_longer_than_until_compaction():
+    with pytest.raises(
+        ProtocolError, match=r"min\.compaction\.lag\.ms \(9\) > max\.compaction\.lag\.ms \(8\)"
+    ):
+        read_topic_configs({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"})
+
+
 async def test_settings_of_a_group_hold_for_its_members_also_after_a_restart(brokers):
     def session_ms() -> int:
         (runner,) = brokers.groups.active()
@@ -147,7 +203,8 @@ async def test_a_topic_that_is_created_again_has_no_settings(brokers):
 
 
 def test_every_default_is_allowed():
-    check_topic_configs({name: setting.default for name, setting in TOPIC_SETTINGS.items()})
+    defaults = {name: setting.default for name, setting in TOPIC_SETTINGS.items()}
+    assert read_topic_configs(defaults) == defaults
     assert list(TOPIC_SETTINGS) == sorted(TOPIC_SETTINGS)
 
 
