@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -21,6 +21,9 @@ from fencepost.simulation.embedded.watch import Watch
 from fencepost.simulation.trace.schema import Kind
 
 JournalLike: TypeAlias = KeptJournal | str | Path | None
+
+_LATEST_S: Final = (2**63 - 1) // 1_000_000
+"""Traces count microseconds in 64 bits."""
 
 
 class Endpoint:
@@ -111,7 +114,13 @@ class Endpoint:
             raise FencepostError(error.message) from None
 
     def advance(self, length_s: float) -> None:
-        """Time passes at once, for all but those members whose connection is open."""
+        """Time passes at once, for all but those members whose connection is open.
+
+        :raises FencepostError: if no trace could tell the time that it would be.
+        """
+        assert self.brokers.clock is not None
+        if length_s > (most_s := _LATEST_S - self.brokers.clock.now_ms() // 1000):
+            raise FencepostError(f"advance={length_s!r}: expected seconds, 0 to {most_s}")
         self.watch.note("clock", Kind.FAULT, state_to="begin", detail=f"{length_s:g} s")
         self.brokers.advance(round(length_s * 1000), self._hear_the_connected)
 

@@ -86,6 +86,17 @@ def test_records_get_the_time_of_the_advanced_clock(kafka: EmbeddedKafka) -> Non
     assert kafka.records("orders") == [before, after]
 
 
+def test_the_clock_goes_on_however_far_it_was_advanced(kafka: EmbeddedKafka) -> None:
+    (before,) = kafka.produce("orders", "early")
+    for _ in range(20):
+        kafka.clock.advance(4e11)
+        kafka.clock.advance(0.001)
+    (after,) = kafka.produce("orders", "late")
+    assert 0 <= after.timestamp_ms - before.timestamp_ms - 20 * (400_000_000_000_000 + 1) < 60_000
+    with pytest.raises(FencepostError, match=r"advance=1e\+300: expected seconds, 0 to 12\d{11}$"):
+        kafka.clock.advance(1e300)
+
+
 def test_records_that_were_given_their_times_are_found_by_them(kafka: EmbeddedKafka) -> None:
     now_ms = round(time.time() * 1000)
     for hours, value in ((5, "oldest"), (3, "older"), (1, "old")):
