@@ -164,7 +164,7 @@ class Interference:
     # -- requests ---------------------------------------------------------------------------------------
 
     def _handle(self, api: ApiKey, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
-        rules = [rule for rule in self._rules if rule.api is api and rule.is_about(request, asked)]
+        rules = self._about(api, request, asked)
         if not rules:
             reply = handler(services, request, asked)
             self._listen(request, reply, asked)
@@ -185,6 +185,19 @@ class Interference:
         if reply is NO_REPLY or (delay_s == 0 and not isinstance(reply, asyncio.Future)):
             return self._answer(api, reply, lost)
         return services.loop.create_task(self._later(api, reply, lost, delay_s))
+
+    def _about(self, api: ApiKey, request: Any, asked: Asked) -> list[Rule]:
+        """The rules about a request, which fails once and is lost once: further such rules wait."""
+        rules: list[Rule] = []
+        fails = is_lost = False
+        for rule in self._rules:
+            if rule.api is not api or not rule.is_about(request, asked):
+                continue
+            if (rule.error is not None and fails) or (rule.lost and is_lost):
+                continue
+            fails, is_lost = fails or rule.error is not None, is_lost or rule.lost
+            rules.append(rule)
+        return rules
 
     @staticmethod
     def _answer(api: ApiKey, reply: Any, lost: bool) -> Any:

@@ -188,6 +188,23 @@ def test_rules_come_one_after_the_other(kafka: EmbeddedKafka, member: WireMember
     assert found.error_code is ErrorCode.NONE, "both were about one request"
 
 
+def test_a_request_fails_once_and_the_next_rule_waits_for_the_next(
+    kafka: EmbeddedKafka, member: WireMember
+) -> None:
+    for error in ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_LOAD_IN_PROGRESS"):
+        kafka.fail_next("ConsumerGroupHeartbeat", error)
+    kafka.fail_next("ConsumerGroupHeartbeat", "UNKNOWN_SERVER_ERROR", "nobody")
+    told = [member.heartbeat().error_code.name for _ in range(4)]
+    assert told == ["NOT_COORDINATOR", *["COORDINATOR_LOAD_IN_PROGRESS"] * 2, "NONE"]
+    kafka.lose_next_response("ConsumerGroupHeartbeat")
+    kafka.lose_next_response("ConsumerGroupHeartbeat")
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            member.heartbeat()
+        member.connect()
+    assert member.heartbeat().error_code is ErrorCode.NONE
+
+
 def test_a_delay_holds_answers_back_until_it_is_ended(kafka: EmbeddedKafka, member: WireMember) -> None:
     kafka.delay("ConsumerGroupHeartbeat", 0.2, "m")
     began = time.monotonic()
