@@ -151,7 +151,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         """
         tracing, self._tracing = self._tracing, None
         try:
-            if tracing is not None:
+            if tracing is not None and self.is_running:
                 self._end(tracing)
                 tracing.close()
         finally:

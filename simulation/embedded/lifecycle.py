@@ -75,14 +75,17 @@ class Embedded(Controls[E], ABC, Generic[E, A]):
             raise
 
     def close(self) -> None:
-        """Close ports and connections; what the end of `with` does. Closing twice does no harm."""
-        if self._endpoint is None:
+        """Close ports and connections; what the end of `with` does. Closing twice does no harm.
+
+        A process that was forked meanwhile closes nothing by it.
+        """
+        if self._endpoint is None or not self.is_running:
             return
         try:
             self.thread.submit(self._closed(self._endpoint)).result()
         finally:
-            self._endpoint = None
             self.thread.stop()
+            self._endpoint = None
 
     def __enter__(self) -> Self:
         self.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -59,35 +60,45 @@ class LoopThread:
         """Who runs on it, in messages."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._pid = 0
         self._has_run = False
+        self._submitting = threading.Lock()
 
     def start(self) -> None:
         """Start the thread."""
+        self._pid = os.getpid()
         self._loop = loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
         self._thread.start()
         _turns.shorten()
 
     def stop(self) -> None:
-        """End the loop and the thread; tasks that are left are cancelled."""
-        if self._loop is None or self._thread is None:
+        """End the loop and the thread; who waits for something of it is told so."""
+        if not self.is_running:
             return
-        loop, thread = self._loop, self._thread
-        self.submit(_cancel_the_rest()).result()
-        self._loop = self._thread = None
-        self._has_run = True
+        with self._submitting:
+            loop, self._loop = self._loop, None
+            self._has_run = True
+        if loop is None or self._thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+        self._thread.join()
+        self._thread = None
         loop.close()
         _turns.restore()
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not stopped."""
-        return self._loop is not None
+        """Whether it was started here, and not stopped: threads do not come along into a forked process."""
+        return self._loop is not None and self._pid == os.getpid()
 
     def not_running(self) -> FencepostError:
         """What is raised to those who want something of it while it does not run."""
+        if self._loop is not None and self._pid != os.getpid():
+            return FencepostError(
+                f"{self.what} runs in process {self._pid}: one that was forked from it can only connect to it"
+            )
         if self._has_run:
             return FencepostError(f"{self.what} runs no more: ask it before its `with` block ends")
         return FencepostError(f"{self.what} is not running: enter it with `with` or `async with` first")
@@ -97,10 +108,24 @@ class LoopThread:
 
         :raises FencepostError: if the loop does not run.
         """
-        if self._loop is None:
-            work.close()
-            raise self.not_running()
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        if self.is_running:  # asked before the lock, which a fork may have copied while it was held
+            with self._submitting:
+                if self._loop is not None:
+                    return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise self.not_running()
+
+    def result(self, future: concurrent.futures.Future[R]) -> R:
+        """What came of something that was submitted, once it is done; it is cancelled if nobody waits for it.
+
+        :raises FencepostError: if the loop ended before.
+        """
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise self.not_running() from None
+        finally:
+            future.cancel()
 
 
 async def _cancel_the_rest() -> None:
@@ -130,7 +155,7 @@ def on_loop(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
         async def run() -> R:
             return method(self, *args, **kwargs)
 
-        return self.thread.submit(run()).result()
+        return self.thread.result(self.thread.submit(run()))
 
     return call
 
@@ -142,11 +167,7 @@ def until_done(
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        future = self.thread.submit(method(self, *args, **kwargs))
-        try:
-            return future.result()
-        finally:
-            future.cancel()
+        return self.thread.result(self.thread.submit(method(self, *args, **kwargs)))
 
     return call
 
@@ -162,7 +183,7 @@ def awaiting(
 
         future = self.thread.submit(method(self, *args, **kwargs))
         try:
-            return await to_thread.run_sync(future.result, abandon_on_cancel=True)
+            return await to_thread.run_sync(self.thread.result, future, abandon_on_cancel=True)
         finally:
             future.cancel()
 

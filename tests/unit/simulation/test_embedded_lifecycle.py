@@ -1,0 +1,90 @@
+"""An embedded Kafka that others still want something of when it ends, or that is asked in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.embedded import EmbeddedKafka
+
+pytestmark = pytest.mark.real
+
+
+def test_who_waits_is_told_that_it_ended() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with EmbeddedKafka() as kafka:
+            waiting = threads.submit(kafka.group("g").wait_stable, 1)
+            while not len(kafka.endpoint.watch.waiting):
+                time.sleep(0.001)
+        with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
+            waiting.result(30)
+
+
+async def test_who_awaits_is_told_that_it_ended() -> None:
+    async with EmbeddedKafka() as kafka:
+        waiting = asyncio.create_task(kafka.group("g").wait_stable(1))
+        await asyncio.sleep(0.05)
+    with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
+        await asyncio.wait_for(waiting, 30)
+
+
+def test_threads_that_ask_while_it_ends_are_told_so() -> None:
+    kafka = EmbeddedKafka()
+    began = threading.Barrier(4)
+
+    def ask() -> None:
+        began.wait()
+        while True:
+            kafka.check()
+
+    with ThreadPoolExecutor(3) as threads:
+        with kafka:
+            asking = [threads.submit(ask) for _ in range(3)]
+            began.wait()
+        for each in asking:
+            with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
+                each.result(30)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes can't be forked here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda kafka: kafka.records("orders"),
+        lambda kafka: kafka.group("g").wait_stable(1),
+        lambda kafka: kafka.close(),
+    ],
+)
+def test_a_forked_process_is_told_where_it_runs(do: Callable[[EmbeddedKafka], object]) -> None:
+    with EmbeddedKafka(topics=["orders"]) as kafka:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            signal.alarm(20)
+            try:
+                do(kafka)
+                told = f"{kafka.bootstrap_servers} {kafka.is_running}"
+            except FencepostError as error:
+                told = str(error)
+            os.write(writing, told.encode())
+            os._exit(0)
+        os.close(writing)
+        with open(reading) as answer:
+            told = answer.read()
+        os.waitpid(child, 0)
+        assert told in {
+            f"this Kafka runs in process {os.getpid()}: one that was forked from it can only connect to it",
+            f"{kafka.bootstrap_servers} False",
+        }
+        kafka.produce("orders", "x")
+        assert len(kafka.records("orders")) == 1
