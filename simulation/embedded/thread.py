@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import os
 import sys
@@ -108,6 +109,7 @@ class LoopThread:
 
         :raises FencepostError: if the loop does not run.
         """
+        __tracebackhide__ = True
         if self.is_running:  # asked before the lock, which a fork may have copied while it was held
             with self._submitting:
                 if self._loop is not None:
@@ -120,10 +122,14 @@ class LoopThread:
 
         :raises FencepostError: if the loop ended before.
         """
+        __tracebackhide__ = True
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             raise self.not_running() from None
+        except (FencepostError, TimeoutError) as error:
+            # Whoever asked has made a mistake, or waited in vain: where the loop noticed it is of no use.
+            raise error.with_traceback(None) from error.__cause__
         finally:
             future.cancel()
 
@@ -147,6 +153,11 @@ class InThread(Protocol):
 S = TypeVar("S", bound=InThread)
 
 
+def _wait_for(future: concurrent.futures.Future[Any]) -> None:
+    with contextlib.suppress(concurrent.futures.CancelledError):
+        future.exception()
+
+
 def on_loop(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """A method that may be called from any other thread: its body runs on the loop."""
 
@@ -155,6 +166,7 @@ def on_loop(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
         async def run() -> R:
             return method(self, *args, **kwargs)
 
+        __tracebackhide__ = True
         return self.thread.result(self.thread.submit(run()))
 
     return call
@@ -167,6 +179,7 @@ def until_done(
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
         return self.thread.result(self.thread.submit(method(self, *args, **kwargs)))
 
     return call
@@ -181,10 +194,12 @@ def awaiting(
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         from anyio import to_thread
 
+        __tracebackhide__ = True
         future = self.thread.submit(method(self, *args, **kwargs))
         try:
-            return await to_thread.run_sync(self.thread.result, future, abandon_on_cancel=True)
+            await to_thread.run_sync(_wait_for, future, abandon_on_cancel=True)
         finally:
             future.cancel()
+        return self.thread.result(future)
 
     return call

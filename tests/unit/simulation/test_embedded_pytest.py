@@ -432,3 +432,28 @@ def test_a_run_that_does_not_use_it_imports_nothing_of_it(run: Runs) -> None:
     ours = {name for name in loaded if name.startswith("fencepost.")}
     assert ours == {"fencepost.simulation", "fencepost.simulation.embedded", PLUGIN}
     assert loaded & {"msgspec", "kio", "aiokafka", "structlog", "rich", "anyio"} == set()
+
+
+def test_a_mistake_is_told_at_the_line_that_made_it(run: Runs) -> None:
+    printed = run(
+        """
+        import pytest
+
+        def test_topic(kafka):
+            kafka.produce("nowhere", "x")
+
+        def test_waits(kafka):
+            kafka.group("g").wait_stable(timeout=0.01)
+
+        @pytest.mark.asyncio
+        async def test_awaits(kafka):
+            await kafka.group("g").wait_stable(timeout=0.01)
+
+        def test_closed(kafka):
+            kafka.close()
+            kafka.check()
+        """
+    )
+    assert outcomes(printed) == {"failed": 4}
+    assert len(re.findall(r"^test_it.py:\d+: (FencepostError|TimeoutError)$", printed, re.MULTILINE)) == 4
+    assert not re.search(r"\.py:\d+: in ", printed), "a frame of ours"
