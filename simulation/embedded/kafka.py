@@ -16,6 +16,7 @@ from fencepost.simulation.embedded.settings import (
     address,
     broker_count,
     config_of,
+    flag,
     ports_of,
     tls_of,
     topics_of,
@@ -79,7 +80,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         self._ports = ports_of(ports, self._brokers)
         context = tls_of(tls)
         self._options = {
-            "auto_create_topics": auto_create_topics,
+            "auto_create_topics": flag("auto_create_topics", auto_create_topics),
             "default_partitions": whole("default_partitions", default_partitions, 1, None),
             "users": users_of(users),
             "tls": context,

@@ -195,6 +195,16 @@ def whole(what: str, value: object, low: int, high: int | None) -> int:
     return value
 
 
+def flag(what: str, value: object) -> bool:
+    """True or False, and not something that counts as one of them: 'no' would count as True.
+
+    :raises FencepostError: if it is neither.
+    """
+    if not isinstance(value, bool):
+        raise FencepostError(f"{what}={value!r}: expected True or False")
+    return value
+
+
 def duration(what: str, value: float) -> float:
     """A length of time.
 

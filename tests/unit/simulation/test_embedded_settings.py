@@ -47,6 +47,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         ({"config": {"group.consumer.session.timeout.ms": 1}}, "group.consumer.session.timeout.ms: 1 is out"),
         ({"config": 7}, "config=7: expected a GroupCoordinatorConfig, or a mapping of settings"),
         ({"default_partitions": 0}, "default_partitions=0"),
+        ({"auto_create_topics": "no"}, "auto_create_topics='no': expected True or False"),
         ({"users": {"": "geheim"}}, "user '': expected a name"),
         ({"users": {"alice": 1}}, "user 'alice': expected a password"),
         ({"users": {}}, "users: expected at least one user"),
