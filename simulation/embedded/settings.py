@@ -37,6 +37,11 @@ PROFILE: Final = GroupCoordinatorConfig(
 
 _API_NAMES: Final = {key.name: key.name.title().replace("_", "") for key in ApiKey}
 """As Kafka's documentation and its logs write them."""
+_ARGUMENTS: Final = {
+    "auto.create.topics.enable": "auto_create_topics",
+    "num.partitions": "default_partitions",
+}
+"""Settings of a broker that are arguments."""
 _ERROR_NAMES: Final = {name: name for name in ErrorCode.__members__}
 
 Config: TypeAlias = GroupCoordinatorConfig | Mapping[str, object] | None
@@ -63,6 +68,8 @@ def config_of(config: Config) -> GroupCoordinatorConfig:
     for name in config:
         if not isinstance(name, str):
             raise FencepostError(f"config: {name!r} is no name of a setting, expected text")
+        if name in _ARGUMENTS:
+            raise FencepostError(f"config: {name} is the argument {_ARGUMENTS[name]} of an embedded Kafka")
     profile = {
         field.replace("_", "."): value
         for field, value in msgspec.structs.asdict(PROFILE).items()

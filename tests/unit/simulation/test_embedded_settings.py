@@ -45,6 +45,11 @@ def kafka() -> Iterator[EmbeddedKafka]:
         ({"ports": [70_000]}, "ports=70000: expected a whole number, 0 to 65535"),
         ({"config": {"group.consumer.session.timeout": 1}}, "unknown configuration 'group.consumer.session"),
         ({"config": {"group.consumer.session.timeout.ms": 1}}, "group.consumer.session.timeout.ms: 1 is out"),
+        (
+            {"config": {"auto.create.topics.enable": True}},
+            "config: auto.create.topics.enable is the argument auto_create_topics of an embedded Kafka",
+        ),
+        ({"config": {"num.partitions": 3}}, "config: num.partitions is the argument default_partitions"),
         ({"config": 7}, "config=7: expected a GroupCoordinatorConfig, or a mapping of settings"),
         ({"default_partitions": 0}, "default_partitions=0"),
         ({"auto_create_topics": "no"}, "auto_create_topics='no': expected True or False"),
