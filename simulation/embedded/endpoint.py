@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -45,17 +46,22 @@ class Endpoint:
         self.has_tls = options["tls"] is not None
         self.watch = Watch()
         self.interference = Interference(self._note)
-        self.brokers = Brokers(
-            topics,
-            host=host,
-            ports=ports or (0,) * brokers,
-            config=config,
-            intercept=lambda node_id, table: self.interference.around(table),
-            make_runtime=self.watch.make_runtime,
-            on_state=self.watch.coordinator_state,
-            **_kept_in(journal),
-            **options,
-        )
+        kept = _kept_in(journal)
+        with contextlib.ExitStack() as opened:
+            if "storage" in kept:
+                opened.callback(kept["storage"].close)
+            self.brokers = Brokers(
+                topics,
+                host=host,
+                ports=ports or (0,) * brokers,
+                config=config,
+                intercept=lambda node_id, table: self.interference.around(table),
+                make_runtime=self.watch.make_runtime,
+                on_state=self.watch.coordinator_state,
+                **kept,
+                **options,
+            )
+            opened.pop_all()  # theirs from now on
         self.watch.attach(self.brokers)
         self.watch.on_member_gone = self.interference.forget
         self.logs = LogAccess(self.brokers)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,17 @@ def test_threads_that_ask_while_it_ends_are_told_so() -> None:
         for each in asking:
             with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
                 each.result(30)
+
+
+def test_a_journal_is_free_again_when_it_could_not_start(tmp_path: Path) -> None:
+    journal = tmp_path / "kafka.journal"
+    with EmbeddedKafka(journal=journal, topics={"orders": 3}):
+        pass
+    with pytest.raises(FencepostError, match="currently has 3 partition") as refused:
+        EmbeddedKafka(journal=journal, topics={"orders": 1}).start()
+    with EmbeddedKafka(journal=journal) as kafka:
+        assert kafka.records("orders") == []
+    assert refused.tb is not None, "what holds on to frames holds on to no file"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes can't be forked here")
