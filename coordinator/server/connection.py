@@ -44,6 +44,13 @@ Once it knows the brokers it gives up the connection on which it was to ask for 
 can be faster here than its threads are: then it waits 50 ms before it connects again and asks.
 """
 
+_COORDINATOR_TOLD_S = 0.002
+"""How long librdkafka has its answer about a coordinator before it has the next one.
+
+It asks several times behind a Fetch that waits. The first answer lets it give up the commit that waited for
+its coordinator, and with it the coordinator; the second one names it again, if not too early.
+"""
+
 _ANSWERS_AT_ONCE = 64
 _LARGE_BYTES = 16_384
 """Answers are written together up to that many or a large one; writing shows whether the client reads."""
@@ -261,6 +268,25 @@ class Connection(asyncio.Protocol):
                 self._is_librdkafka = _is_librdkafka(request.client_software_name)
             elif header.api_key == ApiKey.METADATA and self._is_librdkafka and request.topics == ():
                 self._held = self._services.loop.call_later(_QUERY_FOLLOWS_S, self._let_go)
+            elif header.api_key == ApiKey.FIND_COORDINATOR and self._is_librdkafka and self._frames.buffered:
+                self._rest(_COORDINATOR_TOLD_S)
+
+    def _rest(self, seconds: float) -> None:
+        """Leave the next request alone for so long."""
+        self._waiting = rest = self._services.loop.create_future()
+
+        def over() -> None:
+            if not rest.done():
+                rest.set_result(None)
+
+        timer = self._services.loop.call_later(seconds, over)
+
+        def done(rest: asyncio.Future[None]) -> None:
+            timer.cancel()
+            self._waiting = None
+            self._continue()
+
+        rest.add_done_callback(done)
 
     def _take_token(self, login: Login, token: bytes) -> None:
         """A bare token has a bare answer, and none if it is refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -127,3 +128,34 @@ async def test_aiokafka_loses_its_place(kafka: EmbeddedKafka) -> None:
             await asyncio.wait_for(consumer.getone(), 60)
     finally:
         await consumer.stop()
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        lambda kafka: kafka.fail_next("OffsetCommit", "NOT_COORDINATOR"),
+        lambda kafka: kafka.lose_next_response("OffsetCommit"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_librdkafka_commits_once_it_has_asked_for_the_coordinator_again(
+    kafka: EmbeddedKafka, protocol: str, disturb: Callable[[EmbeddedKafka], None]
+) -> None:
+    kafka.produce("orders", "x")
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": "g",
+        "group.protocol": protocol,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        **QUIET,
+    }
+    with closing(Consumer(settings)) as consumer:
+        consumer.subscribe(["orders"])
+        while consumer.poll(0.05) is None:
+            pass
+        disturb(kafka)
+        began = time.monotonic()
+        consumer.commit(asynchronous=False)
+        assert time.monotonic() - began < 5, "fetches wait for half a second: it asked behind two or three"
+    assert kafka.group("g").offsets() == {("orders", 0): 1}

@@ -162,3 +162,16 @@ async def test_librdkafka_does_not_hear_of_brokers_before_it_asks_for_its_coordi
             followed.append(clock() - began)
         assert (min(alone) >= 0.002) == is_held
         assert min(followed) < 0.002
+
+
+@pytest.mark.parametrize(("software", "apart"), [("librdkafka", True), ("apache-kafka-java", False)])
+async def test_librdkafka_hears_of_its_coordinator_once_at_a_time(broker, wire, monkeypatch, software, apart):
+    monkeypatch.setattr("fencepost.coordinator.server.connection._COORDINATOR_TOLD_S", 60)
+    await wire.ask(18, 3, client_software_name=software, client_software_version="1")
+    for _ in range(2):
+        wire.send(10, 4, coordinator_keys=("g",))
+    (found,) = (await wire.receive()).coordinators
+    assert found.error_code == 0
+    with pytest.raises(TimeoutError) if apart else contextlib.nullcontext():
+        async with asyncio.timeout(0.1):
+            await wire.receive()
