@@ -120,6 +120,8 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
         """All records of a topic, or of one of its partitions, in the order of partitions and offsets.
 
+        Those of open and aborted transactions are among them, as for a `read_uncommitted` consumer.
+
         :raises FencepostError: for an unknown topic or partition.
         """
         return await self.endpoint.logs.records(topic, partition)
