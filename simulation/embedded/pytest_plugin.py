@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,7 +77,7 @@ def kafka(
     `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` says what it is like, over `kafka_settings`. What
     the test had go wrong with requests that never came is a warning.
     """
-    with _running({**kafka_settings, **_marked(request.node)}) as running:
+    with _running(kafka_settings, _marked(request.node)) as running:
         yield running.awaited if request.node.stash.get(_AWAITS, False) else running
         for each in running.unmet() if running.is_running else ():
             request.node.warn(
@@ -108,10 +109,14 @@ def _marked(node: pytest.Item) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _running(settings: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
+def _running(general: Any, marked: Mapping[str, Any] = MappingProxyType({})) -> Iterator[EmbeddedKafka]:
+    """One with the arguments that `kafka_settings` gives, and over them those of markers."""
     from fencepost.coordinator.protocol.errors import FencepostError
     from fencepost.simulation.embedded.kafka import EmbeddedKafka
 
+    if not isinstance(general, Mapping):
+        pytest.fail(f"kafka_settings gives {general!r}: expected arguments by their names", pytrace=False)
+    settings = {**general, **marked}
     known = [*inspect.signature(EmbeddedKafka).parameters]
     unknown = [name for name in settings if name not in known]
     if unknown:

@@ -256,6 +256,20 @@ def test_a_marker_that_makes_no_sense(run: Runs, marker: str, told: str) -> None
     assert printed.count("expected ") <= 2, "once in full, once in the summary"
 
 
+def test_settings_of_the_session_that_make_no_sense(run: Runs) -> None:
+    conftest = """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def kafka_settings():
+            {"brokers": 3}
+    """
+    printed = run("def test_own(kafka): pass\ndef test_shared(kafka_session): pass\n", conftest=conftest)
+    assert outcomes(printed) == {"error": 2}, printed
+    assert printed.count("\nkafka_settings gives None: expected arguments by their names\n") == 2
+    assert "Traceback" not in printed
+
+
 FAILING = """
     import pytest
 
