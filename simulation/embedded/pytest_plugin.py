@@ -32,6 +32,8 @@ _TOLD = pytest.StashKey[dict[str, "tuple[list[Row], Mapping[str, str]]"]]()
 """By the name of a fixture, the rows of a test and the names in them as its teardown began."""
 _FAILED = pytest.StashKey[bool]()
 """Whether the timelines of a test are there."""
+_PAGES = pytest.StashKey[dict[str, str]]()
+"""The titles of the timelines that there are, by their files."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The marker of this plugin."""
     config.addinivalue_line("markers", _MARKER)
     config.stash[_MADE] = {}
+    config.stash[_PAGES] = {}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -187,7 +190,8 @@ def pytest_runtest_makereport(
         what = "A fixture failed behind the test" if call.when == "teardown" else "The test failed"
         for name, told in (kept | _told(item)).items():
             title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
-            timelines = _timelines(*told, folder, title, f"{what}: {raised}")
+            taken = item.config.stash[_PAGES]
+            timelines = _timelines(*told, folder, title, f"{what}: {raised}", taken=taken)
             report.sections.append((f"timeline of {name}", timelines))
     return report
 
@@ -201,12 +205,20 @@ def _told(item: pytest.Item) -> dict[str, tuple[list[Row], Mapping[str, str]]]:
     }
 
 
-def _timelines(rows: list[Row], names: Mapping[str, str], folder: Path, title: str, verdict: str) -> str:
+def _timelines(
+    rows: list[Row],
+    names: Mapping[str, str],
+    folder: Path,
+    title: str,
+    verdict: str,
+    *,
+    taken: dict[str, str],
+) -> str:
     from fencepost.coordinator.protocol.errors import FencepostError
     from fencepost.simulation.embedded.timeline import write_timelines
 
     try:
-        return "\n".join(map(str, write_timelines(rows, folder, title, verdict, names)))
+        return "\n".join(map(str, write_timelines(rows, folder, title, verdict, names, taken=taken)))
     except (OSError, FencepostError) as error:
         return f"it could not be written: {error}"
 

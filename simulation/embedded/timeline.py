@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from fencepost.simulation.report.model import TracedRun
@@ -15,11 +15,18 @@ LONGEST_NAME = 150
 
 
 def write_timelines(
-    rows: Sequence[Row], folder: Path, name: str, verdict: str, names: Mapping[str, str]
+    rows: Sequence[Row],
+    folder: Path,
+    name: str,
+    verdict: str,
+    names: Mapping[str, str],
+    *,
+    taken: MutableMapping[str, str],
 ) -> list[Path]:
     """Write a page for each group in the trace, or one if there is none; their paths.
 
-    Rows that are about no group are on all pages. `names` is what members are called, by their ids.
+    Rows that are about no group are on all pages. `names` is what members are called, by their ids. `taken`
+    are the titles of the pages that there are, by their files: another page does not take their place.
 
     :raises FencepostError: if they can't be written.
     """
@@ -29,7 +36,7 @@ def write_timelines(
     for group in groups or [""]:
         chosen = [row for row in rows if row.group in ("", group)]
         title = f"{name}, group {group}" if group else name
-        path = folder / f"{_file_name(name if len(groups) < 2 else f'{name}-{group}')}.html"
+        path = folder / _file_name(name if len(groups) < 2 else f"{name}-{group}", title, taken)
         run = TracedRun(run_id=path.stem, title=title, facts=_facts(chosen, group), rows=chosen, names=names)
         render_timelines([run], path, title=title, verdict=verdict, fine=False)
         written.append(path)
@@ -49,5 +56,11 @@ def _facts(rows: Sequence[Row], group: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", text).strip("-.")[-LONGEST_NAME:] or "trace"
+def _file_name(text: str, title: str, taken: MutableMapping[str, str]) -> str:
+    """A name that a file may have, of no other page: several texts come to the same, and so do A and a."""
+    stem = re.sub(r"[^\w.-]+", "-", text).strip("-.")[-LONGEST_NAME:] or "trace"
+    name, number = stem, 1
+    while taken.setdefault(name.casefold(), title) != title:
+        number += 1
+        name = f"{stem}-{number}"
+    return f"{name}.html"

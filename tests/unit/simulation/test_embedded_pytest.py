@@ -417,6 +417,26 @@ def test_another_folder_for_timelines_and_none_without_the_option(run: Runs) -> 
     assert [path.name for path in (run.folder / "out" / "pages").iterdir()] == ["test_it.py-test_fails.html"]
 
 
+def test_timelines_do_not_take_each_other_s_place(run: Runs) -> None:
+    printed = run(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("name", ["a/b", "a:b", "A b"])
+        def test_fails(kafka, name):
+            assert name is None
+        """,
+        "--kafka-trace",
+    )
+    pages = {path.name: path.read_text() for path in (run.folder / "kafka-trace").iterdir()}
+    assert sorted(pages) == [
+        "test_it.py-test_fails-A-b-3.html",
+        "test_it.py-test_fails-a-b-2.html",
+        "test_it.py-test_fails-a-b.html",
+    ], printed
+    assert "test_fails[a:b]" in pages["test_it.py-test_fails-a-b-2.html"]
+
+
 def test_a_folder_that_cannot_be_written_is_told(run: Runs) -> None:
     (run.folder / "taken").write_text("")
     printed = run(FAILING, "--kafka-trace-dir", "taken", "-k", "test_fails")
