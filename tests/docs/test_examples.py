@@ -33,6 +33,12 @@ NUMBER = re.compile(r"(?<![\w-])[0-9][0-9.,]*")
 DIGEST = re.compile(r"\b[0-9a-f]{32}\b")
 
 
+FACT = re.compile(
+    r"^(?:members|partitions|events|heartbeats|rebalances|violations|digest) +\S+$", re.MULTILINE
+)
+"""What is the same in each run of a seed, on any machine."""
+
+
 class Example(NamedTuple):
     """One fenced block of a page."""
 
@@ -193,6 +199,8 @@ def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> 
         assert is_as_said(example, said, result.stdout + result.stderr), (
             f"$ fencepost {words}\n{result.stdout}{result.stderr}"
         )
+        if words[0] == "simulate":
+            assert {*FACT.findall("\n".join(said))} <= {*FACT.findall(result.stdout)}
 
 
 @pytest.mark.real
