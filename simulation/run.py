@@ -18,6 +18,7 @@ import structlog
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.plan import Plan, draw
+from fencepost.simulation.interrupts import between_steps
 from fencepost.simulation.nodes.world import World
 from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.sac.run import SacRun, prepare
@@ -171,14 +172,16 @@ def run(
         raise
     world = prepared.world
     ended_us = chosen.end_us
-    with _without_logs():
+    with _without_logs(), between_steps(loop) as pass_interrupts_on:
         try:
             said = f"{scenario.name} {seed} {scenario.group.members}"
             recorder.add(0, "", Kind.RUN_START.value, detail=said)
             prepared.begin()
             for until_us in _slices(chosen.end_us):
-                loop.run_until(until_us)
-                failures.check()
+                while loop.now_us < until_us:
+                    loop.run_until(until_us)
+                    pass_interrupts_on()
+                    failures.check()
                 if progress is not None:
                     progress(until_us / chosen.end_us)
                 if wall_limit_s is not None and time.perf_counter() - started > wall_limit_s:

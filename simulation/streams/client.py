@@ -242,8 +242,8 @@ class ClientHost(Host):
         return task
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass on this host."""
-        await self.pause_us(round(seconds * 1_000_000))
+        """Let time pass on this host: a microsecond at least, since who looks again finds no other moment."""
+        await self.pause_us(max(1, round(seconds * 1_000_000)) if seconds > 0 else 0)
 
     async def pause_us(self, us: int) -> None:
         """Let so many microseconds pass on this host."""
