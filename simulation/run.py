@@ -31,7 +31,7 @@ from fencepost.simulation.streams.run import StreamsRun
 from fencepost.simulation.streams.run import prepare as prepare_streams
 from fencepost.simulation.trace.groups import GroupChronicle
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import Kind, Row
 from fencepost.simulation.world.loop import TooManyEvents, VirtualLoop
 from fencepost.simulation.world.observers import RAISED, Observer, Violation
 from fencepost.simulation.world.rng import Streams
@@ -147,7 +147,8 @@ def run(
     Those of single active consumers always watch, `checkers` beside them.
 
     An exception in what is simulated ends the run, and is raised; without `raises` it is the last violation,
-    with its type (`RAISED`), and what came before it is told as of any run.
+    with its type (`RAISED`), and what came before it is told as of any run. Those of `trace` and `progress`
+    are raised in any case.
 
     The caller closes the trace. A run has an event loop of its own: where one runs already, in a test that
     awaits or in a notebook, `await asyncio.to_thread(run, ...)`.
@@ -164,7 +165,8 @@ def run(
     chosen = plan_of(scenario, seed) if plan is None else plan
     loop = VirtualLoop(max_events=max_events)
     failures = _Failures(loop)
-    recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
+    beside = _Beside(trace, progress)
+    recorder = Recorder(world=WORLD, group=scenario.group.id, sink=None if trace is None else beside)
     try:
         prepared = _prepared(scenario, seed, chosen, loop, recorder, checkers=checkers)
     except BaseException:
@@ -182,8 +184,7 @@ def run(
                     loop.run_until(until_us)
                     pass_interrupts_on()
                     failures.check()
-                if progress is not None:
-                    progress(until_us / chosen.end_us)
+                beside.tell(until_us / chosen.end_us)
                 if wall_limit_s is not None and time.perf_counter() - started > wall_limit_s:
                     raise WallTimeExceeded(
                         f"{wall_limit_s} s were over at {until_us / 1_000_000:.0f} of"
@@ -194,7 +195,8 @@ def run(
             loop.run_until(loop.now_us)
             failures.check()
         except BaseException as error:
-            if told := not raises and _is_of_the_simulated(error):
+            told = not raises and not beside.failed and _is_of_the_simulated(error)
+            if told:
                 converged, ended_us = False, loop.now_us
                 world.report(f"{RAISED}{type(error).__name__}", f"{error} ({_place(error)})")
                 recorder.add(ended_us, "", Kind.RUN_END.value)
@@ -221,6 +223,36 @@ def run(
         digest=recorder.digest(),
         figures=figures,
     )
+
+
+class _Beside:
+    """What the caller gave to a run, and is no part of what is simulated."""
+
+    def __init__(self, trace: TraceWriter | None, progress: Progress | None) -> None:
+        self._trace = trace
+        self._progress = progress
+        self.failed = False
+        """Whether it raised."""
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Hand rows to the trace."""
+        assert self._trace is not None
+        with self._watched():
+            self._trace.write(rows)
+
+    def tell(self, share: float) -> None:
+        """Tell how much is done."""
+        if self._progress is not None:
+            with self._watched():
+                self._progress(share)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.failed = True
+            raise
 
 
 def _is_of_the_simulated(error: BaseException) -> bool:

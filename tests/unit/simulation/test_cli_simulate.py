@@ -273,3 +273,20 @@ def test_an_exception_of_the_simulated_is_told_in_all_worlds(
     assert violation.message.startswith("by zero (test_cli_simulate.py:")
     again = fencepost.simulation.run.run(loaded, 1, raises=False)
     assert again.digest == result.digest
+
+
+def test_a_trace_that_can_not_be_written_is_no_violation() -> None:
+    from fencepost.simulation.scenarios.load import load_any
+
+    class Full:
+        def write(self, rows: object, /) -> None:
+            raise OSError("no space left")
+
+    def torn(share: float) -> None:
+        raise BrokenPipeError("nobody looks")
+
+    loaded = load_any("rolling-deploy", members=60)
+    with pytest.raises(OSError, match="no space left"):
+        fencepost.simulation.run.run(loaded, 1, trace=Full(), raises=False)
+    with pytest.raises(BrokenPipeError):
+        fencepost.simulation.run.run(loaded, 1, progress=torn, raises=False)
