@@ -12,6 +12,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.streams.client import ClientHost
+from fencepost.simulation.streams.world import StreamsWorld
 
 SCENARIO = load_any("streams-failures")
 
@@ -36,6 +37,18 @@ def test_an_interrupt_ends_the_run_and_no_thread_takes_it(monkeypatch: pytest.Mo
         run(SCENARIO, 1)
     assert len(sent) == 1
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_at_the_very_end_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = StreamsWorld.end
+
+    def interrupted(self: StreamsWorld) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return end(self)
+
+    monkeypatch.setattr(StreamsWorld, "end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(SCENARIO, 1)
 
 
 def test_who_hears_interrupts_and_goes_on_has_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
