@@ -84,7 +84,7 @@ class _Attempts:
         self.made += 1
         if self._progress is not None:
             self._progress(1)
-        result = _failed(candidate, self._max_events)
+        result = _run_that_fails(candidate, self._max_events)
         if result is None:
             self._failed.add(document)
             return False
@@ -93,7 +93,7 @@ class _Attempts:
         return True
 
 
-def _failed(failure: Failure, max_events: int | None) -> RunResult | None:
+def _run_that_fails(failure: Failure, max_events: int | None) -> RunResult | None:
     """The run, if it violates the failure's invariant; an exception that ends it may be that."""
     try:
         result = replay(failure, max_events=max_events, raises=False)

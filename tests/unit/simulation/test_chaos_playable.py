@@ -25,8 +25,9 @@ NOBODY = "127.0.0.1:9"
     ],
 )
 def test_what_can_not_be_played_is_told_before_a_broker_is_asked(scenario: str, client: Any, told: str):
+    loaded: Any = load_any(scenario)
     with pytest.raises(FencepostError, match=told):
-        asyncio.run(run_real(load_any(scenario), 1, NOBODY, client=client))  # type: ignore[arg-type]
+        asyncio.run(run_real(loaded, 1, NOBODY, client=client))
 
 
 def patterned(group: str, later: str):
