@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.server.cluster import MAX_PARTITIONS
 from fencepost.simulation.embedded.controls import KafkaControls
 from fencepost.simulation.embedded.groups import AsyncGroup, Group
 from fencepost.simulation.embedded.lifecycle import Embedded
@@ -81,7 +82,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         context = tls_of(tls)
         self._options = {
             "auto_create_topics": flag("auto_create_topics", auto_create_topics),
-            "default_partitions": whole("default_partitions", default_partitions, 1, None),
+            "default_partitions": whole("default_partitions", default_partitions, 1, MAX_PARTITIONS),
             "users": users_of(users),
             "tls": context,
         }

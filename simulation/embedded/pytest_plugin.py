@@ -111,6 +111,20 @@ def _marked(node: pytest.Item) -> dict[str, Any]:
     return settings
 
 
+def _warn_of_idle_marker(item: pytest.Item) -> None:
+    """Tell of a marker of the test itself that is about no Kafka of it, but was meant for one."""
+    names = getattr(item, "fixturenames", ())
+    idle = "kafka_session" in names and "kafka" not in names
+    for marker in item.own_markers if idle else ():
+        if marker.name == "kafka" and marker.kwargs:
+            item.warn(
+                pytest.PytestWarning(
+                    "@pytest.mark.kafka is about the fixture kafka, which this test does not use:"
+                    " kafka_session is as kafka_settings says"
+                )
+            )
+
+
 @contextlib.contextmanager
 def _running(general: Any, marked: Mapping[str, Any] = MappingProxyType({})) -> Iterator[EmbeddedKafka]:
     """One with the arguments that `kafka_settings` gives, and over them those of markers."""
@@ -161,7 +175,8 @@ def _used(item: pytest.Item) -> Iterator[tuple[str, EmbeddedKafka | AsyncEmbedde
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Remember where the test begins in the trace of a Kafka that it shares with others."""
+    """Look at the marker, and remember where the test begins in the trace of a Kafka that it shares."""
+    _warn_of_idle_marker(item)
     if _folder(item.config) is not None:
         item.stash[_FAILED] = False
         item.stash[_SEEN] = {kafka.thread: kafka.last_event for _, kafka in _used(item)}

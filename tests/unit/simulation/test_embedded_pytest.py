@@ -256,6 +256,25 @@ def test_a_marker_that_makes_no_sense(run: Runs, marker: str, told: str) -> None
     assert printed.count("expected ") <= 2, "once in full, once in the summary"
 
 
+def test_a_marker_for_the_kafka_of_the_session_is_a_warning(run: Runs) -> None:
+    tests = """
+        import pytest
+
+        @pytest.mark.kafka(brokers=3)
+        def test_shared(kafka_session): pass
+
+        @pytest.mark.kafka(brokers=3)
+        def test_both(kafka_session, kafka): pass
+
+        @pytest.mark.kafka
+        def test_picked_by_its_marker(kafka_session): pass
+        """
+    printed = run(tests)
+    assert outcomes(printed) == {"passed": 3}
+    assert printed.count("which this test does not use: kafka_session is as kafka_settings says") == 1
+    assert outcomes(run(tests, "-Werror")) == {"passed": 2, "error": 1}
+
+
 def test_settings_of_the_session_that_make_no_sense(run: Runs) -> None:
     conftest = """
         import pytest

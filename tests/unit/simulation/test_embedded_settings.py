@@ -52,6 +52,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         ({"config": {"num.partitions": 3}}, "config: num.partitions is the argument default_partitions"),
         ({"config": 7}, "config=7: expected a GroupCoordinatorConfig, or a mapping of settings"),
         ({"default_partitions": 0}, "default_partitions=0"),
+        ({"default_partitions": 10**9}, "default_partitions=1000000000: expected a whole number, 1 to"),
         ({"auto_create_topics": "no"}, "auto_create_topics='no': expected True or False"),
         ({"users": {"": "geheim"}}, "user '': expected a name"),
         ({"users": {"alice": 1}}, "user 'alice': expected a password"),
