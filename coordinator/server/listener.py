@@ -14,13 +14,10 @@ from typing import Generic, Protocol, TypeVar, cast
 import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.coordinator.server.tls import Handshake
+from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
 
 log = structlog.get_logger(__name__)
 
-_BACKLOG = 1024
-_ACCEPT_TURNS = 2
-"""Turns of the loop from a connection's accept to its protocol's connection_made, in asyncio."""
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
@@ -61,55 +58,48 @@ class Listener(Generic[C]):
         self.connections: dict[C, None] = {}
         """All that are open."""
         self._tls = tls
-        self._handshakes: dict[Handshake, None] = {}
         self._closing = False
         self._all_gone: asyncio.Event | None = None
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
 
     async def open(self, connect: Connect[C]) -> None:
         """Listen, and make a connection of each client.
 
         :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.
         """
-        loop = asyncio.get_running_loop()
         self._closing = False
 
         def made() -> asyncio.BaseProtocol:
             return cast("asyncio.BaseProtocol", connect(on_made=self._made, on_lost=self._lost))
 
-        def shaking_hands() -> asyncio.BaseProtocol:
-            assert self._tls is not None
-            return Handshake(self._tls, made, on_begin=self._begun, on_end=self._shaken)
-
-        accepted = made if self._tls is None else shaking_hands
         try:
             address = await _address(self.host)
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             # Not asyncio's own: since Python 3.12 it does not tell why an address can't be had.
-            listening = socket.create_server((address, self.port), family=family, backlog=_BACKLOG)
-            self._server = await loop.create_server(accepted, sock=listening, backlog=_BACKLOG)
+            listening = socket.create_server((address, self.port), family=family, backlog=BACKLOG)
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._acceptor = Acceptor(
+            listening, made, tls=self._tls, refusal=self._too_many, on_failed=self._no_handshake
+        )
+        self.port = self._acceptor.port
 
     def drop(self) -> None:
         """Close all connections; the port stays open."""
-        for handshake in tuple(self._handshakes):
-            handshake.cancel()
+        if self._acceptor is not None:
+            self._acceptor.give_up()
         for connection in tuple(self.connections):
             connection.close()
 
     async def close(self) -> None:
         """Stop listening and close all connections. Clients are told nothing, as when a broker dies."""
-        if self._server is None:
+        if self._acceptor is None:
             return
         self._closing = True
-        await stop_accepting(self._server)
-        self._server.close()
+        await self._acceptor.close()
+        self._acceptor = None
         self.drop()
-        await self._server.wait_closed()
-        self._server = None
-        if self.connections or self._handshakes:
+        if self.connections:
             self._all_gone = asyncio.Event()
             await self._all_gone.wait()
 
@@ -123,39 +113,21 @@ class Listener(Generic[C]):
         self.connections[connection] = None
         if self._closing:
             return "the broker is closing"
-        return self._too_many()
+        return None if self._tls is not None else self._too_many()
 
     def _lost(self, connection: C) -> None:
         self.connections.pop(connection, None)
-        self._gone()
-
-    def _begun(self, handshake: Handshake) -> str | None:
-        self._handshakes[handshake] = None
-        return "the broker is closing" if self._closing else self._too_many()
-
-    def _shaken(self, handshake: Handshake, failure: str | None) -> None:
-        self._handshakes.pop(handshake, None)
-        if failure is not None and not self._closing and structlog.is_configured():
-            log.warning("connection_closed", peer=handshake.peer, reason=failure)
-        self._gone()
-
-    def _too_many(self) -> str | None:
-        count = len(self.connections) + len(self._handshakes)
-        return "too many connections" if count > self._max_connections else None
-
-    def _gone(self) -> None:
-        if not self.connections and not self._handshakes and self._all_gone is not None:
+        if not self.connections and self._all_gone is not None:
             self._all_gone.set()
 
+    def _too_many(self) -> str | None:
+        assert self._acceptor is not None
+        count = len(self.connections) + self._acceptor.handshakes
+        return "too many connections" if count > self._max_connections else None
 
-async def stop_accepting(server: asyncio.Server) -> None:
-    """Stop, and let accepted connections be made: asyncio leaves them open if the server closes first."""
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(RuntimeError):  # not every loop waits for readers
-        for each in server.sockets:
-            loop.remove_reader(each)
-    for _ in range(_ACCEPT_TURNS):
-        await asyncio.sleep(0)
+    def _no_handshake(self, peer: str, reason: str) -> None:
+        if not self._closing and structlog.is_configured():
+            log.warning("connection_closed", peer=peer, reason=reason)
 
 
 async def _address(host: str) -> str:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from fencepost.coordinator.codec.endpoints import is_readable
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.coordinator.server.listener import stop_accepting
+from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
 from fencepost.simulation.proxy.connection import Connection, Surroundings
 from fencepost.simulation.proxy.observer import ProxyObserver
 from fencepost.simulation.proxy.side import Side
@@ -20,8 +20,6 @@ from fencepost.simulation.world.rules import Matching, Rule, stalling
 
 Address: TypeAlias = tuple[str, int]
 """A host and a port."""
-
-_BACKLOG = 1024
 
 
 class Proxy:
@@ -59,7 +57,7 @@ class Proxy:
             members=members if members is not None else {},
             address_of=self.address,
         )
-        self._servers: dict[int, asyncio.Server] = {}
+        self._acceptors: dict[int, Acceptor] = {}
         self._ports: dict[int, int] = {}
         self._nowhere: socket.socket | None = None
         self._stalls: dict[str, tuple[Rule, ...]] = {}
@@ -81,9 +79,9 @@ class Proxy:
             self._nowhere = socket.socket(family)
             self._nowhere.bind((address, 0))
             for node in self._upstreams:
-                server = await loop.create_server(self._connect(node), address, 0, backlog=_BACKLOG)
-                self._servers[node] = server
-                self._ports[node] = server.sockets[0].getsockname()[1]
+                listening = socket.create_server((address, 0), family=family, backlog=BACKLOG)
+                self._acceptors[node] = Acceptor(listening, self._connect(node))
+                self._ports[node] = self._acceptors[node].port
         except OSError as error:
             await self.close()
             raise EnvironmentLacks(
@@ -92,15 +90,14 @@ class Proxy:
 
     async def close(self) -> None:
         """Stop listening, and reset all connections."""
-        for server in self._servers.values():
-            await stop_accepting(server)
-            server.close()
+        for acceptor in self._acceptors.values():
+            await acceptor.close()
         for connection in tuple(self._connections):
             connection.cut()
         if self._connections:
             self._all_gone = asyncio.Event()
             await self._all_gone.wait()
-        self._servers.clear()
+        self._acceptors.clear()
         if self._nowhere is not None:
             self._nowhere.close()
 

@@ -19,7 +19,7 @@ from fencepost.coordinator.codec.registry import codec_of
 from fencepost.coordinator.codec.sasl import bare_token
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server import connection as connections
-from fencepost.coordinator.server import tls as tls_module
+from fencepost.coordinator.server import accepting
 from fencepost.coordinator.server.broker import Broker
 from fencepost.coordinator.server.login import MAX_LOGIN_FRAME_BYTES
 from fencepost.coordinator.server.tls import tls_context
@@ -316,7 +316,7 @@ async def test_tls_and_what_comes_in_plain(pem, connect):
 
 @with_openssl
 async def test_connections_that_shake_hands_for_ever_count_and_end(pem, connect, monkeypatch):
-    monkeypatch.setattr(tls_module, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(accepting, "HANDSHAKE_S", 0.2)
     async with Broker(tls=tls_context(pem / "both.pem"), max_connections=2) as running:
         silent = [await connect(running) for _ in range(3)]
         assert all([await each.ended() for each in silent])
