@@ -33,6 +33,7 @@ from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.loop import new_event_loop
 from fencepost.coordinator.server.serve import serve
 
 HERE = Path(__file__).resolve()
@@ -351,7 +352,8 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        asyncio.run(serve_forever())
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve_forever())
         return
     commands = {"fencepost": [sys.executable, str(HERE), "--serve"]}
     if not arguments.no_kfake and (peer := kfake_command()) is not None:

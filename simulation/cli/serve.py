@@ -103,6 +103,7 @@ def serve(
     """
     _require("kio")
     from fencepost.coordinator.rabbit_server.broker import StreamBroker
+    from fencepost.coordinator.server.loop import new_event_loop
     from fencepost.coordinator.server.serve import serve as run_server
 
     counts = _topics(topics or [])
@@ -151,7 +152,8 @@ def serve(
             )
             await serve_traced(endpoint, trace_topic, told, security)
 
-    asyncio.run(_until_told(serving()))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_until_told(serving()))
     return 0
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.server.loop import new_event_loop
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,7 +69,7 @@ class LoopThread:
     def start(self) -> None:
         """Start the thread."""
         self._pid = os.getpid()
-        self._loop = loop = asyncio.new_event_loop()
+        self._loop = loop = new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
         self._thread.start()
         _turns.shorten()

@@ -1,0 +1,154 @@
+"""The loop of programs that serve, and how it accepts: with uvloop and without, the same promises."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+import uvloop
+
+from fencepost.coordinator.server import accepting, loop
+from fencepost.coordinator.server.accepting import Acceptor
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def running(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Runner]:
+    if request.param == "asyncio":
+        monkeypatch.setattr(loop, "find_spec", lambda _: None)
+    loop._factory.cache_clear()
+    with asyncio.Runner(loop_factory=loop.new_event_loop) as runner:
+        assert isinstance(runner.get_loop(), uvloop.Loop) == (request.param == "uvloop")
+        yield runner
+    loop._factory.cache_clear()
+
+
+@pytest.mark.parametrize("delay_s", [0.0004, 0.001, 0.0016])
+def test_no_timer_comes_too_early(running: asyncio.Runner, delay_s: float) -> None:
+    async def late_by() -> list[float]:
+        turns = asyncio.get_running_loop()
+        found = []
+        for at in (False, True) * 15:
+            done = turns.create_future()
+            began = time.monotonic()
+            if at:
+                turns.call_at(turns.time() + delay_s, lambda done=done: done.set_result(time.monotonic()))
+            else:
+                turns.call_later(delay_s, lambda done=done: done.set_result(time.monotonic()))
+            found.append(await done - began - delay_s)
+        return found
+
+    # asyncio runs what is due within its clock's resolution, which is a nanosecond.
+    assert min(running.run(late_by())) > -1e-6
+
+
+def test_time_goes_on_within_a_turn(running: asyncio.Runner) -> None:
+    async def measured() -> float:
+        turns = asyncio.get_running_loop()
+        began = turns.time()
+        assert began == pytest.approx(time.monotonic(), abs=0.5)
+        while turns.time() == began:
+            pass
+        return turns.time() - began
+
+    assert running.run(measured()) > 0
+
+
+class Made(asyncio.Protocol):
+    def __init__(self, found: list[asyncio.BaseTransport]) -> None:
+        self.found = found
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.found.append(transport)
+
+
+def listening(kind: type[socket.socket] = socket.socket) -> socket.socket:
+    made = kind(socket.AF_INET, socket.SOCK_STREAM)
+    made.bind(("127.0.0.1", 0))
+    made.listen(accepting.BACKLOG)
+    return made
+
+
+def come(stack: ExitStack, port: int) -> socket.socket:
+    return stack.enter_context(closing(socket.create_connection(("127.0.0.1", port))))
+
+
+def test_all_who_wait_are_accepted_at_once(running: asyncio.Runner) -> None:
+    async def accepted() -> int:
+        found: list[asyncio.BaseTransport] = []
+        with ExitStack() as stack:
+            acceptor = Acceptor(listening(), lambda: Made(found))
+            for _ in range(100):
+                come(stack, acceptor.port)
+            for _ in range(8):
+                await asyncio.sleep(0)
+            count = len(found)
+            await acceptor.close()
+        return count
+
+    assert running.run(accepted()) == 100
+
+
+def test_who_was_accepted_is_connected_before_it_closes(running: asyncio.Runner) -> None:
+    async def accepted() -> None:
+        found: list[asyncio.BaseTransport] = []
+        with ExitStack() as stack:
+            acceptor = Acceptor(listening(), lambda: Made(found))
+            port = acceptor.port
+            client = come(stack, port)
+            acceptor._accept()
+            assert not found
+            await acceptor.close()
+            (transport,) = found
+            assert transport.get_extra_info("peername") == client.getsockname()
+            with pytest.raises(OSError, match="refused"):
+                come(stack, port)
+
+    running.run(accepted())
+
+
+class Full(socket.socket):
+    """Its process has no more file descriptors, twice."""
+
+    left = 2
+    refused: asyncio.Event
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.left:
+            self.left -= 1
+            self.refused.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_without_file_descriptors_clients_wait(
+    running: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    monkeypatch.setattr(accepting, "_RETRY_S", 60.0 if closes else 0.01)
+
+    async def accepted() -> int:
+        found: list[asyncio.BaseTransport] = []
+        made = asyncio.Event()
+
+        class MadeAtLast(Made):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                made.set()
+
+        with ExitStack() as stack:
+            port = listening(Full)
+            port.refused = asyncio.Event()
+            acceptor = Acceptor(port, lambda: MadeAtLast(found))
+            come(stack, acceptor.port)
+            await (port.refused if closes else made).wait()
+            await acceptor.close()
+        return len(found)
+
+    assert running.run(accepted()) == (0 if closes else 1)
