@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -19,7 +18,6 @@ HANDSHAKE_S = 20.0
 """A handshake that takes longer is given up."""
 _GOODBYE_S = 1.0
 """How long the other side may take to say goodbye too."""
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RETRY_S = 1.0
 
 
@@ -45,11 +43,11 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._make = make
-        self._options: dict[str, Any] = {}
+        self._tls_options: dict[str, Any] = {}
         if tls is not None:
-            self._options["ssl"] = tls
-            self._options["ssl_handshake_timeout"] = HANDSHAKE_S
-            self._options["ssl_shutdown_timeout"] = _GOODBYE_S
+            self._tls_options["ssl"] = tls
+            self._tls_options["ssl_handshake_timeout"] = HANDSHAKE_S
+            self._tls_options["ssl_shutdown_timeout"] = _GOODBYE_S
         self._refusal = refusal
         self._on_failed = on_failed
         self._under_way: set[asyncio.Task[None]] = set()
@@ -65,50 +63,55 @@ class Acceptor:
     @property
     def handshakes(self) -> int:
         """How many clients shake hands."""
-        return len(self._under_way) if self._options else 0
+        return len(self._under_way) if self._tls_options else 0
 
     def _listen(self) -> None:
         self._later = None
         self._loop.add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(BACKLOG):
-            try:
-                client, address = self._listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    raise
-                self._loop.remove_reader(self._listening)
-                self._later = self._loop.call_later(_RETRY_S, self._listen)
-                if structlog.is_configured():
-                    log.warning("no_connection_accepted", reason=error.strerror, again_in_s=_RETRY_S)
-                return
-            client.setblocking(False)
-            task = self._loop.create_task(self._connect(client, f"{address[0]}:{address[1]}"))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+        try:
+            for _ in range(BACKLOG):
+                self._begin(*self._listening.accept())
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            pass  # nobody else waits, or went again
+        except OSError as error:  # file descriptors or memory are used up
+            self._loop.remove_reader(self._listening)
+            self._later = self._loop.call_later(_RETRY_S, self._listen)
+            if structlog.is_configured():
+                log.warning("no_connection_accepted", reason=error.strerror, again_in_s=_RETRY_S)
+
+    def _begin(self, client: socket.socket, address: tuple[Any, ...]) -> None:
+        client.setblocking(False)
+        task = self._loop.create_task(self._connect(client, f"{address[0]}:{address[1]}"))
+        self._under_way.add(task)
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._under_way.discard(task)
+            if task.cancelled():  # perhaps before it began
+                client.close()
+
+        task.add_done_callback(over)
 
     async def _connect(self, client: socket.socket, peer: str) -> None:
-        if self._options and (refusal := self._refusal()) is not None:
+        if self._tls_options and (refusal := self._refusal()) is not None:
             client.close()
             self._on_failed(peer, refusal)
             return
         try:
-            await self._loop.connect_accepted_socket(self._make, client, **self._options)
+            await self._loop.connect_accepted_socket(self._make, client, **self._tls_options)
         except asyncio.CancelledError:
             self._on_failed(peer, "the handshake was given up")
             raise
         except (OSError, ValueError) as error:  # what ssl and its timeouts raise are OSErrors
             client.close()
-            if self._options:
+            if self._tls_options:
                 reason = getattr(error, "reason", None) or error or type(error).__name__
                 self._on_failed(peer, f"no TLS handshake: {reason}")
 
     def give_up(self) -> None:
         """Cut off those who still shake hands."""
-        for task in self._under_way if self._options else ():
+        for task in self._under_way if self._tls_options else ():
             task.cancel()
 
     async def close(self) -> None:
