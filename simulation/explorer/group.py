@@ -43,34 +43,39 @@ class GroupWorld:
     def moves(self, state: State) -> list[Move[State]]:
         """All that may happen next; faults only as long as there are some left."""
         found: list[Move[State]] = []
-        for place in range(self._members):
-            self._of_member(state, place, found)
-        if state[2]:
+        coordinator, places, strays, left = state
+        steps = self._steps
+        for place, number in enumerate(places):
+            before, behind = places[:place], places[place + 1 :]
+            if number < 0:
+                label, started, _, _, _, findings = steps.start(place, -number)
+                found.append(
+                    (label, (coordinator, (*before, started, *behind), strays, left), False, findings)
+                )
+                continue
+            for local in steps.free(number):
+                if local.is_plain:
+                    after = coordinator, (*before, local.after, *behind), strays, left
+                else:
+                    after = self._by_itself(state, place, local, left)
+                found.append((local.label, after, False, local.findings))
+            if left:
+                for local in steps.faulty(number):
+                    after = self._by_itself(state, place, local, left - 1)
+                    found.append((local.label, after, True, local.findings))
+            known = steps.processes[number]
+            if known.request >= 0:
+                taken = steps.taken(coordinator, known.request)
+                changed = (*before, steps.answered(number, taken.answer), *behind)
+                if taken.removed:
+                    changed = self._without(changed, taken.removed)
+                found.append((known.takes, (taken.after, changed, strays, left), False, taken.findings))
+        if strays:
             self._of_strays(state, found)
         self._of_sessions(state, found)
-        if state[3]:
+        if left:
             self._of_cluster(state, found)
         return found
-
-    def _of_member(self, state: State, place: int, found: list[Move[State]]) -> None:
-        coordinator, places, strays, left = state
-        number, steps = places[place], self._steps
-        before, behind = places[:place], places[place + 1 :]
-        if number < 0:
-            label, started, _, _, findings = steps.start(place, -number)
-            found.append((label, (coordinator, (*before, started, *behind), strays, left), False, findings))
-            return
-        for spent, locals_ in ((0, steps.free(number)), (1, steps.faulty(number) if left else ())):
-            for local in locals_:
-                after = self._by_itself(state, place, local, left - spent)
-                found.append((local.label, after, bool(spent), local.findings))
-        known = steps.processes[number]
-        if known.request >= 0:
-            taken = steps.taken(coordinator, known.request)
-            changed = (*before, steps.answered(number, taken.answer), *behind)
-            if taken.removed:
-                changed = self._without(changed, taken.removed)
-            found.append((known.takes, (taken.after, changed, strays, left), False, taken.findings))
 
     def _by_itself(self, state: State, place: int, local: Local, left: int) -> State:
         coordinator, places, strays, _ = state
@@ -150,22 +155,28 @@ class GroupWorld:
 
     # -- what is right -------------------------------------------------------------------------------------
 
-    def findings(self, state: State) -> Iterator[Finding]:
+    def findings(self, state: State) -> Iterable[Finding]:
         """Two members that believe that they own one partition, neither of which is fenced."""
         processes = self._steps.processes
         claimed = 0
         for number in state[1]:
-            claims = processes[number].claims if number >= 0 else 0
-            if claimed & claims:
-                owners = " and ".join(
-                    processes[each].member_id
-                    for each in state[1]
-                    if each >= 0 and processes[each].claims & claims
-                )
-                both = [bit for bit in range(claims.bit_length()) if claimed & claims & 1 << bit]
-                names = shown_names(TopicPartition(TOPIC, bit) for bit in both)
+            if number >= 0:
+                claims = processes[number].claims
+                if claimed & claims:
+                    return self._claimed_twice(state)
+                claimed |= claims
+        return ()
+
+    def _claimed_twice(self, state: State) -> Iterator[Finding]:
+        living = [self._steps.processes[number] for number in state[1] if number >= 0]
+        claimed = 0
+        for known in living:
+            if both := claimed & known.claims:
+                owners = " and ".join(each.member_id for each in living if each.claims & known.claims)
+                bits = [bit for bit in range(both.bit_length()) if both & 1 << bit]
+                names = shown_names(TopicPartition(TOPIC, bit) for bit in bits)
                 yield "one-claimant", f"{owners} believe that they own {names}, and neither is fenced"
-            claimed |= claims
+            claimed |= known.claims
 
     def has_settled(self, state: State) -> bool:
         """Whether all members run, are stable at the group's epoch, and own what they shall."""

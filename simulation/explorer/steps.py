@@ -65,6 +65,8 @@ class Local(NamedTuple):
     """What the coordinator may take from it, although nobody waits for an answer."""
     gains: bool
     """It owns more than before in its own eyes. That counts only while it is a member."""
+    is_plain: bool
+    """Nothing but the process is another one then, whatever else the world is like."""
     findings: tuple[Finding, ...]
 
 
@@ -170,9 +172,11 @@ class Steps:
         sent = tuple([self._request(request, member_id) for request in step.sent])
         label = Label(kind, member_id)
         if step.after < 0:
-            return Local(label, -1 - int(member_id[1:]), sent, False, findings)
+            is_plain = not sent and kind != "refused"
+            return Local(label, -1 - int(member_id[1:]), sent, False, is_plain, findings)
         after = self._process(step.after, member_id)
-        return Local(label, after, sent, bool(self.processes[after].claims & ~claims), findings)
+        gains = bool(self.processes[after].claims & ~claims)
+        return Local(label, after, sent, gains, not sent and not gains, findings)
 
     def _process(self, role: int, member_id: MemberId) -> int:
         number = self._process_numbers.setdefault((role, member_id), len(self.processes))
