@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.states import GROUP_TABLE
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -126,6 +127,10 @@ class CoordinatorRuntime:
             if outcome.records or outcome.effects:
                 outcomes.append(outcome)
         return outcomes
+
+    def configure(self, group_id: str, config: GroupConfig | None) -> None:
+        """Give a group a configuration of its own, or take it away."""
+        self.coordinator.set_group_config(group_id, config)
 
     def close(self) -> None:
         """The coordinator is about to give up what it knows: nothing is processed any more."""

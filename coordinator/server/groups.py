@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -34,8 +35,8 @@ class KeptJournal(Journal, Protocol):
     def __iter__(self) -> Iterator[Record]: ...
 
 
-RuntimeFactory: TypeAlias = Callable[["Shard", GroupCoordinator], CoordinatorRuntime]
-"""Makes what runs a coordinator that a shard has loaded."""
+RuntimeFactory: TypeAlias = Callable[["Shard", Callable[[], GroupCoordinator]], CoordinatorRuntime]
+"""Makes what runs the coordinator of a shard; it is given how to load one."""
 
 
 class Shard:
@@ -206,7 +207,7 @@ class GroupCoordinators:
             self._configs[group_id] = config
         runner = self.shard_of(group_id).runner
         if runner is not None:
-            runner.runtime.coordinator.set_group_config(group_id, config)
+            runner.runtime.configure(group_id, config)
             runner.run_due()
 
     def move(self, shard: Shard, node_id: int, load_s: float = 0.0) -> None:
@@ -242,16 +243,18 @@ class GroupCoordinators:
     def _load(self, shard: Shard) -> None:
         assert self._clock is not None
         shard.load_timer = None
+        loaded = partial(self._loaded, shard, self._clock.now_ms())
+        shard.runner = CoordinatorRunner(self._make_runtime(shard, loaded), self._clock, self.internal_topics)
+        self._on_state(shard, "active")
+        shard.runner.process(TopicsChanged(image=self._image))
+
+    def _loaded(self, shard: Shard, now_ms: int) -> GroupCoordinator:
         coordinator = GroupCoordinator(self.config)
-        coordinator.replay(shard.journal, self._clock.now_ms())
+        coordinator.replay(shard.journal, now_ms)
         for group_id, config in self._configs.items():
             if self.shard_of(group_id) is shard:
                 coordinator.set_group_config(group_id, config)
-        shard.runner = CoordinatorRunner(
-            self._make_runtime(shard, coordinator), self._clock, self.internal_topics
-        )
-        self._on_state(shard, "active")
-        shard.runner.process(TopicsChanged(image=self._image))
+        return coordinator
 
 
 _LONGEST_JOURNAL = 100_000
@@ -259,5 +262,5 @@ _LONGEST_JOURNAL = 100_000
 _LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def _runtime(shard: Shard, coordinator: GroupCoordinator) -> CoordinatorRuntime:
-    return CoordinatorRuntime(coordinator, shard.journal)
+def _runtime(shard: Shard, load: Callable[[], GroupCoordinator]) -> CoordinatorRuntime:
+    return CoordinatorRuntime(load(), shard.journal)

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.groups import Shard
+from fencepost.simulation.embedded.follower import Follower
 
 if TYPE_CHECKING:
     from fencepost.member.driver.consumer import ConsumerDriver
@@ -29,23 +30,23 @@ def host_of(node_id: int) -> str:
 class CoordinatorSeen:
     """The broker that leads a shard."""
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
+    def __init__(self, view: ShardView) -> None:
+        self._view = view
 
     @property
     def name(self) -> str:
         """The broker's name."""
-        return host_of(self._shard.node_id)
+        return host_of(self._view.shard.node_id)
 
     @property
     def status(self) -> str:
         """`active`, or `loading`."""
-        return "loading" if self._shard.runner is None else "active"
+        return "loading" if self._view.shard.runner is None else "active"
 
     @property
     def coordinator(self) -> GroupCoordinator | None:
         """The coordinator, once it is loaded."""
-        return self._shard.coordinator
+        return self._view.active
 
 
 class MemberSeen:
@@ -77,7 +78,10 @@ class _Names(Mapping[MemberId, str]):
 
 
 class ShardView:
-    """A shard as a world of its own: the groups of one coordinator, their journal and their members."""
+    """A shard as a world of its own: the groups of one coordinator, their journal and their members.
+
+    The coordinator is the one that follows, as it was when that happened which observers are told of.
+    """
 
     faults_over = False
     settling_ms = 0
@@ -89,6 +93,7 @@ class ShardView:
         self.shard = shard
         self.now_us = 0
         """When the event happened that observers are told of now."""
+        self.follower: Follower | None = None
         self.seen: dict[MemberId, MemberSeen] = {}
         self.members: Mapping[MemberId, MemberSeen] = MappingProxyType(self.seen)
 
@@ -100,7 +105,7 @@ class ShardView:
     @property
     def topics(self) -> TopicsImage:
         """The topics as the coordinator knows them, which is told first of all when they change."""
-        coordinator = self.shard.coordinator
+        coordinator = self.active
         return self._brokers.cluster.image if coordinator is None else coordinator.image
 
     @property
@@ -114,13 +119,13 @@ class ShardView:
     @property
     def coordinators(self) -> Mapping[str, CoordinatorSeen]:
         """The broker that leads the shard."""
-        seen = CoordinatorSeen(self.shard)
+        seen = CoordinatorSeen(self)
         return {seen.name: seen}
 
     @property
     def active(self) -> GroupCoordinator | None:
-        """The coordinator that answers now."""
-        return self.shard.coordinator
+        """The coordinator, while the shard has one."""
+        return None if self.shard.runner is None or self.follower is None else self.follower.coordinator
 
     @property
     def log_ends(self) -> Mapping[TopicPartition, int]:
@@ -158,3 +163,8 @@ class GroupView(ShardView):
         self.group_id = group_id
         self.seen = shard.seen
         self.members = shard.members
+
+    @property
+    def active(self) -> GroupCoordinator | None:
+        """That of the shard."""
+        return self._of.active

@@ -1,7 +1,7 @@
 """Watches the coordinators of an embedded cluster: writes the trace, asks the checkers, wakes who waits.
 
-Who watches reads coordinators as they are, so a step is told before the next one. Until then its answer goes
-ahead: a client that joins waits for it, and the look at what it did takes longer than the step itself.
+Who watches reads a coordinator as it was after a step, and to look takes longer than the step itself. So a
+second one follows the one that answers, some milliseconds behind it, and that is the one that is read.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
+from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -26,7 +26,7 @@ from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
-from fencepost.coordinator.runtime import CoordinatorRuntime
+from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.checkers.claims import OneClaimant
@@ -35,6 +35,7 @@ from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import uncovered
 from fencepost.simulation.embedded.classic import ClassicChronicle
+from fencepost.simulation.embedded.follower import Follower, Witness
 from fencepost.simulation.embedded.members import classic_member_ids, is_member, knows_its_topics
 from fencepost.simulation.embedded.names import MemberNames
 from fencepost.simulation.embedded.streams import StreamsChronicle
@@ -51,29 +52,51 @@ KEPT_ROWS: Final = 200_000
 """Older rows of the trace are dropped."""
 _MEMBERS: Final = (r.ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
 """Whose tombstones remove a member."""
-_AWAITED: Final = frozenset({ConsumerGroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest})
-"""Requests that a client sends one after the other until it has its partitions."""
-_LATER_S: Final = 0.002
-"""How long a step may stay untold: the client has its answer by then."""
+_LATER_S: Final = 0.005
+"""How long a step may stay untold: a client that joins has its partitions by then."""
+_MOST_UNTOLD: Final = 64
+"""Steps that may stay untold: clients that never rest let no time pass."""
+
+
+class _Step(NamedTuple):
+    """What a coordinator did."""
+
+    shard: Shard
+    event: Event
+    outcome: Outcome
+    failure: AppendFailed | None
+    """Why its records were not kept."""
+    now_ms: int
+    due_ms: int
+    """A timer of a real loop fires a little late: what it does is told as of its own time."""
 
 
 class WatchedRuntime(CoordinatorRuntime):
     """Runs a coordinator, and tells of each step once its records are applied."""
 
-    __slots__ = ("_shard", "_watch")
+    __slots__ = ("_follower", "_shard", "_watch", "_witness")
 
-    def __init__(self, shard: Shard, coordinator: GroupCoordinator, watch: Watch) -> None:
-        super().__init__(coordinator, shard.journal)
+    def __init__(self, shard: Shard, coordinator: GroupCoordinator, follower: Follower, watch: Watch) -> None:
+        self._witness = Witness(shard.journal)
+        super().__init__(coordinator, self._witness)
         self._shard = shard
+        self._follower = follower
         self._watch = watch
 
     def process(self, event: Event, now_ms: int) -> Outcome:
-        """One step. A timer of a real loop fires a little late: what it does is told as of its own time."""
-        self._watch.catch_up()
+        """One step."""
         due_ms = self.coordinator.next_deadline() if type(event) is DeadlineReached else None
+        self._witness.failure = None
         outcome = super().process(event, now_ms)
-        self._watch.step(self._shard, event, outcome, now_ms if due_ms is None else min(now_ms, due_ms))
+        told_ms = now_ms if due_ms is None else min(now_ms, due_ms)
+        self._watch.step(_Step(self._shard, event, outcome, self._witness.failure, now_ms, told_ms))
         return outcome
+
+    def configure(self, group_id: str, config: GroupConfig | None) -> None:
+        """Both coordinators count by it from now on."""
+        self._watch.catch_up()
+        self._follower.coordinator.set_group_config(group_id, config)
+        super().configure(group_id, config)
 
     def close(self) -> None:
         """The coordinator is there no longer for those who watch."""
@@ -178,8 +201,11 @@ class Watch:
         self._brokers: Brokers | None = None
         self._shards: dict[int, _ShardWatch] = {}
         self._names = MemberNames()
-        self._untold: tuple[Shard, Event, Outcome, int] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._untold: deque[_Step] = deque()
+        self._is_telling = False
+        self._timer: asyncio.Handle | None = None
+        self._is_due = False
+        """Whether that is to tell in the next turn of the loop."""
         self.waiting = Waiting()
         """Those who look again after each step of a coordinator."""
 
@@ -191,9 +217,10 @@ class Watch:
 
     # -- what happens -----------------------------------------------------------------------------------
 
-    def make_runtime(self, shard: Shard, coordinator: GroupCoordinator) -> CoordinatorRuntime:
-        """What runs a coordinator that a shard has loaded."""
-        return WatchedRuntime(shard, coordinator, self)
+    def make_runtime(self, shard: Shard, load: Callable[[], GroupCoordinator]) -> CoordinatorRuntime:
+        """What runs the coordinator of a shard, and the one that follows it."""
+        follower = self._shards[shard.number].view.follower = Follower(load())
+        return WatchedRuntime(shard, load(), follower, self)
 
     def coordinator_state(self, shard: Shard, what: str) -> None:
         """A broker loads a shard, leads it now, or does no more."""
@@ -221,23 +248,27 @@ class Watch:
                     if not isinstance(getattr(method, "__self__", None), Chronicle):
                         self._guarded(method, name, what, partitions, self.now_us)
 
-    def step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
-        """A step of a coordinator: told now, or soon if a client waits for its answer and nobody looks."""
-        if not _is_steady(outcome):
-            self._tell_who_is_gone(self._shards[shard.number], event, outcome)
-        if type(event) not in _AWAITED or not outcome.records or self.waiting:
-            self._tell_step(shard, event, outcome, now_ms)
-            return
-        self._untold = (shard, event, outcome, now_ms)
-        if self._timer is None:
+    def step(self, step: _Step) -> None:
+        """A step of a coordinator: told soon, behind its answer if somebody waits for what it did."""
+        if not _is_steady(step.outcome):
+            self._tell_who_is_gone(step)
+        self._untold.append(step)
+        if len(self._untold) > _MOST_UNTOLD:
+            self.catch_up()
+        elif self.waiting and not self._is_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._is_due = True
+            self._timer = asyncio.get_running_loop().call_soon(self._later)
+        elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LATER_S, self._later)
 
-    def _tell_who_is_gone(self, watch: _ShardWatch, event: Event, outcome: Outcome) -> None:
+    def _tell_who_is_gone(self, step: _Step) -> None:
         """Tombstones tell it; members of classic groups leave none, so these groups are compared."""
-        coordinator = watch.view.active
+        watch, coordinator = self._shards[step.shard.number], step.shard.coordinator
         if coordinator is None:
             return
-        for group_id, part in _by_group(event, outcome):
+        for group_id, part in _by_group(step.event, step.outcome):
             now = classic_member_ids(coordinator, group_id)
             gone = (watch.classic_members.pop(group_id, frozenset()) - now) | set(_removed(part))
             if now:
@@ -247,20 +278,27 @@ class Watch:
                     self.on_member_gone(member_id)
 
     def catch_up(self) -> None:
-        """Tell what was not told yet: before the next step, and before anybody looks."""
-        if self._untold is not None:
-            untold, self._untold = self._untold, None
-            self._tell_step(*untold)
+        """Tell what was not told yet: before anybody looks."""
+        if self._is_telling or not self._untold:
+            return
+        self._is_telling = True
+        while self._untold:
+            self._tell_step(self._untold.popleft())
+        self._is_telling = False
+        self.waiting.wake()
 
     def _later(self) -> None:
-        self._timer = None
+        self._timer, self._is_due = None, False
         self.catch_up()
 
-    def _tell_step(self, shard: Shard, event: Event, outcome: Outcome, now_ms: int) -> None:
-        if outcome is not NOTHING:
-            self._at(now_ms)
-            self._told(self._shards[shard.number], event, outcome)
-        self.waiting.wake()
+    def _tell_step(self, step: _Step) -> None:
+        watch = self._shards[step.shard.number]
+        assert watch.view.follower is not None
+        follow = watch.view.follower.follow
+        self._guarded(follow, step.event, step.outcome, step.failure, step.now_ms)
+        if step.outcome is not NOTHING:
+            self._at(step.due_ms)
+            self._told(watch, step.event, step.outcome)
 
     def _told(self, watch: _ShardWatch, event: Event, outcome: Outcome) -> None:
         host = host_of(watch.view.shard.node_id)

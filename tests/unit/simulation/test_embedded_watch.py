@@ -74,7 +74,17 @@ def test_a_member_has_its_answer_before_anybody_is_told(kafka: EmbeddedKafka, to
     join(kafka)
     assert told == []
     join(kafka, "n")
-    assert told == [JOINED], "before the next step"
+    assert told == []
+    kafka.check()
+    assert told == [JOINED, "ConsumerGroupHeartbeatRequest n"]
+
+
+def test_who_never_rests_is_told_of_all_the_same(kafka: EmbeddedKafka, told: list[str]) -> None:
+    member = join(kafka)
+    for _ in range(watch._MOST_UNTOLD):
+        assert not told
+        member.heartbeat()
+    assert told == [JOINED, "ConsumerGroupHeartbeatRequest m"], "of one for all that are the same"
 
 
 @pytest.mark.parametrize(
