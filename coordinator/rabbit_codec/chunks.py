@@ -57,13 +57,15 @@ def read_chunk(data: bytes) -> Chunk:
     """
     if len(data) < _HEADER.size:
         raise MalformedFrame(f"chunk of {len(data)} bytes, a header has {_HEADER.size}")
-    magic, kind, entries, records, timestamp_ms, epoch, first, crc, length, trailer, bloom = (
-        _HEADER.unpack_from(data)
+    # A header of RabbitMQ's counts a Bloom filter, and mostly a trailer, that clients are not sent.
+    magic, kind, entries, records, timestamp_ms, epoch, first, crc, length, trailer, _ = _HEADER.unpack_from(
+        data
     )
-    body = data[_HEADER.size + bloom : _HEADER.size + bloom + length]
+    end = _HEADER.size + length
+    body = data[_HEADER.size : end]
     if magic >> 4 != _MAGIC >> 4 or kind != _USER:
         raise MalformedFrame(f"chunk {magic:#04x} of type {kind}, expected {_MAGIC:#04x} of type {_USER}")
-    if len(data) not in (_HEADER.size + bloom + length, _HEADER.size + bloom + length + trailer):
+    if len(data) not in (end, end + trailer):
         raise MalformedFrame(f"chunk of {len(data)} bytes with {length} of data")
     if zlib.crc32(body) != crc:
         raise MalformedFrame("a chunk's checksum is wrong")
