@@ -35,8 +35,10 @@ class Consumer:
         if "super-stream" in properties:
             self.partition_index = session.catalogue.partition_index(properties["super-stream"], stream.name)
         self.is_active = not self.is_single_active
-        self._filters = frozenset(value for key, value in properties.items() if key.startswith(_FILTER))
-        self._match_unfiltered = properties.get("match-unfiltered") == "true"
+        filters = {value or None for key, value in properties.items() if key.startswith(_FILTER)}
+        if filters and properties.get("match-unfiltered") == "true":
+            filters.add(None)
+        self._filters = frozenset(filters)
         self._next_chunk: int | None = None
         self._asked: dict[int, tuple[bool, int]] = {}
         """Whether it was activated, and when, by the correlation id of each question that is not answered."""
@@ -75,10 +77,7 @@ class Consumer:
                 self._deliver(chunk)
 
     def _is_wanted(self, chunk: KeptChunk) -> bool:
-        if not self._filters:
-            return True
-        values = chunk.filter_values
-        return not self._filters.isdisjoint(values) or (self._match_unfiltered and None in values)
+        return not self._filters or not self._filters.isdisjoint(chunk.filter_values)
 
     def _deliver(self, chunk: KeptChunk) -> None:
         if self.session.deliver_version == 1:

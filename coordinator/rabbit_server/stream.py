@@ -26,7 +26,7 @@ class KeptChunk(NamedTuple):
     data: bytes
     """All of it, as Deliver carries it."""
     filter_values: frozenset[str | None]
-    """The filter values of its messages; None stands for messages without one."""
+    """The filter values of its messages; None stands for messages without one, or an empty one."""
 
 
 class Stream:
@@ -72,7 +72,7 @@ class Stream:
     def _append_chunk(self, entries: Sequence[Entry], now_ms: int) -> None:
         records = sum(entry.records for entry in entries)
         data = write_chunk(self.next_offset, now_ms, EPOCH, [entry.data for entry in entries], records)
-        filter_values = frozenset(entry.filter_value for entry in entries)
+        filter_values = frozenset(entry.filter_value or None for entry in entries)
         self._chunks.append(KeptChunk(self.next_offset, now_ms, records, data, filter_values))
         self._bytes += len(data)
         self.next_offset += records

@@ -377,6 +377,20 @@ def test_filters_take_the_chunks_that_hold_a_value(rig):
         assert client.messages() == expected
 
 
+def test_an_empty_filter_value_is_none(rig):
+    """As in osiris_bloom: both are the bit that stands for messages without a value."""
+    rig.streams("s")
+    client = rig.client()
+    client.code(frames.DeclarePublisher, 0, "", "s")
+    for number, colour in enumerate(("red", "", None)):
+        client.send(publish(0, [Entry(number, message(b"%d" % number), 1, colour)]))
+    client.got.clear()
+    client.subscribe("s", 0, **{"filter.0": "red", "match-unfiltered": "true"})
+    assert client.messages() == [b"0", b"1", b"2"]
+    client.subscribe("s", 1, **{"filter.0": ""})
+    assert client.messages() == [b"1", b"2"]
+
+
 # -- retention ------------------------------------------------------------------------------------------
 
 
