@@ -63,6 +63,7 @@ class StreamConnection(asyncio.Protocol):
         self._heard_at = self._said_at = 0.0
         self._is_open = False
         self._is_closed = False
+        self._loss = "the connection was lost"
         self.refusal: SubscriptionRefused | None = None
         """Why nothing can be subscribed to here, ever."""
 
@@ -81,11 +82,11 @@ class StreamConnection(asyncio.Protocol):
         waiting: list[asyncio.Future[Any]] = [*self._asked.values(), self._tuned]
         for future in waiting:
             if not future.done():
-                future.set_exception(Disconnected("the connection was lost"))
+                future.set_exception(Disconnected(self._loss))
                 future.exception()  # nobody may be waiting for it
         self._asked.clear()
         if self._is_open and not was_closed:
-            self._listener.disconnected()
+            self._listener.disconnected(self._loss)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came, with any number of frames in them."""
@@ -94,8 +95,8 @@ class StreamConnection(asyncio.Protocol):
         try:
             while not self._is_closed and (frame := self._frames.next_frame()) is not None:
                 self._take(decode(frame))
-        except (MalformedFrame, OSError, EOFError, zlib.error):
-            self._transport.abort()
+        except (MalformedFrame, OSError, EOFError, zlib.error) as error:
+            self._abort(str(error))
 
     def _take(self, frame: Frame) -> None:
         match frame:
@@ -108,13 +109,24 @@ class StreamConnection(asyncio.Protocol):
             case frames.Tune():
                 if not self._tuned.done():
                     self._tuned.set_result(frame)
-            case frames.MetadataUpdate() | frames.Close():
-                # The subscription is gone, or all is: a new connection will tell whether for good.
-                self._transport.close()
+            case frames.MetadataUpdate():
+                # The subscription is gone: a new connection will tell whether for good.
+                self._hang_up(f"{frame.stream!r} is gone or moves: {_code(frame).name}")
+            case frames.Close():
+                self._hang_up(f"the node closes the connection: {frame.reason} ({frame.code})")
             case _ if frame.is_response and (number := getattr(frame, "correlation_id", None)) is not None:
                 future = self._asked.pop(number, None)
                 if future is not None and not future.done():
                     future.set_result(frame)
+
+    def _abort(self, reason: str) -> None:
+        self._loss = reason
+        self._transport.abort()
+
+    def _hang_up(self, reason: str) -> None:
+        """Close behind what was said: an offset may be among it."""
+        self._loss = reason
+        self._transport.close()
 
     # -- asking -----------------------------------------------------------------------------------------
 
@@ -180,7 +192,7 @@ class StreamConnection(asyncio.Protocol):
             return
         now = self._loop.time()
         if now - self._heard_at > 2 * self._heartbeat_s:
-            self._transport.abort()
+            self._abort(f"the node has said nothing for {now - self._heard_at:.1f} s")
             return
         if now - self._said_at >= self._heartbeat_s / 2:
             self._send(frames.Heartbeat())

@@ -107,8 +107,8 @@ class _Ear:
     def delivered(self, first: int, messages: Sequence[bytes]) -> None:
         self._consumer._take(self._number, first, messages)
 
-    def disconnected(self) -> None:
-        self._consumer._disconnected(self._number, "the connection was lost")
+    def disconnected(self, reason: str) -> None:
+        self._consumer._disconnected(self._number, reason)
 
 
 class SingleActiveConsumer:

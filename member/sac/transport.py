@@ -53,8 +53,8 @@ class ConnectionListener(Protocol):
     def delivered(self, first: int, messages: Sequence[bytes]) -> None:
         """A chunk came: the offset of its first message, and all of them."""
 
-    def disconnected(self) -> None:
-        """The connection is gone; nothing else comes from it."""
+    def disconnected(self, reason: str) -> None:
+        """The connection is gone, and why; nothing else comes from it."""
 
 
 class SacConnection(Protocol):

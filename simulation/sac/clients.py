@@ -94,7 +94,7 @@ class ClientConnection:
         if self._open:
             self._open = False
             self._fail_waiting()
-            self._listener.disconnected()
+            self._listener.disconnected("the connection was lost")
 
     def _fail_waiting(self) -> None:
         waiting: list[asyncio.Future[Any]] = [*self._queries]

@@ -13,6 +13,7 @@ import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import BrokerAddress, Frame, StreamPlace
+from fencepost.coordinator.rabbit_codec.chunks import write_chunk
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.member.driver.transport import Disconnected, TransportError
 from fencepost.member.rabbit.transport import RabbitTransport
@@ -36,8 +37,8 @@ class Ear:
     def delivered(self, first: int, messages: Sequence[bytes]) -> None:
         self.heard.append(f"delivered {first} {messages!r}")
 
-    def disconnected(self) -> None:
-        self.heard.append("disconnected")
+    def disconnected(self, reason: str) -> None:
+        self.heard.append(f"disconnected: {reason}")
         self.is_gone.set()
 
 
@@ -157,7 +158,10 @@ async def test_a_stream_that_goes_away_ends_the_connection() -> None:
         connection = await connected(node, ear)
         await connection.subscribe(ORDERS)
         await asyncio.wait_for(ear.is_gone.wait(), 20)
-        assert ear.heard == ["update 9 True", "disconnected"]
+        assert ear.heard == [
+            "update 9 True",
+            "disconnected: 'orders' is gone or moves: STREAM_NOT_AVAILABLE",
+        ]
         with pytest.raises(TransportError):
             await connection.query_offset(ORDERS)
 
@@ -167,9 +171,29 @@ async def test_a_chunk_that_was_damaged_ends_the_connection() -> None:
     async with Node(**damaged).listening() as node:
         ear = Ear()
         connection = await connected(node, ear)
-        with pytest.raises(TransportError):
+        with pytest.raises(TransportError, match="expected 0x50"):
             await connection.subscribe(ORDERS)
-        assert ear.heard == ["disconnected"]
+        assert ear.heard == ["disconnected: chunk 0x00 of type 0, expected 0x50 of type 0"]
+
+
+LZ4 = write_chunk(0, 0, 1, [b"\xb0\0\1\0\0\0\4\0\0\0\1x"], 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (frames.Deliver(0, LZ4), "a batch in compression 3, expected none or gzip"),
+        (frames.Close(1, 13, "unknown frame"), "the node closes the connection: unknown frame (13)"),
+    ],
+)
+async def test_the_consumer_hears_why_a_connection_is_given_up(said: Frame, reason: str) -> None:
+    answers = {"Subscribe": lambda asked: [frames.SubscribeResponse(asked.correlation_id), said]}
+    async with Node(**answers).listening() as node:
+        ear = Ear()
+        connection = await connected(node, ear)
+        await connection.subscribe(ORDERS)
+        await asyncio.wait_for(ear.is_gone.wait(), 20)
+        assert ear.heard == [f"disconnected: {reason}"]
 
 
 async def test_a_connection_that_is_closed_tells_nothing_more() -> None:
@@ -194,6 +218,7 @@ async def test_silence_ends_the_connection_where_heartbeats_are_agreed() -> None
         await connected(node, ear)
         await asyncio.wait_for(ear.is_gone.wait(), 30)
         assert "Heartbeat" in node.heard
+        assert ear.heard[-1].startswith("disconnected: the node has said nothing for 2.")
 
 
 @pytest.mark.parametrize(

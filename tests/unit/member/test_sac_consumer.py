@@ -210,7 +210,7 @@ async def test_it_comes_back_after_a_loss(scene: Scene) -> None:
     await scene.active()
     scene.deliver(0, b"a")
     first = scene.node.last
-    first.listener.disconnected()
+    first.listener.disconnected("the connection was lost")
     await settled()
     assert scene.listener.told == ["activated", "lost"]
     assert first.closed
@@ -375,7 +375,7 @@ async def test_what_is_tried_again_is_logged(scene: Scene) -> None:
         scene.node.down = False
         scene.clock.advance()
         await starting
-        scene.node.last.listener.disconnected()
+        scene.node.last.listener.disconnected("the connection was lost")
         await settled()
     assert {(each["log_level"], each["stream"], each["name"]) for each in logs} == {
         ("warning", "orders", "app")
@@ -395,7 +395,7 @@ async def test_a_loss_is_logged_once_whatever_waited_for_an_answer(
     await settled()
     with structlog.testing.capture_logs() as logs:
         asked.set_exception(Disconnected("the connection was lost"))
-        scene.node.last.listener.disconnected()
+        scene.node.last.listener.disconnected("the connection was lost")
         await settled()
     assert [each["error"] for each in logs] == ["the connection was lost"]
     starting.cancel()
