@@ -30,6 +30,8 @@ class Consumer:
         self.name = properties.get("name", "")
         self.offset = frame.offset
         self.credit = frame.credit
+        self._send_limit = frame.credit // 2
+        self._is_sending = False
         self.is_single_active = properties.get("single-active-consumer") == "true"
         self.partition_index = SIMPLE
         if "super-stream" in properties:
@@ -63,18 +65,26 @@ class Consumer:
     def close_log(self) -> None:
         """Send nothing any more."""
         self._next_chunk = None
+        self._is_sending = False
         self.stream.readers.pop(self.pump, None)
 
     def pump(self) -> None:
-        """Send what there is, while there is credit and the client reads."""
-        while self._next_chunk is not None and self.credit > 0 and self.session.socket.is_writable:
-            found = self.stream.read(self._next_chunk)
-            if found is None:
+        """Send what there is, while the client reads.
+
+        It takes more credit to start than half of what there was at first, and then goes on to the last.
+        """
+        self._is_sending = self._is_sending or self.credit > self._send_limit
+        while self._is_sending and self._next_chunk is not None:
+            if not self.session.socket.is_writable:
                 return
+            found = self.stream.read(self._next_chunk) if self.credit > 0 else None
+            if found is None:
+                break
             chunk, self._next_chunk = found
             if self._is_wanted(chunk):
                 self.credit -= 1
                 self._deliver(chunk)
+        self._is_sending = False
 
     def _is_wanted(self, chunk: KeptChunk) -> bool:
         return not self._filters or not self._filters.isdisjoint(chunk.filter_values)

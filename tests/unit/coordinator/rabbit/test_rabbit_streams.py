@@ -299,6 +299,40 @@ def test_a_credit_is_a_chunk(filled):
     assert client.messages() == [b"6"]
 
 
+def test_sending_starts_with_more_than_half_of_the_first_credit_and_goes_on_to_the_last(filled):
+    """RabbitMQ's send_limit: who gives back too few credits is sent nothing."""
+    client = filled.client()
+    client.subscribe("s", credit=2)
+    assert client.messages() == [b"0", b"1", b"2", b"3"]
+    client.send(frames.Credit(0, 1))
+    assert client.messages() == []
+    client.send(frames.Credit(0, 1))
+    assert client.messages() == [b"4", b"5"]
+    client.publish("s", b"6")
+    assert client.messages() == []
+    client.send(frames.Credit(0, 1))
+    assert client.messages() == [b"6"]
+
+
+def test_sending_that_a_full_socket_held_up_goes_on_with_what_credit_is_left(filled, monkeypatch):
+    client = filled.client()
+    write = client.write
+
+    def fill(data: bytes) -> None:
+        write(data)
+        client.is_writable = not isinstance(client.got[-1], frames.Deliver)
+
+    monkeypatch.setattr(client, "write", fill)
+    client.subscribe("s", credit=2)
+    assert client.messages() == [b"0", b"1"]
+    client.is_writable = True
+    client.session.pump()
+    assert client.messages() == [b"2", b"3"]
+    client.is_writable = True
+    client.session.pump()
+    assert client.messages() == []
+
+
 def test_credit_for_nobody_is_answered(filled):
     client = filled.client()
     client.send(frames.Credit(9, 1))
