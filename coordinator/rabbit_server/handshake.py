@@ -48,12 +48,13 @@ COMMANDS: Final = tuple(
 def _peer_properties(session: Session, frame: frames.PeerProperties) -> Frame:
     _expect(session, Step.CONNECTED)
     session.properties = frame.properties
+    session.step = Step.INTRODUCED
     mine = {"product": "fencepost", "version": RABBITMQ_VERSION, "platform": "Python"}
     return frames.PeerPropertiesResponse(frame.correlation_id, properties=mine)
 
 
 def _sasl_handshake(session: Session, frame: frames.SaslHandshake) -> Frame:
-    _expect(session, Step.CONNECTED)
+    _expect(session, Step.INTRODUCED)
     session.step = Step.AUTHENTICATING
     return frames.SaslHandshakeResponse(frame.correlation_id, mechanisms=(PLAIN,))
 

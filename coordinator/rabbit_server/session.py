@@ -28,11 +28,12 @@ class Step(enum.IntEnum):
     """How far a connection has come."""
 
     CONNECTED = 0
-    AUTHENTICATING = 1
-    TUNING = 2
-    TUNED = 3
-    OPEN = 4
-    CLOSED = 5
+    INTRODUCED = 1
+    AUTHENTICATING = 2
+    TUNING = 3
+    TUNED = 4
+    OPEN = 5
+    CLOSED = 6
     """Nothing is taken any more."""
 
 

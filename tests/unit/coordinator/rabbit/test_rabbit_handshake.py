@@ -98,6 +98,7 @@ def test_an_unknown_virtual_host_is_refused(rig):
     "frame",
     [
         frames.Open(1, "/"),
+        frames.SaslHandshake(1),
         frames.Tune(0, 0),
         frames.SaslAuthenticate(1, "PLAIN", b"\0guest\0guest"),
         frames.Create(1, "stream"),
@@ -108,6 +109,14 @@ def test_an_unknown_virtual_host_is_refused(rig):
 def test_what_comes_too_early_ends_the_connection_without_a_word(rig, frame):
     client = rig.connect()
     client.send(frame)
+    assert client.got == []
+    assert client.hung_up is not None
+
+
+def test_a_client_introduces_itself_once(rig):
+    client = rig.connect()
+    client.ask(frames.PeerProperties)
+    client.send(frames.PeerProperties(1))
     assert client.got == []
     assert client.hung_up is not None
 
