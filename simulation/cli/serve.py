@@ -85,7 +85,7 @@ def serve(
         int | None,
         Parameter(
             validator=Number(gte=0, lte=65535),
-            help="Serve RabbitMQ's stream protocol too, on this port; 0 takes a free one.",
+            help="Serve RabbitMQ's stream protocol too, on this port, from memory; 0 takes a free one.",
         ),
     ] = None,
     trace_topic: Annotated[
