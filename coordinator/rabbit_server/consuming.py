@@ -150,7 +150,7 @@ def _subscribe(session: Session, frame: frames.Subscribe) -> None:
         raise Refused(code, f"subscription {frame.subscription_id} exists")
     consumer = Consumer(session, frame, stream)
     if consumer.is_single_active:
-        if not consumer.name:
+        if "name" not in frame.properties:
             raise Refused(ResponseCode.PRECONDITION_FAILED, "a single active consumer must have a name")
         consumer.is_active = session.cluster.groups.register(session, consumer)
     session.consumers[frame.subscription_id] = consumer

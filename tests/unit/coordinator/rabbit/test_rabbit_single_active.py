@@ -178,6 +178,12 @@ def test_a_name_is_needed_and_only_true_is_true(filled):
     assert states(filled) == {}
 
 
+def test_an_empty_name_is_a_name(filled):
+    """As in rabbit_stream_reader, which asks only whether there is one."""
+    assert filled.client().join("s", name="") is OK
+    assert list(states(filled, name="").values()) == ["CONNECTED_ACTIVE"]
+
+
 def test_another_partition_index_is_refused(rig):
     rig.super_stream("x", 2)
     one, two = rig.client(), rig.client()
