@@ -27,7 +27,7 @@ from fencepost.member.sac.actions import (
     Subscribe,
 )
 from fencepost.member.sac.machine import SacConfig, SacMember
-from fencepost.member.sac.offsets import OffsetSpecification
+from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 from fencepost.member.sac.settings import MAX_OFFSET, check_place
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import (
@@ -432,7 +432,8 @@ class SingleActiveConsumer:
 
     async def _stored_or(self, chosen: object) -> OffsetSpecification:
         if chosen is not None:
-            return check_place("on_activated's answer", chosen)
+            place = check_place("on_activated's answer", chosen)
+            return self.subscription.offset if place.kind is OffsetKind.NONE else place
         stored = await self.stored_offset()
         return self.subscription.offset if stored is None else OffsetSpecification.at(stored + 1)
 

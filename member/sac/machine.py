@@ -24,7 +24,7 @@ from fencepost.member.sac.actions import (
     SacCallback,
     Subscribe,
 )
-from fencepost.member.sac.offsets import NONE, OffsetSpecification
+from fencepost.member.sac.offsets import NONE, OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SAC_MEMBER, SacMemberEvent, SacMemberState
 
 _S, _E = SacMemberState, SacMemberEvent
@@ -171,7 +171,9 @@ class SacMember:
                 self._end_connection(now_ms)
             else:
                 self._move(_E.OFFSET_CHOSEN, _S.ACTIVE)
-                self._started_at, self._next_offset = offset, None
+                # What is sent begins with the chunk that holds the offset.
+                self._started_at = offset
+                self._next_offset = offset.value if offset.kind is OffsetKind.OFFSET else None
                 if self._closing:
                     self._step_down_to_close()
                 else:

@@ -147,6 +147,17 @@ async def test_batches_are_read_compressed_or_not(place: Any) -> None:
         await place.until(lambda: one.got == [b"a", b"b", b"a", b"b"])
 
 
+async def test_it_goes_on_in_the_middle_of_a_chunk(place: Any) -> None:
+    stream = await place.stream()
+    await (await place.producer()).send_sub_entry(stream, [b"a", b"b", b"c"])
+    for expected in (b"a", b"b", b"c"):
+        consumer = SingleActiveConsumer(subscription(stream), transport(place, stream, "one"))
+        async with consumer:
+            message = await asyncio.wait_for(consumer.getone(), 60)
+            assert message.value == expected
+            consumer.store_offset(message.offset)
+
+
 async def test_a_connection_that_breaks_is_made_anew(place: Any) -> None:
     if place.ours is None:
         pytest.skip("only our node breaks connections when it is asked to")

@@ -127,10 +127,10 @@ class Listener(SacListener):
 
 
 class Scene:
-    def __init__(self) -> None:
+    def __init__(self, subscription: SacSubscription = SUBSCRIPTION) -> None:
         self.node, self.clock, self.listener = Node(), Clock(), Listener()
         self.consumer = SingleActiveConsumer(
-            SUBSCRIPTION, self.node, listener=self.listener, clock=self.clock, rng=random.Random(1)
+            subscription, self.node, listener=self.listener, clock=self.clock, rng=random.Random(1)
         )
 
     async def active(self) -> None:
@@ -163,6 +163,15 @@ async def test_it_starts_where_the_subscription_says_and_behind_what_was_stored(
     await settled()
     assert scene.node.last.answers[1:] == [(2, NONE), (3, OffsetSpecification.at(42))]
     assert scene.listener.told == ["activated", "stepping down", "activated"]
+
+
+async def test_it_starts_within_a_chunk_where_the_listener_leaves_the_place_to_the_subscription() -> None:
+    scene = Scene(SacSubscription(stream="orders", name="app", offset=OffsetSpecification.at(1)))
+    scene.listener.offset = NONE
+    await scene.active()
+    assert scene.node.last.answers == [(1, OffsetSpecification.at(1))]
+    scene.deliver(0, b"a", b"b")
+    assert await scene.consumer.getone() == (1, b"b")
 
 
 async def test_messages_come_one_by_one_and_pay_for_their_chunk(scene: Scene) -> None:

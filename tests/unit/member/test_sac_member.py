@@ -63,7 +63,15 @@ def test_nothing_is_delivered_before_the_offset_is_chosen() -> None:
     member.consumer_update(1, 7, True, 10)
     assert member.delivered(1, 0, 10) is None
     member.callback_finished(OffsetSpecification.at(4), 20)
-    assert member.delivered(1, 0, 10) == 0
+    assert member.delivered(1, 0, 10) == 4
+
+
+def test_what_a_chunk_has_before_the_offset_is_not_delivered() -> None:
+    """Nodes send whole chunks: the rest of one may be done already."""
+    member = active(OffsetSpecification.at(14))
+    assert member.delivered(1, 0, 10) is None
+    assert member.delivered(1, 10, 20) == 14
+    assert member.delivered(1, 20, 21) == 20
 
 
 def test_messages_that_it_has_are_not_delivered_twice() -> None:
