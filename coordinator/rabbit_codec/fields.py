@@ -190,12 +190,13 @@ TRAILING_BYTES: Final = Field(_read_trailing_bytes, _write_trailing_bytes)
 _VALUES: Final = {OffsetType.OFFSET: U64, OffsetType.TIMESTAMP: I64}
 
 
-def _read_specification(data: bytes, at: int) -> tuple[OffsetSpecification, int]:
+def _read_specification(
+    data: bytes, at: int, lowest: OffsetType = OffsetType.FIRST
+) -> tuple[OffsetSpecification, int]:
     number, at = U16.read(data, at)
-    try:
-        kind = OffsetType(number)
-    except ValueError:
-        raise MalformedFrame(f"an offset of type {number}, expected 0 to 5") from None
+    if not lowest <= number <= OffsetType.TIMESTAMP:
+        raise MalformedFrame(f"an offset of type {number}, expected {lowest} to {OffsetType.TIMESTAMP}")
+    kind = OffsetType(number)
     if kind not in _VALUES:
         return OffsetSpecification(kind), at
     value, at = _VALUES[kind].read(data, at)
@@ -212,9 +213,12 @@ OFFSET_SPECIFICATION: Final = Field(_read_specification, _write_specification)
 
 
 def _read_last_specification(data: bytes, at: int) -> tuple[OffsetSpecification, int]:
-    value, _ = _read_specification(data, at)
+    value, _ = _read_specification(data, at, OffsetType.NONE)
     return value, len(data)
 
 
 LAST_OFFSET_SPECIFICATION: Final = Field(_read_last_specification, _write_specification)
-"""One at the end of a frame. Some clients write a value behind types that have none; it is passed over."""
+"""One that answers, at the end of a frame; it may name no place.
+
+Some clients write a value behind types that have none; it is passed over.
+"""

@@ -10,7 +10,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.member.arguments import check_whole
-from fencepost.member.sac.offsets import NEXT, OffsetSpecification
+from fencepost.member.sac.offsets import NEXT, OffsetKind, OffsetSpecification
 from fencepost.member.sac.settings import check_place, check_text
 
 
@@ -18,7 +18,7 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer subscribes to, and under which name.
 
     :raises TypeError: if something is not of its type.
-    :raises ValueError: for a name that is empty, or a number that can't be one.
+    :raises ValueError: for an empty name, a number that can't be one, or an offset that names no place.
     """
 
     stream: str
@@ -37,7 +37,8 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
         if self.super_stream is not None:
             check_text("super_stream", self.super_stream)
         check_whole("partition_index", self.partition_index, SIMPLE)
-        check_place("offset", self.offset)
+        if check_place("offset", self.offset).kind is OffsetKind.NONE:
+            raise ValueError(f"offset should name a place, got {self.offset!r}")
 
 
 class SubscriptionRefused(Exception):

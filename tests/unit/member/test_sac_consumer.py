@@ -472,6 +472,7 @@ def test_a_consumer_is_checked_before_anything_is_connected(arguments: dict[str,
         ({"partition_index": -2}, ValueError, "partition_index should be -1 or more, got -2"),
         ({"offset": "first"}, TypeError, "offset should be an OffsetSpecification, such as FIRST .*'first'"),
         ({"offset": OffsetSpecification("first")}, TypeError, "offset should be an OffsetSpecification"),
+        ({"offset": NONE}, ValueError, "offset should name a place"),
         ({"offset": OffsetSpecification(OffsetKind.OFFSET, -1)}, ValueError, "offset should be 0 to 9,"),
     ],
 )

@@ -197,6 +197,8 @@ def test_a_consumer_update_may_be_answered_with_a_value_that_means_nothing() -> 
         ("0015000100000001fffe", "a string of -2 bytes"),
         ("0013000100000001000141fffffffe", "-2 bytes"),
         ("001f00010000000100017300ff", "an offset of type 255"),
+        ("001f0001000000010001730000", "an offset of type 0, expected 1 to 5"),
+        ("0007000100000001000001730000000a", "an offset of type 0, expected 1 to 5"),
     ],
 )
 def test_what_is_wrong_is_said(data: str, why: str) -> None:
