@@ -51,6 +51,7 @@ class StreamMessage(NamedTuple):
 
     offset: int
     value: bytes
+    """As its publisher encoded it: most clients publish messages of AMQP 1.0."""
 
 
 class ConsumerClosed(Exception):
