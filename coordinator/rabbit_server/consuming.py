@@ -136,8 +136,10 @@ class Consumer:
         del self.session.consumers[self.subscription_id]
         if self.is_single_active:
             groups = self.session.cluster.groups
-            for activated, _ in self._asked.values():
-                if not activated:
+            for correlation_id, (activated, since_ms) in self._asked.items():
+                if activated:
+                    self.session.unanswered[correlation_id] = since_ms
+                else:
                     groups.stepped_down(self.session, self)
             groups.unregister(self.session, self)
 
@@ -182,6 +184,7 @@ def _unsubscribe(session: Session, frame: frames.Unsubscribe) -> Frame | None:
 
 def _consumer_update_response(session: Session, frame: frames.ConsumerUpdateResponse) -> None:
     """An answer to a question that was never asked, or asked for a consumer that has gone, means nothing."""
+    session.unanswered.pop(frame.correlation_id, None)
     for consumer in tuple(session.consumers.values()):
         if consumer.answered(frame):
             return

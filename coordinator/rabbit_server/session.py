@@ -85,6 +85,8 @@ class Session:
         self.deliver_version = 1
         self.publishers: dict[int, Publisher] = {}
         self.consumers: dict[int, Consumer] = {}
+        self.unanswered: dict[int, int] = {}
+        """When consumers were activated that have gone since, by correlation id: answers are still owed."""
         self._asked = 0
 
     @property
@@ -181,7 +183,9 @@ class Session:
     def overdue(self, now_ms: int) -> bool:
         """Whether the client owes an answer for too long."""
         limit = self.cluster.limits.request_timeout_ms
-        return any(consumer.owes_since(now_ms) > limit for consumer in self.consumers.values())
+        owed = [consumer.owes_since(now_ms) for consumer in self.consumers.values()]
+        owed += [now_ms - since_ms for since_ms in self.unanswered.values()]
+        return any(each > limit for each in owed)
 
 
 BEFORE_OPEN: Final = frozenset(

@@ -178,6 +178,19 @@ def test_a_name_is_needed_and_only_true_is_true(filled):
     assert states(filled) == {}
 
 
+def test_an_activation_is_to_be_answered_though_its_consumer_has_gone(filled):
+    """RabbitMQ forgets step-downs only (maybe_unregister_consumer), and hangs up after request_timeout."""
+    silent, polite = filled.client(), filled.client()
+    for client in (silent, polite):
+        client.join("s")
+        assert client.updates() == [ACTIVATE]
+        assert client.code(frames.Unsubscribe, 0) is OK
+    polite.answer()
+    filled.now_ms += 60_001
+    assert silent.session.overdue(filled.now_ms)
+    assert not polite.session.overdue(filled.now_ms)
+
+
 def test_an_empty_name_is_a_name(filled):
     """As in rabbit_stream_reader, which asks only whether there is one."""
     assert filled.client().join("s", name="") is OK
