@@ -14,11 +14,13 @@ _SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m":
 _LOCATORS: Final = frozenset({"client-local", "balanced", "least-leaders", "random"})
 _BOUNDS: Final = {
     "max-length-bytes": (0, None),
-    "stream-max-segment-size-bytes": (0, None),
+    "stream-max-segment-size-bytes": (0, 3_000_000_000),
     "initial-cluster-size": (1, None),
     "stream-filter-size-bytes": (16, 255),
 }
 """Lowest and highest number of each argument that is one."""
+ARGUMENTS: Final = frozenset(_BOUNDS) | {"queue-leader-locator", "max-age"}
+"""Those that mean something; others are passed over."""
 
 
 class Retention(NamedTuple):

@@ -11,7 +11,7 @@ from fencepost.coordinator.rabbit_codec.base import Entry
 from fencepost.coordinator.rabbit_codec.chunks import MAX_ENTRIES, write_chunk
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
-from fencepost.coordinator.rabbit_server.retention import Retention
+from fencepost.coordinator.rabbit_server.retention import ARGUMENTS, Retention
 
 EPOCH: Final = 1
 """Of all chunks: there is one leader, and it never changes."""
@@ -34,7 +34,7 @@ class Stream:
 
     def __init__(self, name: str, arguments: Mapping[str, str]) -> None:
         self.name = name
-        self.arguments = dict(arguments)
+        self.arguments = {name: value for name, value in arguments.items() if name in ARGUMENTS}
         self._retention = Retention.of(arguments)
         self._chunks: list[KeptChunk] = []
         self._dropped = 0

@@ -51,6 +51,7 @@ def test_a_stream_is_created_once_and_deleted_once(rig):
         ("s", {"stream-filter-size-bytes": "256"}),
         ("s", {"queue-leader-locator": "anywhere"}),
         ("s", {"max-age": "1 day"}),
+        ("s", {"stream-max-segment-size-bytes": "3000000001"}),
     ],
 )
 def test_what_rabbitmq_would_refuse_is_refused(rig, name, arguments):
@@ -59,7 +60,10 @@ def test_what_rabbitmq_would_refuse_is_refused(rig, name, arguments):
 
 
 def test_unknown_arguments_are_passed_over(rig):
-    assert rig.client().code(frames.Create, "s", {"whatever": "1", "max-age": "7D"}) is OK
+    client, there = rig.client(), ResponseCode.STREAM_ALREADY_EXISTS
+    assert client.code(frames.Create, "s", {"whatever": "1", "max-age": "7D"}) is OK
+    assert client.code(frames.Create, "s", {"whatever": "2", "max-age": "7D"}) is there
+    assert client.code(frames.Create, "s", {"whatever": "1"}) is ResponseCode.PRECONDITION_FAILED
 
 
 def test_a_super_stream_has_partitions_in_their_order_and_routes(rig):
