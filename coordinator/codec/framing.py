@@ -14,6 +14,8 @@ KAFKA_MAX_FRAME_BYTES = 104_857_600
 
 _TLS_HANDSHAKE = b"\x16\x03"
 """A record of type handshake, of any version (RFC 8446, 5.1)."""
+_AMQP = b"AMQP"
+"""A protocol header, of any version (AMQP 0-9-1, 4.2.2; AMQP 1.0, 2.2)."""
 _HTTP = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "})
 """The first four bytes of a request (RFC 9110, 9.3; RFC 9113, 3.4)."""
 
@@ -86,6 +88,8 @@ def _hint(size: int, protocol: str) -> str:
     start = _SIZE.pack(size)
     if start.startswith(_TLS_HANDSHAKE):
         return ": the client speaks TLS, and this port does not"
+    if start == _AMQP:
+        return f": the client speaks AMQP, and this port speaks {protocol}"
     if start in _HTTP:
         return f": the client speaks HTTP ({start.decode().strip()} ...), and this port speaks {protocol}"
     return ""

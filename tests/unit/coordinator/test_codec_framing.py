@@ -42,6 +42,7 @@ def test_frames_come_out_however_the_stream_is_cut(cut):
         (b"\x16\x03\x01\x02\x00\x01", "the client speaks TLS, and this port does not"),
         (b"GET / HTTP/1.1\r\n", r"the client speaks HTTP \(GET \.\.\.\)"),
         (b"POST /", r"the client speaks HTTP \(POST \.\.\.\)"),
+        (b"AMQP\0\0\x09\x01", "the client speaks AMQP, and this port speaks Kafka"),
         (b"\x7f\xff\xff\xff", "expected 0 to 104857600$"),
     ],
 )
