@@ -162,7 +162,7 @@ def users_of(users: Mapping[str, str] | None) -> dict[str, str]:
     if not isinstance(users, Mapping):
         raise FencepostError("users: expected a mapping of passwords by name")
     if not users:
-        raise FencepostError("users: expected at least one user, or none of this setting to take anybody")
+        raise FencepostError("users: expected at least one user, or None")
     for name, password in users.items():
         check_user(name, password)
         utf_8("user", name)

@@ -56,7 +56,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         ({"auto_create_topics": "no"}, "auto_create_topics='no': expected True or False"),
         ({"users": {"": "geheim"}}, "user '': expected a name"),
         ({"users": {"alice": 1}}, "user 'alice': expected a password"),
-        ({"users": {}}, "users: expected at least one user"),
+        ({"users": {}}, "users: expected at least one user, or None"),
         ({"users": "alice:geheim"}, "users: expected a mapping of passwords by name"),
         ({"tls": 7}, "tls=7: expected an ssl.SSLContext, a PEM file, or the PEM files"),
         (
