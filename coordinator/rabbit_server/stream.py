@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -80,7 +81,7 @@ class Stream:
     def _retain(self, now_ms: int) -> None:
         """Drop the oldest chunks, but never the newest one."""
         dropped = 0
-        for chunk in self._chunks[:-1]:
+        for chunk in islice(self._chunks, len(self._chunks) - 1):
             if not self._retention.exceeded(self._bytes, now_ms - chunk.timestamp_ms):
                 break
             self._bytes -= len(chunk.data)

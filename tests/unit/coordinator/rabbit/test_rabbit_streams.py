@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
@@ -9,6 +11,7 @@ from fencepost.coordinator.rabbit_codec.base import CommandVersion, Entry
 from fencepost.coordinator.rabbit_codec.codes import Key, OffsetType, ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import batch, message, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST, NEXT, OffsetSpecification
+from fencepost.coordinator.rabbit_server.stream import Stream
 
 OK = ResponseCode.OK
 LAST = OffsetSpecification(OffsetType.LAST)
@@ -233,6 +236,21 @@ def test_more_messages_than_a_chunk_holds_become_several(rig):
     client.publish("s", *[b""] * 70_000)
     client.subscribe("s")
     assert [chunk.records for chunk in client.chunks()] == [65_535, 4_465]
+
+
+def test_a_chunk_costs_the_same_however_many_there_are():
+    stream = Stream("s", {})
+
+    def bytes_used() -> int:
+        tracemalloc.start()
+        stream.append(entries(1), "", 0)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak
+
+    for _ in range(10_000):
+        stream.append(entries(1), "", 0)
+    assert min(bytes_used() for _ in range(3)) < 8 * 10_000  # now and then the list of chunks grows
 
 
 # -- consumers ------------------------------------------------------------------------------------------
