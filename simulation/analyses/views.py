@@ -81,8 +81,9 @@ class Views:
 
     def release(self) -> None:
         """Drop what was cached."""
-        for name in _CACHED & self._frames.keys():
-            self._frames[name].unpersist()
+        with contextlib.suppress(Exception):  # a JVM that has ended keeps nothing; why it did is told
+            for name in _CACHED & self._frames.keys():
+                self._frames[name].unpersist()
 
 
 _TEXTS: Final[Mapping[str, Callable[[], str]]] = {

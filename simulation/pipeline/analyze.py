@@ -21,7 +21,15 @@ from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.scale import session_settings, settings_for
-from fencepost.simulation.pipeline.session import LOCAL, is_local, run_job, run_jobs, spark_session, told
+from fencepost.simulation.pipeline.session import (
+    LOCAL,
+    is_local,
+    is_of_spark,
+    run_job,
+    run_jobs,
+    spark_session,
+    told,
+)
 from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
 
 if TYPE_CHECKING:
@@ -104,7 +112,7 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
                 measured = run_job(spark, "measures", lambda: samples(VALUES.over(views)))
                 tables[COMPARISONS.name] = comparison_rows(measured)
         except Exception as error:
-            if type(error).__module__.startswith(("pyspark", "py4j")):
+            if is_of_spark(error):
                 raise FencepostError(f"Spark could not analyse the traces: {told(error)}") from error
             raise
         finally:

@@ -18,7 +18,7 @@ from fencepost.simulation.pipeline.plan import OPTION, Cell, cells_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.question import BEGIN, Choice, Question, choices, options, scenario_text
 from fencepost.simulation.pipeline.scale import settings_for
-from fencepost.simulation.pipeline.session import LOCAL, run_job, told, wall_clock
+from fencepost.simulation.pipeline.session import LOCAL, is_of_spark, run_job, told, wall_clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -106,7 +106,7 @@ def answer(
                 failed = run_job(spark, "runs", lambda: _failed(summaries))
                 views.release()
             except Exception as error:
-                if type(error).__module__.startswith(("pyspark", "py4j")):
+                if is_of_spark(error):
                     raise FencepostError(f"Spark could not analyse the traces: {told(error)}") from error
                 raise
             advance(1)

@@ -26,7 +26,15 @@ from fencepost.simulation.pipeline.plan import (
     tasks_of,
 )
 from fencepost.simulation.pipeline.progress import Progress, Silent
-from fencepost.simulation.pipeline.session import LOCAL, is_local, run_job, spark_session, told, wall_clock
+from fencepost.simulation.pipeline.session import (
+    LOCAL,
+    is_local,
+    is_of_spark,
+    run_job,
+    spark_session,
+    told,
+    wall_clock,
+)
 from fencepost.simulation.pipeline.shipping import check_shared
 from fencepost.simulation.scenarios.load import library
 
@@ -224,7 +232,7 @@ def fan_out(
         try:
             run_job(spark, "campaign", action, watch)
         except Exception as error:
-            if type(error).__module__.startswith(("pyspark", "py4j")):
+            if is_of_spark(error):
                 raise EnvironmentLacks(f"the runs stopped: {told(error)}{if_stopped}") from error
             raise
         advance(count - told_runs)

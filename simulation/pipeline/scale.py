@@ -55,8 +55,9 @@ def settings_for(spark: SparkSession, rows: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, earlier in before.items():
-            if earlier is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, earlier)
+        with contextlib.suppress(Exception):  # a JVM that has ended has no settings; why it did is told
+            for name, earlier in before.items():
+                if earlier is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, earlier)

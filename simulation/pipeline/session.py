@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -35,12 +36,17 @@ LOCAL = "local[*]"
 STOP_SECONDS = 5.0
 """How long a JVM may take to end before it is killed; it takes about one."""
 
+_GONE_SECONDS = 1.0
+"""After its connections have ended, so does its process."""
+
 CONNECT_SECONDS = 5.0
 """How long a Spark master may take to accept a connection."""
 
 _MASTER = re.compile(
     r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+:\d+(,.+:\d+)*|k8s://.+|yarn"
 )
+
+_NO_JVM = "its JVM stopped"
 
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
 
@@ -110,6 +116,12 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
             release()
             _equip(session)
             yield session
+        except EnvironmentLacks:
+            raise
+        except Exception as error:
+            if is_of_spark(error) and (end := _how_it_ended(gateway)):
+                raise EnvironmentLacks(f"Spark's JVM stopped on the way{end}") from error
+            raise
         finally:
             with _interrupts_held() as release:
                 _stop(gateway)
@@ -206,8 +218,6 @@ def _interrupts_held() -> Iterator[Callable[[], None]]:
 
     Whoever listened for it hears of it at once, and may say so; only the exception waits.
     """
-    import signal
-
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -243,8 +253,6 @@ def _interrupts_held() -> Iterator[Callable[[], None]]:
 @contextlib.contextmanager
 def _interrupt_handler_kept() -> Iterator[None]:
     """SparkContext installs a SIGINT handler of its own that would outlive it; `run_job` has a better way."""
-    import signal
-
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -259,11 +267,12 @@ def _stop(gateway: Any) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession() or SparkContext._active_spark_context
     try:
-        # After an interrupted call the JVM may not answer any more. It is ended next, whatever it says.
+        # After an interrupted call the JVM may not answer any more, and one that was killed never does. It is
+        # ended next, whatever it says.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # that its process has ended already
+            running = SparkSession.getActiveSession() or SparkContext._active_spark_context
             if running is not None:
                 running.stop()
     finally:
@@ -284,6 +293,27 @@ def _end_process(gateway: Any) -> None:
         process.wait()
 
 
+def _how_it_ended(gateway: Any) -> str:
+    """Empty if the JVM runs."""
+    process: subprocess.Popen[bytes] = gateway.proc
+    try:
+        code = process.wait(_GONE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return ""
+    if code == -signal.SIGKILL:
+        return ", killed by SIGKILL, as systems do that run out of memory: make room, and run again"
+    return f", with exit code {code}: run again"
+
+
+def is_of_spark(error: BaseException | None) -> bool:
+    """Whether Spark raised it, or what followed from it, or a call to a JVM that is no more."""
+    while error is not None:
+        if isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j")):
+            return True
+        error = error.__cause__
+    return False
+
+
 def _told(log: Path) -> str:
     """The line of Spark's output that most likely says why."""
     lines = [
@@ -301,7 +331,9 @@ def first_line(error: BaseException) -> str:
     try:
         text = str(java.getMessage() or java.getClass().getName()) if java is not None else str(error)
     except Exception:  # the JVM is gone, and with it what it had to say
-        return "its JVM stopped"
+        return _NO_JVM
+    if isinstance(error, ConnectionError) or type(error).__name__ in ("Py4JNetworkError", "Py4JError"):
+        return _NO_JVM
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
@@ -364,8 +396,9 @@ def run_jobs(
 
     def cancel() -> None:
         waiting.clear()
-        # What a thread has not submitted yet must not run either; PySpark has no name for this.
-        context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+        with contextlib.suppress(Exception):  # a JVM that has ended runs none; why it did is told
+            # What a thread has not submitted yet must not run either; PySpark has no name for this.
+            context._jsc.sc().cancelJobGroupAndFutureJobs(group)
         for thread in threads:
             thread.join(STOP_SECONDS)
 

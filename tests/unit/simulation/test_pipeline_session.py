@@ -120,6 +120,63 @@ def test_an_interrupt_while_spark_starts_or_ends_is_told(
         os.kill(int(done.stdout), 0)
 
 
+JVM_ENDS = """
+import contextlib, os, signal, sys
+from pyspark import SparkContext
+from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.cli import main
+from fencepost.simulation.pipeline import analyze, scale, session
+
+def end_together():
+    process = SparkContext._gateway.proc
+    process.kill()
+    process.wait()
+    if sys.argv[1] == "interrupted":
+        os.kill(os.getpid(), signal.SIGTERM)
+    SparkContext._active_spark_context.statusTracker().getActiveJobsIds()
+
+def analyse(*args, **named):
+    with session.spark_session() as spark, scale.settings_for(spark, 1):
+        views = Views(spark.createDataFrame([], TRACE), cached=True)
+        with contextlib.ExitStack() as after:
+            after.callback(views.release)
+            views.view("rebalance")
+            session.run_job(spark, "ends", end_together)
+
+analyze.analyze = analyse
+sys.exit(main(["analyze", "trace.parquet", "--json"]))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("interrupted", 143, STOPPING),  # as `timeout` does: it ends the JVM as well
+        (
+            "alone",
+            3,
+            "fencepost analyze: Spark's JVM stopped on the way, killed by SIGKILL, as systems do that run out"
+            " of memory: make room, and run again",
+        ),
+    ],
+)
+def test_a_jvm_that_ends_on_the_way_is_told_in_a_line(how: str, code: int, told: str) -> None:
+    words = [sys.executable, "-c", JVM_ENDS, how]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (code, f"{told}\n", "")
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("empty"), ConnectionRefusedError(111, "refused")])
+def test_what_a_jvm_that_is_gone_does_not_answer_is_of_spark(error: Exception) -> None:
+    assert session.is_of_spark(error)
+    assert session.first_line(error) == "its JVM stopped"
+    told = FencepostError("Spark could not analyse the traces")
+    assert not session.is_of_spark(told)
+    told.__cause__ = error
+    assert session.is_of_spark(told)
+
+
 def test_an_exception_of_a_jvm_that_is_gone_still_says_something() -> None:
     class Gone(Exception):
         def __str__(self) -> str:
