@@ -72,11 +72,23 @@ def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
     steady, written = _times(measured.steady), _times(measured.written)
     latency = _lognormal(steady.median / 2, steady.p90 / 2, steady.longest)
     replication = _lognormal(written.median - steady.median, written.p90 - steady.p90, written.longest)
+    tried: list[tuple[float, Fit]] = []
     for _ in range(_ROUNDS):
-        found = simulate(Fit(latency=latency, replication=replication))
-        latency = _closer(latency, steady, _times(found.steady))
-        replication = _closer(replication, written, _times(found.written))
-    return Fit(latency=latency, replication=replication)
+        model = Fit(latency=latency, replication=replication)
+        found = simulate(model)
+        found_steady, found_written = _times(found.steady), _times(found.written)
+        tried.append((_off(steady, found_steady) + _off(written, found_written), model))
+        latency = _closer(latency, steady, found_steady)
+        replication = _closer(replication, written, found_written)
+    return min(tried, key=lambda each: each[0])[1]
+
+
+def _off(wanted: _Times, found: _Times) -> float:
+    """How far the median and the slow tenth are from what they should be: 0 if they are equal."""
+    return sum(
+        abs(math.log(max(one, 1) / max(other, 1)))
+        for one, other in ((wanted.median, found.median), (wanted.p90, found.p90))
+    )
 
 
 def _closer(span: Span, wanted: _Times, found: _Times) -> Span:

@@ -52,6 +52,22 @@ def test_a_fitted_model_takes_as_long_as_what_it_was_fitted_to(median: str, p99:
             assert at(other, share) == pytest.approx(at(one, share), rel=tolerance)
 
 
+def test_the_best_of_the_models_that_were_tried_is_taken() -> None:
+    wanted = Latencies()
+    wanted.steady.extend([1_000] * LEAST_ROUND_TRIPS)
+    wanted.written.extend([3_000] * LEAST_ROUND_TRIPS)
+    off = Latencies()
+    off.steady.extend([2_000] * LEAST_ROUND_TRIPS)
+    off.written.extend([9_000] * LEAST_ROUND_TRIPS)
+    tried: list[Fit] = []
+
+    def simulate(model: Fit) -> Latencies:
+        tried.append(model)
+        return wanted if len(tried) == 3 else off
+
+    assert fit(wanted, simulate) == tried[2]
+
+
 def at(values: list[int], share: float) -> int:
     return sorted(values)[int(share * len(values))]
 
