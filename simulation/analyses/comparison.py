@@ -201,7 +201,8 @@ def _resampled(values: Floats, owners: Any, weights: Any, chances: Floats) -> Fl
 def _interval(values: Floats, confidence: float) -> tuple[float, float]:
     import numpy as np
 
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    chances = (1 - confidence) / 2, (1 + confidence) / 2
+    low, high = np.quantile(values, chances, method="inverted_cdf")
     return float(low), float(high)
 
 

@@ -8,12 +8,12 @@ for its time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from fencepost.simulation.analyses.rank import nearest_rank
 from fencepost.simulation.bridge.shifts import ConsumerShifts, MemberShifts
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.run import plan_of, run
@@ -156,6 +156,4 @@ def _protocol(
 
 
 def _quantile(ordered: Sequence[int], share: float) -> float | None:
-    if not ordered:
-        return None
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] / 1_000_000
+    return nearest_rank(ordered, share) / 1_000_000 if ordered else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.rank import nearest_rank
 from fencepost.simulation.chaos.admin import Admin
 from fencepost.simulation.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.chaos.run import WORLD, run_real
@@ -265,7 +265,7 @@ def _distribution(rows: Sequence[dict[str, Any]], *, real: bool) -> Distribution
 def _measured(ordered: Sequence[float]) -> Distribution:
     if not ordered:
         return Distribution()
-    at = {name: ordered[math.ceil(share * len(ordered)) - 1] for name, share in _SHARES.items()}
+    at = {name: nearest_rank(ordered, share) for name, share in _SHARES.items()}
     return Distribution(count=len(ordered), **at)
 
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.rank import nearest_rank
 from fencepost.simulation.fidelity.latencies import Latencies
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.values import Span
@@ -102,8 +103,7 @@ def _closer(span: Span, wanted: _Times, found: _Times) -> Span:
 
 def _times(values: Sequence[int]) -> _Times:
     ordered = sorted(values) or [0]
-    count = len(ordered)
-    return _Times(ordered[count // 2], ordered[count * 9 // 10], ordered[count * 99 // 100], ordered[-1])
+    return _Times(*(nearest_rank(ordered, share) for share in (0.5, 0.9, 0.99, 1.0)))
 
 
 def _lognormal(median: float, p99: float, longest: float) -> Span:

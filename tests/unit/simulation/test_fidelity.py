@@ -21,7 +21,7 @@ from fencepost.simulation.chaos.result import ChaosResult
 from fencepost.simulation.chaos.tempo import tempo
 from fencepost.simulation.fidelity import compare as fidelity
 from fencepost.simulation.fidelity.compare import Played, compare
-from fencepost.simulation.fidelity.fit import LEAST_ROUND_TRIPS, Fit, fit
+from fencepost.simulation.fidelity.fit import LEAST_ROUND_TRIPS, Fit, _times, fit
 from fencepost.simulation.fidelity.latencies import Latencies
 from fencepost.simulation.pipeline.traces import TRACES
 from fencepost.simulation.run import RunResult, run
@@ -254,3 +254,10 @@ def told_as_real(members: int) -> ChaosResult:
         speed=1,
         skipped=[],
     )
+
+
+def test_what_is_fitted_to_are_values_that_were_measured() -> None:
+    """By the nearest rank, as `fencepost compare` tells them: the median of two is the smaller one."""
+    assert _times([20, 10]) == (10, 20, 20, 20)
+    assert _times(range(1, 101)) == (50, 90, 99, 100)
+    assert _times([]) == (0, 0, 0, 0)
