@@ -8,6 +8,7 @@ out.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -59,12 +60,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None
     """After by before; None if before is 0."""
     ratio_low: float | None
-    """The 95 % interval of the ratio. None if a set has fewer than six runs, or before may be 0."""
+    """The 95 % interval of the ratio. None if there are too few values, as below, or before may be 0."""
     ratio_high: float | None
     difference: float
     """After less before."""
     difference_low: float | None
-    """The 95 % interval of the difference. None if a set has fewer than six runs."""
+    """The 95 % interval of the difference. None if fewer than six runs of a set have values, or if the
+    quantile is its largest value, as the p90 of fewer than ten is."""
     difference_high: float | None
 
     @property
@@ -143,15 +145,15 @@ def _compare(
     chances = np.array(list(QUANTILES.values()))
     found = [np.quantile(values, chances, method="inverted_cdf") for values, _ in flat]
     spread = None
-    if drawn is not None:
+    if drawn is not None and all(len(set(owners.tolist())) >= FEWEST_RUNS for _, owners in flat):
         each = [_resampled(*side, weights, chances) for side, weights in zip(flat, drawn, strict=True)]
         whole = ~(np.isnan(each[0]) | np.isnan(each[1])).any(axis=1)
-        spread = each[0][whole], each[1][whole]
+        spread = (each[0][whole], each[1][whole]) if whole.any() else None
     for at, quantile in enumerate(QUANTILES):
         was, now = float(found[0][at]), float(found[1][at])
         ratio: tuple[float | None, float | None] = None, None
         difference: tuple[float | None, float | None] = None, None
-        if spread is not None and len(spread[0]):
+        if spread is not None and not any(_is_largest(chances[at], len(values)) for values, _ in flat):
             first, second = spread[0][:, at], spread[1][:, at]
             difference = _interval(second - first, confidence)
             if (first >= _LEAST).all():
@@ -170,6 +172,11 @@ def _compare(
             difference_low=difference[0],
             difference_high=difference[1],
         )
+
+
+def _is_largest(chance: float, count: int) -> bool:
+    """Whether that quantile is the largest value: no resample has a larger one, or tells how sure it is."""
+    return math.ceil(chance * count) == count
 
 
 def _flat(sample: Sample, measure: str) -> tuple[Floats, NDArray[np.intp]]:
@@ -221,8 +228,8 @@ COMPARISONS: Final = Declared(
         Column("before", Unit.MEASURED, "That quantile of the runs compared with."),
         Column("after", Unit.MEASURED, "That quantile of these runs."),
         Column("ratio", Unit.RATIO, "After by before; null if before is 0."),
-        Column("ratio_low", Unit.RATIO, "Where its interval begins; null if a side has fewer than six runs."),
-        Column("ratio_high", Unit.RATIO, "Where its interval ends; null if a side has fewer than six runs."),
+        Column("ratio_low", Unit.RATIO, "Where its interval begins; null if a side has too few values."),
+        Column("ratio_high", Unit.RATIO, "Where its interval ends; null if a side has too few values."),
     ),
 )
 

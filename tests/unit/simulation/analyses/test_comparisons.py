@@ -110,6 +110,23 @@ def test_five_runs_cannot_tell_a_difference_from_chance() -> None:
     assert found.differs
 
 
+def test_runs_without_a_value_make_nothing_surer() -> None:
+    """One value of each side, in twenty runs, is one value: every resample that has it has it alone."""
+    runs: list[list[float]] = [[]] * 19
+    found = median(sample([5.0], *runs), sample([6.0], *runs))
+    assert (found.ratio, found.ratio_low, found.difference_low, found.differs) == (1.2, None, None, None)
+
+
+def test_the_largest_of_few_values_has_no_interval() -> None:
+    """Resampled, the largest of nine would seem to differ without a reason, in more than a tenth."""
+    for count, told in ((9, False), (10, True)):
+        values = [[float(value)] for value in range(count)]
+        middle, p90 = compare(sample(*values), sample(*values, first=100))
+        assert middle.difference_low is not None
+        assert (p90.difference_low is not None) is told
+        assert (p90.differs is not None) is told
+
+
 def test_nothing_is_divided_by_zero() -> None:
     found = median(sample(*([0.0] for _ in range(6))), sample([1.0], [1.5], [2.0], [2.0], [2.5], [3.0]))
     assert (found.ratio, found.ratio_low) == (None, None)
@@ -144,6 +161,9 @@ def test_the_same_input_gives_the_same_answer_within_what_was_seen(
     lowest, highest = min(map(min, before)), max(map(max, before))
     for each in first:
         assert lowest <= each.before <= highest
+        if each.quantile == "p90" and min(each.before_count, each.after_count) < 10:
+            assert (each.difference_low, each.difference_high) == (None, None)
+            continue
         assert each.difference_low is not None
         assert each.difference_high is not None
         assert each.difference_low <= each.difference_high
