@@ -206,7 +206,7 @@ def differences(found: Answer, first: str, second: str) -> list[Comparison]:
 
 
 def as_good(found: Answer, chosen: OptionAnswer) -> Sequence[str]:
-    """Options that these runs cannot tell from the chosen one: chance alone might make them differ so."""
+    """Options of which these runs cannot tell that they cost more than the chosen one: it may be chance."""
     alike = []
     for each in found.options:
         if each.name == chosen.name or each.failed:
@@ -216,6 +216,6 @@ def as_good(found: Answer, chosen: OptionAnswer) -> Sequence[str]:
             for one in differences(found, chosen.name, each.name)
             if one.measure == DOWNTIME_OF_RUN and one.quantile == "median"
         ]
-        if of_runs and not of_runs[0].differs:
+        if of_runs and not (of_runs[0].difference_low or 0) > 0:
             alike.append(each.name)
     return alike

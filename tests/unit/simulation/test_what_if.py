@@ -218,6 +218,22 @@ def test_what_chance_may_do_is_no_difference():
     assert "These runs can't tell it from classic/range." in advice.text
 
 
+def test_an_option_that_is_better_in_most_runs_is_not_told_to_be_worse():
+    """The least in all is recommended, though one long run of the other is all that makes it so."""
+    answers = found(eager=10.0, consumer=10.0)
+    runs = answers.samples["classic/range"].runs
+    totals = {DOWNTIME_OF_RUN: {run: [8.0 if run != "6" else 100.0] for run in runs}}
+    eager = msgspec.structs.replace(answers.samples["classic/range"], values=totals)
+    answers = msgspec.structs.replace(
+        answers,
+        options=[option("classic/range", 23.0), option("consumer/uniform", 10.0)],
+        samples=answers.samples | {"classic/range": eager},
+    )
+    advice = recommend(question(), answers)
+    assert advice.option == "consumer/uniform"
+    assert "These runs can't tell it from classic/range." in advice.text
+
+
 def test_few_runs_do_not_say_how_sure_the_advice_is():
     advice = recommend(question(), found(runs="123", eager=60.0, consumer=10.0))
     assert advice.text.endswith("How sure that is, fewer than 6 runs can't tell.")
