@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, TypeAlias
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, Token, UnusedCliTokensError
 from cyclopts.validators import Number
 
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -19,8 +19,22 @@ from fencepost.simulation.cli.commands import Command
 Json: TypeAlias = Annotated[
     bool, Parameter(name="--json", show_default=False, help="Print one JSON document on stdout.")
 ]
-Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1))]
-Seed: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0))]
+
+
+def whole(_: object, tokens: Sequence[Token]) -> int:
+    """A whole number, written as one: cyclopts would round 1.5 to 2.
+
+    :raises ValueError: if it is not.
+    """
+    (token,) = tokens
+    try:
+        return int(token.value)
+    except ValueError:
+        raise ValueError(f"expected a whole number, got {token.value!r}") from None
+
+
+Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1), converter=whole)]
+Seed: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0), converter=whole)]
 
 HELP_WIDTH = 80
 _MAY_BE_EMPTY = "--mutant"

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import Json
+from fencepost.simulation.cli.arguments import Json, whole
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.clusters.cluster import Cluster, tidy_up
 from fencepost.simulation.clusters.runner import Condition
@@ -56,6 +56,7 @@ def cluster(
         int | None,
         Parameter(
             validator=Number(gte=1, lte=65535),
+            converter=whole,
             help="The first node's; the others' follow it. Without, free ones are found.",
         ),
     ] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from fencepost.simulation.cli.arguments import Count, Json
+from fencepost.simulation.cli.arguments import Count, Json, whole
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
@@ -23,13 +23,19 @@ def explore(
     /,
     *,
     members: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=9), help="How many members there are.")
+        int, Parameter(validator=Number(gte=1, lte=9), converter=whole, help="How many members there are.")
     ] = 2,
     partitions: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=100), help="How many partitions their topic has.")
+        int,
+        Parameter(
+            validator=Number(gte=1, lte=100), converter=whole, help="How many partitions their topic has."
+        ),
     ] = 2,
     faults: Annotated[
-        int, Parameter(validator=Number(gte=0), help="How many faults may happen, at any moment.")
+        int,
+        Parameter(
+            validator=Number(gte=0), converter=whole, help="How many faults may happen, at any moment."
+        ),
     ] = 1,
     kinds: Annotated[
         str, Parameter(help="Which faults, with commas between: kinds that docs/explorer.md lists.")

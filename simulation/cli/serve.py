@@ -18,7 +18,7 @@ from cyclopts.validators import Number
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
-from fencepost.simulation.cli.arguments import Json, key_values
+from fencepost.simulation.cli.arguments import Json, key_values, whole
 from fencepost.simulation.cli.client_config import client_security
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json, print_text
@@ -49,7 +49,9 @@ def serve(
     host: Annotated[
         str, Parameter(help="The address to listen on; loopback unless you say otherwise.")
     ] = "127.0.0.1",
-    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535), help="0 takes a free one.")] = 9092,
+    port: Annotated[
+        int, Parameter(validator=Number(gte=0, lte=65535), converter=whole, help="0 takes a free one.")
+    ] = 9092,
     topics: Annotated[
         list[str] | None, Parameter(help="NAME:PARTITIONS, several with commas: orders:12,payments:6.")
     ] = None,
@@ -85,6 +87,7 @@ def serve(
         int | None,
         Parameter(
             validator=Number(gte=0, lte=65535),
+            converter=whole,
             help="Serve RabbitMQ's stream protocol too, on this port, from memory; 0 takes a free one.",
         ),
     ] = None,

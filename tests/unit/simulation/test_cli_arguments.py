@@ -60,6 +60,8 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
         (["--duration", "-5s"], "--duration requires an argument; one that begins with - is given as --dur"),
         (["--duration=-5s"], '--duration -5s: expected a duration such as "250ms", "40s" or "1h", got "-5s"'),
         (["--duration", "--seed", "3"], "--duration requires an argument (see"),
+        (["--seed", "1.5"], "Invalid value for --seed: expected a whole number, got '1.5'"),
+        (["--members", "2.6"], "Invalid value for --members: expected a whole number, got '2.6'"),
         (["steady", "more", "and more"], "unexpected argument more (see"),
     ],
 )
