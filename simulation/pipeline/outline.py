@@ -92,7 +92,7 @@ def is_outline(path: str) -> bool:
         return False
     try:
         return any(key in tomllib.loads(Path(path).read_text(encoding="utf-8-sig")) for key in _MARKS)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
@@ -138,7 +138,7 @@ def value_text(value: Value) -> str:
     if isinstance(value, str):
         try:
             return value if tomllib.loads(f"value = {value}")["value"] == value else quoted(value)
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             return value if value == value.strip() else quoted(value)
     return toml_text(value)
 

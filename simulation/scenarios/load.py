@@ -245,7 +245,7 @@ def _override(text: str, option: _Option) -> _Override:
         raise FencepostError(f"{given}: expected KEY=VALUE, such as group.members=12")
     try:
         value = tomllib.loads(f"value = {words}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):  # nested as deeply as text may be, and no value
         value = words.strip()
     return _Override(given, key.strip(), value)
 

@@ -106,6 +106,8 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FencepostError(f"{source}: not TOML: {error}") from None
+    except RecursionError:
+        raise FencepostError(f"{source}: can't be read: tables or lists are nested too deeply") from None
 
 
 def shown(value: Any) -> str:

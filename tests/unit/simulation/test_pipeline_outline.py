@@ -81,6 +81,7 @@ STEADY = "scenarios = ['steady']\n"
 
 MISTAKES = {
     "scenarios = [": "not TOML",
+    "scenarios = " + "[" * 5_000 + "]" * 5_000: "can't be read: tables or lists are nested too deeply",
     "scenario = ['steady']\ngrid = {}": "1: scenario: unknown key; did you mean scenarios?",
     "scenarios = 'steady'": '1: scenarios: expected a list, got "steady"',
     "scenarios = []": "1: scenarios: expected a list of at least 1, got an empty one",
