@@ -222,11 +222,18 @@ def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -
     out.say(f"\n{advice.text}")
     for line in advice.why:
         out.say(f"  {line}")
+    _tell_failed(found)
+    if kept is not None:
+        out.say(f"\nLook at a run:  {found.options[0].command}")
+
+
+def _tell_failed(found: Answer) -> None:
+    from fencepost.simulation.cli.terminal import Terminal
+
+    out = Terminal()
     for each in found.options:
         if each.failed:
             out.say(f"{each.name}: {each.failed} runs failed, broke an invariant, or never settled")
-    if kept is not None:
-        out.say(f"\nLook at a run:  {found.options[0].command}")
 
 
 def _tell_difference(names: list[str], found: Answer, *, json: bool) -> None:
@@ -247,3 +254,4 @@ def _tell_difference(names: list[str], found: Answer, *, json: bool) -> None:
     out.say("")
     for line in lines:
         out.say(line)
+    _tell_failed(found)

@@ -312,6 +312,23 @@ def test_mistakes_end_with_one_line(capsys, tmp_path: Path):
     assert "--session-timeout 1s" in capsys.readouterr().err
 
 
+def test_plans_that_are_compared_tell_of_failed_runs(monkeypatch, capsys, tmp_path: Path):
+    one = found(consumer=10.0)
+    samples = dict.fromkeys(("old", "new"), one.samples["consumer/uniform"])
+    plans = [
+        msgspec.structs.replace(one.options[0], name=name, failed=int(name == "new")) for name in samples
+    ]
+    measured = msgspec.structs.replace(one, options=plans, samples=samples)
+    monkeypatch.setattr("fencepost.simulation.cli.plan.answer", lambda *_, **__: measured)
+    files = [tmp_path / f"{name}.toml" for name in samples]
+    for file in files:
+        file.write_text('protocol = "consumer"\n')
+    assert main(["plan", "--compare", *map(str, files)]) == 1
+    said = capsys.readouterr().out
+    assert said.endswith("\nnew: 1 runs failed, broke an invariant, or never settled\n")
+    assert "old:" not in said
+
+
 def test_an_earlier_plan_is_left_as_it_is(capsys, tmp_path: Path):
     (tmp_path / "deploy.toml").write_text("earlier")
     assert main(["plan", "--members", "3", "--out", str(tmp_path)]) == 2
