@@ -75,7 +75,8 @@ def analyze(
     Answers the rows of each table that `fencepost.simulation.analyses.catalogue` declares; with `report`,
     writes the HTML page as well.
 
-    :raises FencepostError: if there is no trace, a column is missing, or the report cannot be written.
+    :raises FencepostError: if there is no trace or row, a column is missing, or the report cannot be
+        written.
     :raises EnvironmentLacks: if Spark cannot run here.
     """
     from fencepost.simulation.report.render import check_writable, render_campaign_report
@@ -83,6 +84,8 @@ def analyze(
     path = Path(path)
     target = None if report is None else check_writable(Path(report))
     files = find_traces(path)
+    if not files.rows:
+        raise FencepostError(f"{path}: no row in it, so nothing happened that could be analysed")
     with spark_session(master, session_settings(files.rows) if is_local(master) else {}) as spark:
         result = analyze_files(spark, files, progress or Silent())
     if target is not None:

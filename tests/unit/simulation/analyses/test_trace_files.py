@@ -94,6 +94,14 @@ def test_an_empty_folder_holds_no_trace(tmp_path: Path, capsys: pytest.CaptureFi
     )
 
 
+def test_traces_without_rows_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "a.parquet")
+    pq.write_table(pq.read_table(file).slice(0, 0), file)
+    assert main(["analyze", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"fencepost analyze: {tmp_path}: no row in it, so nothing happened")
+
+
 def test_files_that_are_being_written_are_left_out(tmp_path: Path) -> None:
     whole = write(tmp_path / "a.parquet")
     (tmp_path / ".b.parquet-77").write_bytes(b"PAR1 and no more")
