@@ -18,6 +18,7 @@ from fencepost.simulation.cli.simulate import play, print_run, write_report
 from fencepost.simulation.failures.case import pytest_case, test_name
 from fencepost.simulation.failures.failure import read_failure, with_mutant
 from fencepost.simulation.failures.shrink import TRIES
+from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.world.observers import Violation
 
@@ -81,8 +82,8 @@ def shrink(
     configure_logs()
     with progress_for(json=json).step("shrinking", tries) as advance:
         shrunk = make_small(found, tries=tries, progress=advance)
-    out.write_text(shrunk.after.to_json() + "\n")
-    test.write_text(pytest_case(shrunk.after))
+    write_whole(out, shrunk.after.to_json() + "\n")
+    write_whole(test, pytest_case(shrunk.after))
     if json:
         print_json(_summary(shrunk, out, test))
     else:

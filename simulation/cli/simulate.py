@@ -23,6 +23,7 @@ from fencepost.simulation.cli.runs import (
     trace_place,
     whole_percents,
 )
+from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.plan import simulate_command
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
@@ -88,6 +89,10 @@ def simulate(
             keep_rows=report is not None,
             progress=progress_for(json=json),
         )
+    if json:
+        print_json(result)
+    else:
+        print_run(result, loaded, command, trace, report, failure=failure if result.violations else None)
     if failure is not None and result.violations:
         more = {"group.members": members, "duration": duration}
         _keep(
@@ -98,10 +103,6 @@ def simulate(
             partitions=partitions,
             mutant=mutant,
         )
-    if json:
-        print_json(result)
-    else:
-        print_run(result, loaded, command, trace, report, failure=failure if result.violations else None)
     write_report(result, rows, report, command)
     return 1 if result.violations else 0
 
@@ -133,7 +134,7 @@ def _keep(
         partitions=partitions,
         mutant=mutant,
     )
-    file.write_text(found.to_json() + "\n")
+    write_whole(file, found.to_json() + "\n")
 
 
 def play(

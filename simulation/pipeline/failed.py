@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.failures.case import pytest_case, test_name
 from fencepost.simulation.failures.failure import Failure, failure_of
 from fencepost.simulation.failures.shrink import shrink
-from fencepost.simulation.pipeline.output import CampaignDirectory, whole_file
+from fencepost.simulation.pipeline.output import CampaignDirectory, write_whole
 from fencepost.simulation.pipeline.plan import Cell
 from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.world.observers import RAISED
@@ -45,7 +45,7 @@ def keep_failures(
     """Write the failures of these cells' runs, and make them small.
 
     :raises FencepostError: if a scenario is not what it was when the campaign ran.
-    :raises OSError: if a file can't be written.
+    :raises EnvironmentLacks: if a file can't be written.
     """
     found = list(_first_of_each(directory.failed_runs(), {cell.prefix: cell for cell in cells}))[:MOST]
     if not found:
@@ -68,7 +68,7 @@ def keep_failures(
 
 def _keep(directory: CampaignDirectory, run_id: str, failure: Failure, tried: Any) -> KeptFailure:
     whole = directory.root / FAILURES / f"{run_id}.json"
-    _write(whole, failure.to_json() + "\n")
+    write_whole(whole, failure.to_json() + "\n")
     kept = KeptFailure(
         run_id=run_id,
         invariant=failure.invariant,
@@ -81,16 +81,11 @@ def _keep(directory: CampaignDirectory, run_id: str, failure: Failure, tried: An
         return kept
     small = whole.with_name(f"{run_id}-small.json")
     test = whole.with_name(f"{test_name(shrunk.after)}.py")
-    _write(small, shrunk.after.to_json() + "\n")
-    _write(test, pytest_case(shrunk.after))
+    write_whole(small, shrunk.after.to_json() + "\n")
+    write_whole(test, pytest_case(shrunk.after))
     return msgspec.structs.replace(
         kept, small=str(small), test=str(test), disturbances=len(shrunk.after.plan.entries)
     )
-
-
-def _write(path: Any, text: str) -> None:
-    with whole_file(path) as file:
-        file.write_text(text)
 
 
 def _first_of_each(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.plan import Cell
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
 
@@ -290,3 +290,16 @@ def whole_file(path: Path) -> Iterator[Path]:
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text, in UTF-8, whole or not at all: what was there before stays until then.
+
+    :raises EnvironmentLacks: if it cannot be written.
+    """
+    try:
+        with whole_file(path) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise EnvironmentLacks(f"{path}: cannot be written: {reason}") from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,34 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(
     said = capsys.readouterr()
     assert json.loads(said.out)["violations"]
     assert "page.html: cannot be written: File name too long" in said.err
+    assert main(["replay", str(file), "--json"]) == 1
+
+
+def test_a_failure_that_cannot_be_written_costs_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / ("f" * 250)  # leaves no room for the name that a file has before it is whole
+    file.write_text("an earlier one")
+    assert main([*RUN, "--failure", str(file), "--json"]) == 3
+    said = capsys.readouterr()
+    assert json.loads(said.out)["violations"]
+    assert said.err == f"fencepost simulate: {file}: cannot be written: file name too long\n"
+    assert file.read_text() == "an earlier one"
+
+
+def test_failures_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    library = Path(str(resources.files("fencepost.simulation.scenarios") / "library"))
+    text = (library / "scale-up-and-down.toml").read_text(encoding="utf-8")
+    scenario, file = tmp_path / "scenario.toml", tmp_path / "failure.json"
+    scenario.write_text(f'name = "größer"\n{text}', encoding="utf-8")
+    program = "import sys; from fencepost.simulation.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ["simulate", str(scenario), *RUN[2:], "--failure", str(file)]
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], env=plain, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "größer" in file.read_text(encoding="utf-8")
     assert main(["replay", str(file), "--json"]) == 1
 
 
