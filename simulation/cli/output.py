@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import sys
 from typing import Any
 
@@ -10,7 +12,10 @@ import msgspec
 
 def print_json(document: Any) -> None:
     """Print the one JSON document of a `--json` run on stdout. Structs and mappings keep their order."""
-    print_text(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    if not text.isascii() and codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8":
+        text = json.dumps(json.loads(text), indent=2)  # JSON is UTF-8 in any locale, and ASCII is both
+    print_text(text)
 
 
 def print_text(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from fencepost.simulation.cli.cluster import ClusterReport
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.cli.entry import main
 from fencepost.simulation.cli.failures import ShrinkResult
+from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.plan import ComparedPlans, PlanResult
 from fencepost.simulation.cli.serve import Ready
 from fencepost.simulation.conform.suite import Report
@@ -125,3 +127,12 @@ def test_the_described_keys_are_those_of_the_scenarios(capsys: pytest.CaptureFix
     assert main(["scenarios", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert list(parsed(described()[SCENARIOS].strip("[]{}"))) == list(document[0])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_document_is_utf_8_whatever_the_locale(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding=encoding, errors="replace"))
+    document = {"out": "größer ☃", "runs": 1, "share": 0.1}
+    print_json(document)
+    assert json.loads(written.getvalue().decode("utf-8")) == document
