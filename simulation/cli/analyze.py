@@ -13,7 +13,7 @@ from cyclopts.validators import Number
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.declaration import Column
-from fencepost.simulation.cli.arguments import Json, writable_file
+from fencepost.simulation.cli.arguments import Json, writable_files
 from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.live import WINDOW_S, follow_topic
 from fencepost.simulation.cli.logs import configure_logs
@@ -92,7 +92,7 @@ def analyze(
     """
     from fencepost.simulation.pipeline.analyze import analyze as run_analyses
 
-    writable_file(report, "--report")
+    writable_files({"--report": report}, read=traces)
     if kafka is not None:
         if traces is not None or run:
             raise FencepostError("--kafka: reads a topic: expected neither files nor --run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -127,6 +127,20 @@ def writable_file(path: Path | None, option: str) -> Path | None:
     except OSError as error:
         raise FencepostError(f"{option} {path}: cannot be written: {_reason(error)}") from error
     return path
+
+
+def writable_files(files: Mapping[str, Path | None], *, read: str | Path | None = None) -> None:
+    """As `writable_file` of each, by its option: two of one name, or what is `read`, would be lost.
+
+    :raises FencepostError: if one cannot be written, or must not.
+    """
+    taken = {} if read is None else {Path(read).resolve(): "read"}
+    for option, path in files.items():
+        if path is None:
+            continue
+        if (other := taken.setdefault(path.resolve(), f"written by {option}")) != f"written by {option}":
+            raise FencepostError(f"{option} {path}: is {other} as well, expected another file")
+        writable_file(path, option)
 
 
 def writable_folder(path: Path, option: str) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_file
+from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_files
 from fencepost.simulation.cli.brokers import OWN_CLUSTERS, Nodes, Profile, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
@@ -88,8 +88,7 @@ def chaos(
         client,
     )
     length_us = played_us(duration)
-    writable_file(trace, "--trace")
-    writable_file(report, "--report")
+    writable_files({"--trace": trace, "--report": report}, read=scenario)
     quiet_logs()
     place = trace_place(trace_topic, trace_config)
     given: dict[str, object] = {

@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import Count, Json, writable_file
+from fencepost.simulation.cli.arguments import Count, Json, writable_files
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import length
@@ -38,8 +38,7 @@ def replay(
 ) -> int:
     """A failed run again, as it was, with the code of today. Exit code 1: it still fails."""
     found = read_failure(failure)
-    writable_file(trace, "--trace")
-    writable_file(report, "--report")
+    writable_files({"--trace": trace, "--report": report}, read=failure)
     configure_logs()
     command = shlex.join(["fencepost", "replay", str(failure)])
     scenario = found.loaded()
@@ -79,6 +78,7 @@ def shrink(
     found = read_failure(failure)
     out = _free(out, failure.with_name(f"{failure.stem}-small.json"), "--out")
     test = _free(test, failure.with_name(f"{test_name(found)}.py"), "--test")
+    writable_files({"--out": out, "--test": test}, read=failure)
     configure_logs()
     with progress_for(json=json).step("shrinking", tries) as advance:
         shrunk = make_small(found, tries=tries, progress=advance)
@@ -96,7 +96,6 @@ def _free(chosen: Path | None, usual: Path, option: str) -> Path:
     path = usual if chosen is None else chosen
     if chosen is None and path.exists():
         raise FencepostError(f"{path}: is there already: name another file with {option}, or remove it")
-    writable_file(path, option)
     return path
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fencepost.simulation.cli.arguments import Count, Json, Seed, key_values, writable_file
+from fencepost.simulation.cli.arguments import Count, Json, Seed, key_values, writable_files
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
@@ -70,9 +70,7 @@ def simulate(
         duration=duration,
         option="--set",
     )
-    writable_file(trace, "--trace")
-    writable_file(report, "--report")
-    writable_file(failure, "--failure")
+    writable_files({"--trace": trace, "--report": report, "--failure": failure}, read=scenario)
     configure_logs()
     place = trace_place(trace_topic, trace_config)
     options = {"members": members, "partitions": partitions, "duration": duration}

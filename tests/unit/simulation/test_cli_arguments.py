@@ -50,6 +50,27 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
             writable_folder(path, "--out")
 
 
+def test_what_is_written_is_no_other_file_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scenario = Path("mine.toml")
+    scenario.write_text('duration = "1m"\n[[topics]]\nname = "orders"\n')
+    assert main(["simulate", "mine.toml", "--report", str(tmp_path / "mine.toml")]) == 2
+    assert capsys.readouterr().err == (
+        f"fencepost simulate: --report {tmp_path / 'mine.toml'}: is read as well, expected another file\n"
+    )
+    assert "orders" in scenario.read_text()
+    assert main(["simulate", "mine.toml", "--trace", "out", "--report", "./out"]) == 2
+    assert capsys.readouterr().err == (
+        "fencepost simulate: --report out: is written by --trace as well, expected another file\n"
+    )
+    Path("trace.parquet").write_bytes(b"PAR1")
+    assert main(["analyze", "trace.parquet", "--report", "trace.parquet"]) == 2
+    assert "--report trace.parquet: is read as well" in capsys.readouterr().err
+    assert Path("trace.parquet").read_bytes() == b"PAR1"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
