@@ -39,7 +39,7 @@ FENCINGS: Final = Analysis(
 COMMITS_REFUSED: Final = Analysis(
     name="commits_refused",
     title="Commits refused",
-    summary="Offset commits that the coordinator refused, by error.",
+    summary="Offset commits that the coordinator refused, or never answered, by error.",
     columns=(*CELL, Column("error", Unit.TEXT, "The error."), *_COUNTED),
 )
 

@@ -61,7 +61,7 @@ class Kind(enum.StrEnum):
     `actor` is its host, or its member id if another member runs there by now.
     """
     COMMIT = "commit"
-    """An OffsetCommit was answered; `detail` holds the offsets."""
+    """An OffsetCommit was answered, or given up (`error`); `detail` holds the offsets."""
     RECORDS = "records"
     """The application finished processing records; `detail` holds the offsets, and where the log ends.
 
