@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol, TextIO
 
+from fencepost.coordinator.protocol.errors import FencepostError
+
 
 class Progress(Protocol):
     """Where long work tells how far it is."""
@@ -76,6 +78,8 @@ def progress_for(*, json: bool = False, lines: bool = False, stream: TextIO | No
     """Bars if a person watches, silence with `--json`; where standard error is no terminal, lines or silence.
 
     There FENCEPOST_PROGRESS decides, `lines` or `none`; if it is not set, the caller.
+
+    :raises FencepostError: if it is neither.
     """
     target = stream or sys.stderr
     if json:
@@ -83,4 +87,6 @@ def progress_for(*, json: bool = False, lines: bool = False, stream: TextIO | No
     if target.isatty():
         return Bars(target)
     wanted = os.environ.get("FENCEPOST_PROGRESS") or ("lines" if lines else "none")
+    if wanted not in ("lines", "none"):
+        raise FencepostError(f"FENCEPOST_PROGRESS={wanted}: expected lines or none")
     return Lines(target) if wanted == "lines" else Silent()

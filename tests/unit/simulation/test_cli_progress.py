@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.progress import Bars, Lines, Silent, progress_for
 
 
@@ -24,6 +25,9 @@ def test_who_gets_which(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(progress_for(stream=io.StringIO()), Lines)
     for stream in (Terminal(), io.StringIO()):
         assert isinstance(progress_for(json=True, stream=stream), Silent)
+    monkeypatch.setenv("FENCEPOST_PROGRESS", "line")
+    with pytest.raises(FencepostError, match="FENCEPOST_PROGRESS=line: expected lines or none"):
+        progress_for(stream=io.StringIO())
 
 
 def test_lines_come_each_tenth() -> None:
