@@ -24,10 +24,14 @@ def {name}() -> None:
     assert replay(FAILURE).violations == []
 '''
 
+_NAME_LENGTH: Final = 50
+"""Of a scenario's name, how many characters a test's has: it is a file's name as well."""
+
 
 def test_name(failure: Failure) -> str:
     """A name for the test, such as test_one_owner_holds_in_swarm_17."""
-    words = re.sub(r"\W+", "_", f"{failure.invariant} holds in {failure.name} {failure.seed}")
+    name = failure.name[:_NAME_LENGTH]
+    words = re.sub(r"\W+", "_", f"{failure.invariant} holds in {name} {failure.seed}")
     return f"test_{words.strip('_').lower()}"
 
 
@@ -41,6 +45,7 @@ def pytest_case(failure: Failure) -> str:
         f"{failure.invariant} in {failure.name}, seed {failure.seed}: {members} "
         f"member{'' if members == 1 else 's'}, {disturbances}{mutant}."
     )
+    sentence = sentence.replace("\\", r"\\").replace('"', r"\"")
     name = test_name(failure)
     document = failure.to_json()
     # A raw text takes everything but its own end; JSON has another way to write a quote.

@@ -22,6 +22,8 @@ FAILURES: Final = "failures"
 MOST: Final = 5
 """How many failures are kept: the first of each invariant in each cell of the grid."""
 _TRIES = 200
+_NAME_BYTES = 200
+"""What file systems leave of their 255 beside the ending, and the name that a file has before it is whole."""
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+)(?::.*)?$", re.MULTILINE)
 
 
@@ -67,7 +69,8 @@ def keep_failures(
 
 
 def _keep(directory: CampaignDirectory, run_id: str, failure: Failure, tried: Any) -> KeptFailure:
-    whole = directory.root / FAILURES / f"{run_id}.json"
+    name = _file_name(run_id)
+    whole = directory.root / FAILURES / f"{name}.json"
     write_whole(whole, failure.to_json() + "\n")
     kept = KeptFailure(
         run_id=run_id,
@@ -79,13 +82,18 @@ def _keep(directory: CampaignDirectory, run_id: str, failure: Failure, tried: An
         shrunk = shrink(failure, tries=_TRIES, progress=tried)
     except FencepostError:
         return kept
-    small = whole.with_name(f"{run_id}-small.json")
+    small = whole.with_name(f"{name}-small.json")
     test = whole.with_name(f"{test_name(shrunk.after)}.py")
     write_whole(small, shrunk.after.to_json() + "\n")
     write_whole(test, pytest_case(shrunk.after))
     return msgspec.structs.replace(
         kept, small=str(small), test=str(test), disturbances=len(shrunk.after.plan.entries)
     )
+
+
+def _file_name(run_id: str) -> str:
+    """A run's name begins with its scenario's, which may be any text; what tells runs apart is at its end."""
+    return re.sub(r"^\.+|[/\0]", "_", run_id).encode()[-_NAME_BYTES:].decode(errors="ignore")
 
 
 def _first_of_each(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 
 from fencepost.simulation.failures.failure import read_failure, replay
@@ -71,3 +73,20 @@ def test_a_healthy_campaign_keeps_nothing(tmp_path: Path) -> None:
     directory = campaign_of(tmp_path / "out", cells, [finished(cell, 0)])
     assert keep_failures(directory, cells, Silent()) == []
     assert not (tmp_path / "out" / "failures").exists()
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "orders/eu", "x" * 249, "größer" * 40])
+def test_a_scenario_of_any_name_keeps_its_failures_in_its_folder(name: str, tmp_path: Path) -> None:
+    library = Path(str(resources.files("fencepost.simulation.scenarios") / "library"))
+    scenario = tmp_path / "mine.toml"
+    text = (library / "crash-and-return.toml").read_text(encoding="utf-8")
+    scenario.write_text(f'name = "{name}"\n{text}', encoding="utf-8")
+    cells = cells_of([str(scenario)], {"members": ("2",), "partitions": ("4",)})
+    row = finished(cells[0], 0, violations=1, invariant="progress")
+    directory = campaign_of(tmp_path / "more" / "out", cells, [row])
+    with MUTANTS["sessions-never-end"].apply():
+        (kept,) = keep_failures(directory, cells, Silent())
+    written = sorted((tmp_path / "more" / "out" / "failures").iterdir())
+    assert written == sorted(Path(each) for each in (kept.failure, kept.small, kept.test))
+    assert not any(path.name.startswith(".") for path in written)
+    assert read_failure(kept.failure).name == name

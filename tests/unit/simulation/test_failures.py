@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.failures.case import pytest_case
+from fencepost.simulation.failures.case import test_name as name_of_test
 from fencepost.simulation.failures.failure import Failure, failure_of, read_failure, replay
 from fencepost.simulation.failures.shrink import Shrunk, shrink
 from fencepost.simulation.mutants.registry import MUTANTS
@@ -103,6 +105,17 @@ def test_few_tries_still_give_the_best_so_far() -> None:
     shrunk = shrink(failure, tries=4, progress=tried.append)
     assert (shrunk.tries, shrunk.whole, len(tried)) == (4, False, 4)
     assert len(shrunk.after.plan.entries) < len(failure.plan.entries)
+
+
+@pytest.mark.parametrize("name", ['a """ b', 'ends in "', "C:\\new\\x", "a\nb", "x" * 249, "größer"])
+def test_the_test_of_a_scenario_of_any_name_is_python(name: str) -> None:
+    failure = msgspec.structs.replace(failure_of("steady", 1, "progress"), name=name)
+    text, called = pytest_case(failure), name_of_test(failure)
+    space: dict[str, object] = {}
+    exec(compile(text, "case", "exec"), space)
+    assert callable(space[called])
+    assert str(space["__doc__"]).startswith(f"progress in {name}, seed 1: ")
+    assert len(called) < 100
 
 
 def test_what_does_not_fail_is_told() -> None:
