@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import html
 import json
@@ -12,7 +13,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.report import palette
 from fencepost.simulation.report.model import TracedRun
 from fencepost.simulation.report.timeline import encode_run
@@ -91,6 +92,7 @@ def write_page(path: Path, page: str) -> None:
     """Write a page, whole or not at all.
 
     :raises FencepostError: if it cannot be written.
+    :raises EnvironmentLacks: if there is no room for it.
     """
     unfinished = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
@@ -100,4 +102,6 @@ def write_page(path: Path, page: str) -> None:
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
-        raise FencepostError(f"{path}: cannot be written: {error.strerror or error}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        kind = EnvironmentLacks if full else FencepostError
+        raise kind(f"{path}: cannot be written: {error.strerror or error}") from error

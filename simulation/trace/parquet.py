@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.trace.recorder import Batch
 from fencepost.simulation.trace.schema import COLUMNS, Row
 
@@ -42,32 +42,45 @@ _TEXTS = [*(field.name for field in SCHEMA if field.type == pa.string()), "parti
 class ParquetTrace:
     """A Parquet file of one run. Rows are written as they come, one row group a batch.
 
+    `called` is what mistakes call it, if it will have another name once it is whole.
+
     :raises FencepostError: if the file can't be written.
     """
 
-    def __init__(self, path: str | Path, run_id: str) -> None:
+    def __init__(self, path: str | Path, run_id: str, *, called: Path | None = None) -> None:
         self.path = Path(path)
         self._run_id = run_id
+        self._called = called or self.path
         try:
             self._writer = pq.ParquetWriter(
                 self.path, SCHEMA, compression="zstd", use_dictionary=_TEXTS, write_statistics=True
             )
         except OSError as error:
-            raise FencepostError(f"the trace {self.path} can't be written: {error}") from None
+            raise FencepostError(self._told(error)) from None
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write these rows as one row group.
 
-        :raises FencepostError: if the file can't be written.
+        :raises EnvironmentLacks: if the file can't be written any more, as on a disk that is full.
         """
         try:
             self._writer.write_batch(record_batch(rows, self._run_id))
         except OSError as error:
-            raise FencepostError(f"the trace {self.path} can't be written: {error}") from None
+            raise EnvironmentLacks(self._told(error)) from None
 
     def close(self) -> None:
-        """Finish the file. It can't be read before."""
-        self._writer.close()
+        """Finish the file. It can't be read before.
+
+        :raises EnvironmentLacks: as `write` does.
+        """
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise EnvironmentLacks(self._told(error)) from None
+
+    def _told(self, error: OSError) -> str:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        return f"the trace {self._called} can't be written: {reason}"
 
     def __enter__(self) -> ParquetTrace:
         return self
@@ -86,7 +99,7 @@ def whole_trace(path: Path, run_id: str) -> Iterator[ParquetTrace]:
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with ParquetTrace(unfinished, run_id) as trace:
+        with ParquetTrace(unfinished, run_id, called=path) as trace:
             yield trace
         unfinished.replace(path)
     finally:

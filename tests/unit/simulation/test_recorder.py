@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pyarrow.parquet as pq
@@ -107,3 +109,21 @@ def test_parquet_holds_what_was_recorded(tmp_path):
 def test_a_trace_that_cannot_be_written_says_so(tmp_path):
     with pytest.raises(FencepostError, match="can't be written"):
         ParquetTrace(tmp_path / "no" / "trace.parquet", "run-1")
+
+
+def test_a_disk_that_fills_up_is_told_with_the_name_that_the_trace_will_have(tmp_path):
+    """The limit of a process's files is as good as a full disk, and Python ignores its signal."""
+    path = tmp_path / "trace.parquet"
+    program = (
+        "import resource, sys\n"
+        "from fencepost.simulation.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = ["simulate", "rolling-deploy", "--duration", "1h", "--trace", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == f"fencepost simulate: the trace {path} can't be written: file too large\n"
+    assert done.returncode == 3
+    assert list(tmp_path.iterdir()) == []
