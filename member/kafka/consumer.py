@@ -144,6 +144,7 @@ class KIP848Consumer:
         self._own_listener = listener
         self._listener = ApplicationListener(listener)
         self._session: Session | None = None
+        self._started = False
         self._closed = False
         self._remember(topics, None)
         self._client = Client(
@@ -171,12 +172,17 @@ class KIP848Consumer:
         :raises KafkaConnectionError: if no broker answers.
         :raises AuthenticationError: if one does not take the credentials; it is a KafkaConnectionError, too.
         :raises UnsupportedVersionError: if the broker does not speak KIP-848.
+        :raises ConsumerStoppedError: if the consumer is stopped meanwhile.
         """
-        if self._session is not None or self._closed:
+        if self._started:
             raise IllegalStateError("a consumer starts once")
+        self._started = True
         connections = Connections(self._client)
         try:
             await connections.bootstrap()
+            if self._closed:
+                await self._client.close()  # once more: it has connected since
+                raise ConsumerStoppedError
             self._session = session = self._make_session(connections)
             if self._topics or self._pattern:
                 session.subscribe(self._topics, self._pattern)
@@ -204,7 +210,7 @@ class KIP848Consumer:
         """
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._started = True
         try:
             if self._session is not None:
                 await self._session.close(option, timeout_ms)

@@ -74,6 +74,7 @@ class Session:
         self.driver.on_change = self._changed
         self.paused: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
+        self._is_subscribed = False
         self._being_assigned: frozenset[TopicPartition] = frozenset()
         self._polling = 0
         """Tasks that are in a poll."""
@@ -119,6 +120,7 @@ class Session:
         """Replace the subscription."""
         self.settle()
         self._topics = frozenset(topics)
+        self._is_subscribed = True
         self._track()
         self.driver.subscribe(sorted(self._topics), pattern=pattern)
 
@@ -126,15 +128,21 @@ class Session:
         """Leave the group; the future is done when that is over."""
         self.settle()
         self._topics = frozenset()
+        self._is_subscribed = False
         return self.driver.unsubscribe()
 
     async def joined(self) -> None:
-        """Wait until the member has taken up its first assignment."""
+        """Wait until the member has taken up its first assignment, or is subscribed to nothing any more.
+
+        :raises ConsumerStoppedError: if the session is closed meanwhile.
+        """
         self._polling += 1
         try:
             while True:
+                if self.closed:
+                    raise ConsumerStoppedError
                 self._begin()
-                if self.is_settled:
+                if self.is_settled or not self._is_subscribed:
                     return
                 await self.fetching.wait(None)
         finally:
