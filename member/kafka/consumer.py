@@ -232,6 +232,16 @@ class KIP848Consumer:
             warnings.warn(f"Unclosed KIP848Consumer {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     def _running(self) -> Session:
+        """The session, until everything of it is closed: callbacks may use it while the consumer stops.
+
+        :raises IllegalStateError: before the start.
+        :raises ConsumerStoppedError: once the consumer is stopped.
+        """
+        if self._closed and (self._session is None or self._session.ended):
+            raise ConsumerStoppedError
+        return self._of_member()
+
+    def _of_member(self) -> Session:
         if self._session is None:
             raise IllegalStateError("the consumer is not started")
         return self._session
@@ -241,17 +251,17 @@ class KIP848Consumer:
     @property
     def member_id(self) -> MemberId:
         """The member id, kept from start to stop."""
-        return self._running().driver.member_id
+        return self._of_member().driver.member_id
 
     @property
     def member_epoch(self) -> int:
         """The newest epoch received; 0 while out of the group."""
-        return self._running().driver.member_epoch
+        return self._of_member().driver.member_epoch
 
     @property
     def state(self) -> ConsumerMemberState:
         """Where the member stands."""
-        return ConsumerMemberState(self._running().driver.state)
+        return ConsumerMemberState(self._of_member().driver.state)
 
     # -- subscription ------------------------------------------------------------------------------------
 
@@ -288,8 +298,9 @@ class KIP848Consumer:
 
     def unsubscribe(self) -> asyncio.Future[None]:
         """Give everything up and leave the group. Done when the returned future is, which may be ignored."""
+        session = self._running()
         self._topics, self._pattern = frozenset(), None
-        return self._running().unsubscribe()
+        return session.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
         """The topics that are subscribed to; for a pattern those among them that are assigned."""
@@ -491,6 +502,7 @@ class KIP848Consumer:
 
     async def topics(self) -> set[str]:
         """All topics that this client may see."""
+        self._running()
         found: set[str] = (await self._client.fetch_all_metadata()).topics()
         return found
 

@@ -84,6 +84,8 @@ class Session:
         self.resting = False
         """Whether buffered records may be had without another poll."""
         self.closed = False
+        self.ended = False
+        """Closed, and nothing of it goes on."""
         self._committing: set[asyncio.Task[None]] = set()
         self._refusal: AuthenticationError | None = None
         """Why commits were given up, if a broker did not take the credentials."""
@@ -384,4 +386,5 @@ class Session:
         try:
             await self.driver.close(option, timeout_ms=timeout_ms)
         finally:
+            self.ended = True
             await self.fetching.close()

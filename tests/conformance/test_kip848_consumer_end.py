@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import aiokafka
 import pytest
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 
@@ -64,3 +65,61 @@ async def test_who_unsubscribes_while_it_starts_has_started(ours):
     assert await consumer.getmany(timeout_ms=100) == {}
     assert consumer.assignment() == set()
     await consumer.stop()
+
+
+async def test_a_stopped_consumer_asks_nobody_anything(ours):
+    topic = ours.topic(1)
+    place = aiokafka.TopicPartition(topic, 0)
+    consumer = ours.consumer(topic)
+    await consumer.start()
+    await consumer.stop()
+    before = asyncio.all_tasks()
+    calls = (
+        consumer.commit,
+        lambda: consumer.commit({place: 1}),
+        lambda: consumer.committed(place),
+        consumer.unsubscribe,
+        consumer.topics,
+        consumer.seek_to_beginning,
+        lambda: consumer.position(place),
+        lambda: consumer.end_offsets([place]),
+        lambda: consumer.offsets_for_times({place: 0}),
+    )
+    for call in calls:
+        with pytest.raises(ConsumerStoppedError):
+            async with asyncio.timeout(10):
+                await call()
+    assert asyncio.all_tasks() == before, "it has connected"
+    assert consumer.state == "UNSUBSCRIBED"
+    assert consumer.subscription() == {topic}
+
+
+async def test_who_is_not_started_asks_nobody_either(ours):
+    consumer = ours.consumer(ours.topic(1))
+    for call in (consumer.topics, consumer.unsubscribe):
+        with pytest.raises(IllegalStateError, match="not started"):
+            await call()
+    assert len(consumer.subscription()) == 1
+    await consumer.stop()
+
+
+async def test_a_listener_may_commit_while_the_consumer_stops(ours):
+    topic = ours.topic(1)
+    place = aiokafka.TopicPartition(topic, 0)
+    told = []
+
+    class Revoked(Listener):
+        async def on_partitions_revoked(self, partitions):
+            await consumer.commit()
+            told.append((await consumer.position(place), await consumer.committed(place)))
+
+    async def nothing():
+        pass
+
+    await ours.produce(topic, [1, 2])
+    consumer = ours.consumer(topic, listener=Revoked(nothing), enable_auto_commit=False)
+    await consumer.start()
+    async with asyncio.timeout(10):
+        await consumer.getone()
+    await consumer.stop()
+    assert told == [(1, 1)]
