@@ -146,7 +146,9 @@ class KIP848Consumer:
         self._session: Session | None = None
         self._started = False
         self._closed = False
-        self._remember(topics, None)
+        settings.check_names(topics)
+        self._topics = frozenset(topics)
+        self._pattern: str | None = None
         self._client = Client(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
@@ -285,16 +287,11 @@ class KIP848Consumer:
             raise TypeError("pattern should be a string in RE2 syntax: the broker matches it")
         if self._closed:
             raise ConsumerStoppedError
+        settings.check_names(topics)
         self._listener.replace(self._own_listener if listener is None else listener)
-        self._remember(topics, pattern)
+        self._topics, self._pattern = frozenset(topics), pattern
         if self._session is not None:
             self._session.subscribe(self._topics, self._pattern)
-
-    def _remember(self, topics: Iterable[str], pattern: str | None) -> None:
-        self._topics = frozenset(topics)
-        self._pattern = pattern
-        if not all(isinstance(topic, str) and topic for topic in self._topics):
-            raise TypeError("Topics should be list of strings")
 
     def unsubscribe(self) -> asyncio.Future[None]:
         """Give everything up and leave the group. Done when the returned future is, which may be ignored."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aiokafka.conn import collect_hosts
 
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -56,6 +58,15 @@ def check_group_id(group_id: object) -> str:
     if not isinstance(group_id, str) or not group_id.strip():
         raise ValueError(f"group_id is needed: KIP848Consumer is a member of a group; got {group_id!r}")
     return group_id
+
+
+def check_names(topics: Iterable[object]) -> None:
+    """See to it that these can be names of topics.
+
+    :raises TypeError: if one can't be.
+    """
+    if not all(isinstance(topic, str) and topic for topic in topics):
+        raise TypeError("Topics should be list of strings")
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

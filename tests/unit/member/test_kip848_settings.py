@@ -109,6 +109,14 @@ async def test_impossible_subscriptions(arguments):
         KIP848Consumer(group_id="g").subscribe(**arguments)
 
 
+async def test_a_refused_subscription_changes_nothing():
+    consumer = KIP848Consumer("orders", group_id="g")
+    for refused in ({"topics": [7]}, {"topics": [""]}, {"topics": ["a"], "listener": 7}):
+        with pytest.raises(TypeError):
+            consumer.subscribe(**refused)
+    assert consumer.subscription() == {"orders"}
+
+
 async def test_before_the_start():
     consumer = KIP848Consumer("orders", group_id="g")
     assert consumer.assignment() == set()
