@@ -380,10 +380,11 @@ class KIP848Consumer:
         return await self._running().position(chosen)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Go on reading from this offset; in on_partitions_assigned: start there."""
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise ValueError("Offset must be a positive integer")
-        self._running().seek(ids.TopicPartition(*partition), offset)
+        """Go on reading from this offset; in on_partitions_assigned: start there.
+
+        :raises ValueError: for an offset that no log can have.
+        """
+        self._running().seek(ids.TopicPartition(*partition), settings.check_offset(offset))
 
     async def seek_to_beginning(self, *partitions: Partition) -> bool:
         """Go to the first record of these partitions, or of all that are assigned."""
@@ -431,6 +432,7 @@ class KIP848Consumer:
         """Commit offsets, or (offset, metadata), by partition; without them all that was handed over.
 
         :raises CommitFailedError: if the member is out of the group, or its epoch is not the newest.
+        :raises ValueError: for an offset that no log can have.
         """
         session = self._running()
         if not self._topics and self._pattern is None and not self._closed:
@@ -440,6 +442,8 @@ class KIP848Consumer:
             return
         given = commit_structure_validate(offsets)
         self._assigned(given)
+        for each in given.values():
+            settings.check_offset(each.offset)
         await session.commit(
             {
                 ids.TopicPartition(*partition): OffsetAndMetadata(offset=each.offset, metadata=each.metadata)

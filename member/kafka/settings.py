@@ -87,6 +87,16 @@ def check_records(name: str, value: object) -> None:
         raise ValueError(f"`{name}` should be a positive integer, got {value!r}")
 
 
+def check_offset(offset: object) -> int:
+    """An offset, as a program names one.
+
+    :raises ValueError: if no log can have it.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
+        raise ValueError(f"Offset must be a positive integer below 2^63, got {offset!r}")
+    return offset
+
+
 def check_functions(**functions: object) -> None:
     """See to it that each of these is a plain function, or None.
 

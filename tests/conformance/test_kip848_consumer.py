@@ -112,6 +112,22 @@ async def test_commits_of_given_offsets(world):
         assert await consumer.committed(TopicPartition("elsewhere", 0)) is None
 
 
+@pytest.mark.parametrize("offset", [-1, 2**63, True, 1.5])
+async def test_offsets_that_no_log_can_have(ours, offset):
+    topic = ours.topic(1)
+    place = TopicPartition(topic, 0)
+    await ours.produce(topic, range(3))
+    async with ours.consumer(topic, enable_auto_commit=False) as consumer:
+        for given in (offset, (offset, "")):
+            with pytest.raises(ValueError, match=str(offset)):
+                await asyncio.wait_for(consumer.commit({place: given}), 10)
+        with pytest.raises(ValueError, match="Offset must be"):
+            consumer.seek(place, offset)
+        await asyncio.wait_for(consumer.commit({place: 2}), 10)
+        assert await consumer.committed(place) == 2
+        assert await take(consumer, 3) == [0, 1, 2]
+
+
 async def test_seeks(world):
     topic = world.topic(1)
     await world.produce(topic, range(20))
