@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -182,7 +183,12 @@ class KafkaTransport:
             raise Disconnected("no broker is known")
 
         def frame(version: int, correlation_id: int, client_id: str) -> bytes:
-            return request_frame(api.key, version, correlation_id, client_id, message)
+            try:
+                return request_frame(api.key, version, correlation_id, client_id, message)
+            except (AttributeError, TypeError, ValueError, struct.error) as error:
+                # It would not do any better the next time.
+                text = f"{api.key.name} can't be encoded: {error}"
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, text) from error
 
         call = Call(api.key, api.oldest, api.newest, frame)
         answer = await _translated(self._connections.ask(node_id, call, timeout_ms, group=group), api.needs)

@@ -223,6 +223,23 @@ async def test_no_answer(transport, broker, failure, kind):
     assert type(caught.value) is kind
 
 
+async def test_what_can_not_be_encoded_is_refused(transport, broker):
+    requests = (
+        consumer.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, rack_id="\ud800"),
+        consumer.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=2**31
+        ),
+        OffsetCommitRequest(
+            group_id="g", member_id="m", member_epoch=1, offsets={A: OffsetAndMetadata(offset=2**63)}
+        ),
+    )
+    for request in requests:
+        with pytest.raises(ProtocolError, match="can't be encoded") as raised:
+            await transport.send(request, 1_000)
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert broker.asked == []
+
+
 async def test_a_broker_that_is_too_old(transport, broker):
     broker.newest = 0
     with pytest.raises(ProtocolError, match=r"Kafka 4\.0 or later") as caught:
