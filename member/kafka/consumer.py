@@ -111,6 +111,12 @@ class KIP848Consumer:
         settings.check_records("max_poll_records", max_poll_records)
         settings.check_choice("isolation_level", isolation_level, settings.ISOLATION_LEVELS)
         settings.check_choice("auto_offset_reset", auto_offset_reset, settings.OFFSET_RESETS)
+        settings.check_limits(
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_bytes=fetch_max_bytes,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+        )
         self._group_id = settings.check_group_id(group_id)
         self._config = settings.member_config(
             max_poll_interval_ms=max_poll_interval_ms,
@@ -124,7 +130,7 @@ class KIP848Consumer:
             group_instance_id=group_instance_id,
             group_remote_assignor=group_remote_assignor,
             client_rack=client_rack,
-            client_id=client_id,
+            client_id=settings.check_client_id(client_id),
         )
         self._fetch_settings = {
             "key_deserializer": key_deserializer,

@@ -50,6 +50,16 @@ def check_servers(value: object) -> None:
         raise ValueError(f"bootstrap_servers should be host:port, or several of them, got {value!r}")
 
 
+def check_client_id(client_id: object) -> str:
+    """The client id.
+
+    :raises ValueError: if it is no text.
+    """
+    if not isinstance(client_id, str):
+        raise ValueError(f"client_id should be text, got {client_id!r}")
+    return client_id
+
+
 def check_group_id(group_id: object) -> str:
     """The group id.
 
@@ -85,6 +95,16 @@ def check_records(name: str, value: object) -> None:
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ValueError(f"`{name}` should be a positive integer, got {value!r}")
+
+
+def check_limits(**limits: object) -> None:
+    """See to it that each of these can be a limit of a fetch: bytes, or milliseconds.
+
+    :raises ValueError: if one can't be.
+    """
+    for name, value in limits.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            raise ValueError(f"{name} should be a whole number from 0 to 2^31 - 1, got {value!r}")
 
 
 def check_offset(offset: object) -> int:
