@@ -102,6 +102,8 @@ class ClassicMember(ClassicExchange):
         self.in_poll = True
         self._poll_deadline_ms = None
         self.positions.process()
+        if self.positions.undecided:
+            self._raise_undecided()
         if self.config.enable_auto_commit and now_ms >= self._next_auto_commit_ms and self.state in ACTIVE:
             self._auto_commit(now_ms)
         return self._step(now_ms)

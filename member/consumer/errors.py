@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
 
 
 class Failure(enum.Enum):
@@ -67,11 +68,21 @@ class CommitFailed(MemberError):
 
 
 class NoOffsetForPartition(MemberError):
-    """Nothing is committed for a partition, and `auto_offset_reset` says to raise."""
+    """Nothing is committed for a partition, and `auto_offset_reset` says to raise: from every poll."""
+
+    _reason = "nothing is committed for {}"
+
+    @classmethod
+    def of(cls, partition: TopicPartition) -> NoOffsetForPartition:
+        """The error about this partition."""
+        name = f"{partition.topic}-{partition.partition}"
+        return cls(ErrorCode.OFFSET_OUT_OF_RANGE, cls._reason.format(name))
 
 
 class PositionOutOfRange(NoOffsetForPartition):
     """The log does not have a partition's position (any more), and `auto_offset_reset` says to raise."""
+
+    _reason = "position of {} is outside of the log"
 
 
 class CallbackFailed(Exception):

@@ -96,9 +96,11 @@ class ConsumerMember(Exchange):
         self._poll_deadline_ms = None
         self._needs_new_poll = False
         self.positions.process()
+        if self.positions.undecided:
+            self._raise_undecided()
         if self.config.enable_auto_commit and now_ms >= self._next_auto_commit_ms and self.state in ACTIVE:
             self._auto_commit(now_ms)
-        elif self._nothing_follows(now_ms):
+        elif not self._wake and self._nothing_follows(now_ms):
             return ()
         return self._step(now_ms)
 

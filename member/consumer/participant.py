@@ -142,8 +142,7 @@ class Participant(abc.ABC):
     def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
         """The log does not have the position (any more): start again by `auto_offset_reset`."""
         if not self.positions.reset(partition):
-            message = f"position of {partition.topic}-{partition.partition} is outside of the log"
-            self._raise(PositionOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, message))
+            self._raise(PositionOutOfRange.of(partition))
         return self._step(now_ms)
 
     # -- what comes back from the cluster ----------------------------------------------------------------
@@ -210,16 +209,18 @@ class Participant(abc.ABC):
         ):
             self._raise(MemberError(code, "committed offsets cannot be fetched"))
         for partition in undecided:
-            name = f"{partition.topic}-{partition.partition}"
-            self._raise(
-                NoOffsetForPartition(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is committed for {name}")
-            )
+            self._raise(NoOffsetForPartition.of(partition))
 
     # -- for the protocol's part -------------------------------------------------------------------------
 
     def _raise(self, error: Exception, *, fatal: bool = False) -> None:
         self._out.append(RaiseToApplication(error, fatal))
         self._wake = True
+
+    def _raise_undecided(self) -> None:
+        """Raise again, with each poll, what the application has not decided: else nobody reads there."""
+        for partition, kind in self.positions.undecided.items():
+            self._raise(kind.of(partition))
 
     def _put(self, action: object | None) -> None:
         if action is not None:

@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetc
 from fencepost.member.consumer.actions import FetchOffsets, FindLogOffsets
 from fencepost.member.consumer.backoff import Backoff
 from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.errors import NoOffsetForPartition, PositionOutOfRange
 
 
 class PositionState(enum.Enum):
@@ -72,6 +73,7 @@ class Positions:
         "fetch_in_flight",
         "reset_in_flight",
         "retry_at_ms",
+        "undecided",
     )
 
     def __init__(
@@ -103,6 +105,8 @@ class Positions:
         self.fetch_in_flight: int | None = None
         self.reset_in_flight: int | None = None
         self.retry_at_ms = 0
+        self.undecided: dict[TopicPartition, type[NoOffsetForPartition]] = {}
+        """Partitions whose position is the application's to decide, and what says so; until it seeks."""
 
     def announce(self, partitions: Iterable[TopicPartition]) -> None:
         """The application is being told that it owns exactly these; until `add` it may say where to start."""
@@ -132,12 +136,19 @@ class Positions:
         self.complete = self._frozen or all(
             position.state in (KNOWN, UNDECIDED) for position in self._partitions.values()
         )
+        if self.undecided:
+            partitions = {} if self._frozen else self._partitions
+            self.undecided = {
+                partition: kind
+                for partition, kind in self.undecided.items()
+                if partition in partitions and partitions[partition].state is UNDECIDED
+            }
 
     def freeze(self) -> None:
         """Everything is about to be given up: nothing may be fetched any more."""
-        self._frozen = self.complete = True
+        self._frozen = True
         self._announced = {}
-        self._fetchable = None
+        self._positions_found()
 
     def clear(self) -> None:
         """Nothing is owned any more."""
@@ -210,6 +221,8 @@ class Positions:
         resets = self._config.auto_offset_reset in ("earliest", "latest")
         position = self._partitions[partition]
         position.state = RESETTING if resets else UNDECIDED
+        if not resets:
+            self.undecided[partition] = PositionOutOfRange
         self._positions_found()
         return resets
 
@@ -286,6 +299,7 @@ class Positions:
                 position.committed = found.offset
             elif self._config.auto_offset_reset in ("none", "error"):
                 position.state = UNDECIDED
+                self.undecided[partition] = NoOffsetForPartition
                 undecided.append(partition)
             else:
                 position.state = RESETTING

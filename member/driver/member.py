@@ -18,7 +18,7 @@ from fencepost.member.consumer.actions import (
     RaiseToApplication,
     WakeApplication,
 )
-from fencepost.member.consumer.errors import CommitFailed
+from fencepost.member.consumer.errors import CommitFailed, NoOffsetForPartition
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.driver.listener import MemberObserver, RebalanceListener
 from fencepost.member.driver.shell import Machine, MachineShell
@@ -88,6 +88,11 @@ class MemberDriver(MachineShell, abc.ABC):
     def position(self, partition: TopicPartition) -> int | None:
         """Offset of the next record of an owned partition; None while it is looked for, or not owned."""
         return self._member.positions.position(partition)
+
+    def undecided(self, partition: TopicPartition) -> NoOffsetForPartition | None:
+        """Why the application has to seek in this partition, if it has."""
+        kind = self._member.positions.undecided.get(partition)
+        return None if kind is None else kind.of(partition)
 
     def delivered(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Everything that was handed over, whether it is committed already or not."""

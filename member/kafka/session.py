@@ -199,13 +199,13 @@ class Session:
             while True:
                 if self.closed:
                     raise ConsumerStoppedError
-                self._begin()
                 changes = self.driver.changes
+                self._begin()
                 taken = None if self.driver.is_calling_back else take()
                 if taken:
                     return taken
                 if changes != self.driver.changes:
-                    continue  # a position that is outside of its log is the member's to deal with
+                    continue  # what the member has to say, or to do about a position outside of its log
                 left = None if until is None else until - self._loop.time()
                 if left is not None and left <= 0:
                     await asyncio.sleep(0)  # a program that polls without waiting lets others work, too
@@ -268,6 +268,7 @@ class Session:
         """Offset of the next record; waits until it is known.
 
         :raises IllegalStateError: if the partition is not assigned.
+        :raises KafkaError: if it is the application's to decide.
         """
         while True:
             self.settle()
@@ -278,6 +279,9 @@ class Session:
                 raise IllegalStateError(f"Partition {partition} is not assigned")
             if self._has_failed:
                 self._begin()
+            undecided = self.driver.undecided(partition)
+            if undecided is not None:
+                raise as_kafka_error(undecided)
             if partition in self._being_assigned:
                 return await self._starting_position(partition)
             await self.fetching.wait(None)

@@ -71,6 +71,28 @@ def test_where_nothing_is_committed_the_application_may_decide(rig: MakeRig, pol
     assert r.fetchable() == {FOO_0: 12}
 
 
+def test_what_the_application_has_to_decide_is_raised_by_every_poll(rig: MakeRig) -> None:
+    r = rig(auto_offset_reset="none")
+    assigned(r, 0, 1)
+    r.fetched(r.one(FetchOffsets), {FOO_0: -1, FOO_1: 3})
+    r.take(r.member.offset_out_of_range(FOO_1, r.now))
+    for _ in range(2):
+        r.errors.clear()
+        r.poll()
+        assert [str(each.error) for each in r.errors] == [
+            "OFFSET_OUT_OF_RANGE: nothing is committed for foo-0",
+            "OFFSET_OUT_OF_RANGE: position of foo-1 is outside of the log",
+        ]
+    r.take(r.member.seek(FOO_1, 5, r.now))
+    r.errors.clear()
+    r.poll()
+    assert ["foo-0" in str(each.error) for each in r.errors] == [True]
+    r.take(r.member.unsubscribe(r.now))
+    r.errors.clear()
+    r.poll()
+    assert r.errors == []
+
+
 def test_a_log_that_does_not_answer_for_a_partition_is_asked_again(rig: MakeRig) -> None:
     r = rig(auto_offset_reset="earliest")
     assigned(r, 0, 1)
