@@ -94,6 +94,11 @@ class MemberDriver(MachineShell, abc.ABC):
         kind = self._member.positions.undecided.get(partition)
         return None if kind is None else kind.of(partition)
 
+    @property
+    def unheard(self) -> tuple[Exception, ...]:
+        """What happened since the last poll, and is for the next one to raise."""
+        return tuple(self._errors)
+
     def delivered(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Everything that was handed over, whether it is committed already or not."""
         return self._member.positions.delivered()

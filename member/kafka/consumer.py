@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable
 from ssl import SSLContext
@@ -16,6 +17,7 @@ from aiokafka.util import commit_structure_validate
 from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.consumer.errors import CallbackFailed
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver
@@ -196,7 +198,8 @@ class KIP848Consumer:
                 session.subscribe(self._topics, self._pattern)
                 await session.joined()
         except BaseException:
-            await self.stop(timeout_ms=_FAILED_START_CLOSE_MS)
+            with contextlib.suppress(CallbackFailed):
+                await self.stop(timeout_ms=_FAILED_START_CLOSE_MS)
             raise
 
     def _make_session(self, connections: Connections) -> Session:
@@ -215,6 +218,8 @@ class KIP848Consumer:
 
         The group hears of it at once; a static member keeps its place until its session ends, unless the
         option says otherwise. Takes no longer than the time given, with no broker to be reached.
+
+        :raises CallbackFailed: if on_partitions_revoked raised; the consumer is stopped all the same.
         """
         if self._closed:
             return
@@ -232,7 +237,8 @@ class KIP848Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        with contextlib.suppress(*[CallbackFailed] if error is not None else []):
+            await self.stop()
 
     def __del__(self) -> None:
         session = getattr(self, "_session", None)

@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.member.consumer.actions import CallbackKind
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import CommitFailed, MemberError
+from fencepost.member.consumer.errors import CallbackFailed, CommitFailed, MemberError
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.clock import LoopClock
@@ -383,7 +383,10 @@ class Session:
     # -- the end -----------------------------------------------------------------------------------------
 
     async def close(self, option: CloseOption, timeout_ms: int) -> None:
-        """Commit what was handed out if commits are automatic, give everything up, leave, and stop."""
+        """Commit what was handed out if commits are automatic, give everything up, leave, and stop.
+
+        :raises CallbackFailed: if a callback raised and no poll has told of it; all is closed then.
+        """
         self.settle()
         self.closed = True
         self.fetching.wake()
@@ -392,3 +395,6 @@ class Session:
         finally:
             self.ended = True
             await self.fetching.close()
+        for error in self.driver.unheard:
+            if isinstance(error, CallbackFailed):
+                raise error

@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCo
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
 from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.consumer.errors import CallbackFailed
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import AnyEvent, AnyState, Phase
@@ -212,7 +213,7 @@ class ConsumerGroupMember:
 
     async def _stop(self, option: CloseOption) -> None:
         if self._consumer is not None:
-            with contextlib.suppress(KafkaError):
+            with contextlib.suppress(KafkaError, CallbackFailed):
                 await self._consumer.stop(option, timeout_ms=_CLOSE_MS)
 
 

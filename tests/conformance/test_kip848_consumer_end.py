@@ -8,6 +8,8 @@ import aiokafka
 import pytest
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 
+from fencepost.member.consumer.errors import CallbackFailed
+
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
@@ -123,3 +125,35 @@ async def test_a_listener_may_commit_while_the_consumer_stops(ours):
         await consumer.getone()
     await consumer.stop()
     assert told == [(1, 1)]
+
+
+class Raising(Listener):
+    """Fails as partitions go."""
+
+    def __init__(self):
+        pass
+
+    async def on_partitions_assigned(self, partitions):
+        pass
+
+    async def on_partitions_revoked(self, partitions):
+        raise KeyError("not saved")
+
+
+async def test_a_callback_that_raises_in_a_stop_is_raised_by_it(ours):
+    consumer = ours.consumer(ours.topic(1), listener=Raising())
+    await consumer.start()
+    with pytest.raises(CallbackFailed, match="on_partitions_revoked raised KeyError"):
+        await consumer.stop()
+    assert await ours.described() == {}
+    await consumer.stop()
+
+
+async def test_the_first_failure_of_a_block_is_the_one_that_leaves_it(ours):
+    with pytest.raises(ZeroDivisionError):
+        async with ours.consumer(ours.topic(1), listener=Raising()):
+            raise ZeroDivisionError
+    with pytest.raises(CallbackFailed, match="not saved"):
+        async with ours.consumer(ours.topic(1), listener=Raising()):
+            pass
+    assert await ours.described() == {}
