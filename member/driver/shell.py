@@ -164,6 +164,11 @@ class MachineShell:
         """Whether a callback of the application is due or under way."""
         return self._callback_task is not None
 
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether who asks is the callback that is under way."""
+        return self._callback_task is not None and self._callback_task is asyncio.current_task()
+
     # -- running the machine -----------------------------------------------------------------------------
 
     def _run(self, actions: Actions) -> None:

@@ -220,9 +220,12 @@ class KIP848Consumer:
         option says otherwise. Takes no longer than the time given, with no broker to be reached.
 
         :raises CallbackFailed: if on_partitions_revoked raised; the consumer is stopped all the same.
+        :raises IllegalStateError: in a callback, which would wait for its own end.
         """
         if self._closed:
             return
+        if self._session is not None and self._session.driver.is_in_callback:
+            raise IllegalStateError("stop waits for rebalance callbacks to end, and can't be called in one")
         self._closed = self._started = True
         try:
             if self._session is not None:

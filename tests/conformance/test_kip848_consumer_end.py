@@ -157,3 +157,14 @@ async def test_the_first_failure_of_a_block_is_the_one_that_leaves_it(ours):
         async with ours.consumer(ours.topic(1), listener=Raising()):
             pass
     assert await ours.described() == {}
+
+
+async def test_a_callback_can_not_wait_for_the_stop_that_waits_for_it(ours):
+    async def stop():
+        await consumer.stop()
+
+    consumer = ours.consumer(ours.topic(1), listener=Listener(stop))
+    async with asyncio.timeout(10):
+        with pytest.raises(CallbackFailed, match="can't be called in one"):
+            await consumer.start()
+    assert await ours.described() == {}
