@@ -221,11 +221,14 @@ class KIP848Consumer:
 
         :raises CallbackFailed: if on_partitions_revoked raised; the consumer is stopped all the same.
         :raises IllegalStateError: in a callback, which would wait for its own end.
+        :raises RuntimeError: on another event loop than the consumer's.
         """
         if self._closed:
             return
-        if self._session is not None and self._session.driver.is_in_callback:
-            raise IllegalStateError("stop waits for rebalance callbacks to end, and can't be called in one")
+        if self._session is not None:
+            self._session.check_loop()
+            if self._session.driver.is_in_callback:
+                raise IllegalStateError("stop waits for rebalance callbacks, and can't be called in one")
         self._closed = self._started = True
         try:
             if self._session is not None:
@@ -253,10 +256,13 @@ class KIP848Consumer:
 
         :raises IllegalStateError: before the start.
         :raises ConsumerStoppedError: once the consumer is stopped.
+        :raises RuntimeError: on another event loop than the consumer's.
         """
         if self._closed and (self._session is None or self._session.ended):
             raise ConsumerStoppedError
-        return self._of_member()
+        session = self._of_member()
+        session.check_loop()
+        return session
 
     def _of_member(self) -> Session:
         if self._session is None:

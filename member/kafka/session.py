@@ -102,6 +102,21 @@ class Session:
             observer=watch,
         )
 
+    def check_loop(self) -> None:
+        """See to it that this is the event loop on which the member lives, if any is running here.
+
+        :raises RuntimeError: if it is not.
+        """
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if running is not self._loop:
+            raise RuntimeError(
+                "a consumer should be used on the event loop that it was started on; elsewhere use"
+                " asyncio.run_coroutine_threadsafe"
+            )
+
     @property
     def is_settled(self) -> bool:
         """Whether the member has taken up what the group gave it."""

@@ -168,3 +168,21 @@ async def test_a_callback_can_not_wait_for_the_stop_that_waits_for_it(ours):
         with pytest.raises(CallbackFailed, match="can't be called in one"):
             await consumer.start()
     assert await ours.described() == {}
+
+
+async def test_another_event_loop_is_refused_and_does_no_harm(ours):
+    topic = ours.topic(1)
+    await ours.produce(topic, [7])
+    consumer = ours.consumer(topic)
+    await consumer.start()
+
+    def elsewhere(call):
+        with pytest.raises(RuntimeError, match="run_coroutine_threadsafe"):
+            asyncio.run(asyncio.wait_for(call(), 5))
+
+    for call in (consumer.getone, consumer.getmany, consumer.commit, consumer.stop):
+        await asyncio.to_thread(elsewhere, call)
+    async with asyncio.timeout(10):
+        assert (await consumer.getone()).value == b"7"
+    await consumer.stop()
+    assert await ours.described() == {}
