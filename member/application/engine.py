@@ -223,7 +223,9 @@ class StreamsEngine:
         if self.listener is not None:
             try:
                 self.listener(StreamClientState(step.target), StreamClientState(step.source))
-            except Exception as error:
+            except (GeneratorExit, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # such as the CancelledError of a future that it has looked at
                 log(logging.ERROR, "the state listener failed", exc_info=error)
 
     def _refused(self, action: Refused) -> None:

@@ -396,7 +396,8 @@ async def test_a_thread_that_closes_its_client_does_not_wait_for_itself() -> Non
     assert closed == [False]
 
 
-async def test_listeners_hear_every_step_in_order_even_if_they_act() -> None:
+@pytest.mark.parametrize("failure", [RuntimeError, asyncio.CancelledError, BaseException])
+async def test_listeners_hear_every_step_in_order_even_if_they_act(failure: type[BaseException]) -> None:
     rig = Rig()
     heard: list[tuple[S, S]] = []
     tasks: list[Any] = []
@@ -406,7 +407,7 @@ async def test_listeners_hear_every_step_in_order_even_if_they_act() -> None:
         if new is S.RUNNING:
             rig.engine.add_thread()
             tasks.append(asyncio.ensure_future(rig.engine.close(0)))
-        raise RuntimeError("listeners may fail")
+        raise failure("listeners may fail")
 
     rig.engine.listener = listener
     await rig.engine.start()
