@@ -181,7 +181,9 @@ class StreamsApp:
             raise TypeError(f"global_thread should be a GlobalThread(topics, process), got {given!r}")
         topics = check_topics(given.topics, "the global thread's topics")
         processing = check_process(given.process, "the global thread's process", most=2)
-        return GlobalWork(processing, lambda: TopicReader(topics, self._connecting()))
+        # Whoever reads no aborted records elsewhere is not to have them here.
+        reading = {name: self._settings[name] for name in ("isolation_level",) if name in self._settings}
+        return GlobalWork(processing, lambda: TopicReader(topics, {**self._connecting(), **reading}))
 
     def _changelog(self) -> KafkaChangelog:
         return KafkaChangelog(self._group_id, self._connecting(), creates=self._protocol != "streams")

@@ -49,7 +49,7 @@ NO_DELAY = {"group.streams.initial.rebalance.delay.ms": 0}
 
 @pytest.fixture
 async def kafka() -> Any:
-    async with EmbeddedKafka(topics={"orders": 6}, config=NO_DELAY) as kafka:
+    async with EmbeddedKafka(topics={"orders": 6, "prices": 1}, config=NO_DELAY) as kafka:
         for number in range(60):
             kafka.produce("orders", f"v{number}", partition=number % 6)
         yield kafka
@@ -221,6 +221,28 @@ async def test_the_global_thread_reads_everything_before_the_others_start(kafka:
     with pytest.raises(LookupError, match="nowhere"):
         await missing.start()
     assert missing.state is S.ERROR
+
+
+async def test_the_global_thread_reads_what_was_committed_if_threads_do(kafka: Any) -> None:
+    async with aiokafka.AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id="writer"
+    ) as producer:
+        async with producer.transaction():
+            await producer.send_and_wait("prices", b"committed")
+        await producer.begin_transaction()
+        await producer.send_and_wait("prices", b"aborted")
+        await producer.abort_transaction()
+    read: list[bytes] = []
+
+    async def remember(partition: Any, records: Sequence[Any]) -> None:
+        read.extend(record.value for record in records)
+
+    async def nothing(partition: Any, records: Sequence[Any]) -> None:
+        pass
+
+    work = GlobalThread(["prices"], remember)
+    async with app_on(kafka, nothing, global_thread=work, isolation_level="read_committed"):
+        assert read == [b"committed"]
 
 
 async def test_threads_are_changed_on_the_clients_event_loop_only(kafka: Any) -> None:
