@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from aiokafka.errors import ConsumerStoppedError, IllegalStateError, KafkaTimeoutError
+from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStateError, KafkaTimeoutError
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_id_from_uuid
@@ -75,6 +75,8 @@ class Session:
         self.paused: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
         self._is_subscribed = False
+        self._has_lost = False
+        """Partitions were lost since the last poll began: what was handed out of them comes again."""
         self._being_assigned: frozenset[TopicPartition] = frozenset()
         self._polling = 0
         """Tasks that are in a poll."""
@@ -170,6 +172,8 @@ class Session:
         self._connections.track({*self._topics, *(each.topic for each in self.fetching.partitions)})
 
     def _callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
+        if kind is CallbackKind.LOST:
+            self._has_lost = True
         if kind is CallbackKind.ASSIGNED:
             self._being_assigned = frozenset(partitions if phase == "begin" else ())
         elif phase == "end":
@@ -230,6 +234,7 @@ class Session:
             self._end()
 
     def _begin(self) -> None:
+        self._has_lost = False
         try:
             self.driver.poll_begin()
         except MemberError as error:
@@ -319,8 +324,13 @@ class Session:
     # -- committed offsets -------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
-        """Commit these, or everything that was handed out: committed or not, so that a commit always asks."""
+        """Commit these, or everything that was handed out: committed or not, so that a commit always asks.
+
+        :raises KafkaError: if the coordinator refuses, or has let others have what was handed out.
+        """
         self.settle()
+        if offsets is None and self._has_lost:
+            raise CommitFailedError("the member was out of the group, and what it had been given is lost")
         work = self.driver.commit(self.driver.delivered() if offsets is None else offsets)
         task = self._loop.create_task(work)
         self._committing.add(task)

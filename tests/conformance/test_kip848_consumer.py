@@ -343,3 +343,19 @@ async def test_a_commit_of_one_who_is_out_fails(world):
         with pytest.raises((CommitFailedError, IllegalStateError)):
             await consumer.commit({TopicPartition(topic, 0): 1})
         waiting.cancel()
+
+
+async def test_a_commit_of_what_was_lost_meanwhile_fails(world):
+    topic = world.topic(1)
+    await world.produce(topic, range(3))
+    settings = {"max_poll_interval_ms": 1_000, "enable_auto_commit": False}
+    async with world.consumer(topic, **settings) as consumer:
+        assert await take(consumer, 2) == [0, 1]
+        while consumer.assignment():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for _ in range(2):
+            with pytest.raises(CommitFailedError):
+                await consumer.commit()
+        assert await take(consumer, 2) == [0, 1]
+        await consumer.commit()
+        assert await consumer.committed(TopicPartition(topic, 0)) == 2
