@@ -298,7 +298,9 @@ class MachineShell:
             if self._stopped:
                 raise
             error = cancelled  # by somebody else: the machine waits for the end of its callback all the same
-        except Exception as raised:
+        except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as raised:  # such as those of pytest: whoever waits is to hear of it
             error = raised
         if self._observer is not None:
             over = error is None or action.releases or self._RAISED_IS_OVER

@@ -186,3 +186,13 @@ async def test_another_event_loop_is_refused_and_does_no_harm(ours):
         assert (await consumer.getone()).value == b"7"
     await consumer.stop()
     assert await ours.described() == {}
+
+
+async def test_a_callback_may_fail_with_what_is_no_exception(ours):
+    async def fail():
+        pytest.fail("not these partitions")
+
+    consumer = ours.consumer(ours.topic(1), listener=Listener(fail))
+    async with asyncio.timeout(10):
+        with pytest.raises(CallbackFailed, match="not these partitions"):
+            await consumer.start()
