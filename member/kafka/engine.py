@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from typing import Any, ClassVar
 
-import structlog
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, OffsetResetStrategy
@@ -30,6 +30,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
+from fencepost.member.application.runtime import log
 from fencepost.member.kafka.client import why_no_start
 
 Frame = Callable[[int, int, str], bytes]
@@ -40,7 +41,6 @@ COORDINATION = int(ConnectionGroup.COORDINATION)
 ROUNDS = COORDINATION + 1
 """The connections for requests that coordinators may leave waiting: nothing else should wait behind them."""
 
-_log = structlog.get_logger("fencepost.member")
 _CORRELATION_ID = struct.Struct(">i")
 
 
@@ -182,7 +182,8 @@ class _PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         try:
             has_records: bool = await super()._proc_fetch_request(assignment, node_id, request)
         except (LookupError, TypeError, ValueError, struct.error) as error:
-            _log.warning("broker sent a damaged answer to a fetch", node_id=node_id, error=repr(error))
+            text = "broker sent a damaged answer to a fetch"
+            log(logging.WARNING, text, node_id=node_id, error=repr(error))
             # What follows on that connection is as doubtful.
             connection = self._client._conns.get((node_id, ConnectionGroup.DEFAULT))
             if connection is not None:

@@ -12,6 +12,7 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
+from fencepost.member.application import runtime
 from fencepost.member.kafka.engine import Call, Fetching
 from tests.batches import batch
 
@@ -227,7 +228,9 @@ async def test_a_fetch_that_fails_is_tried_again(fetching, brokers):
     assert brokers.fetched.count((0, 0)) == 2
 
 
-async def test_a_fetch_whose_answer_is_damaged_is_tried_again(fetching, brokers):
+async def test_a_fetch_whose_answer_is_damaged_is_tried_again(fetching, brokers, caplog, capsys, monkeypatch):
+    monkeypatch.setattr(runtime._standard, "disabled", False)  # as other tests may leave it
+    monkeypatch.setattr(runtime.structlog, "is_configured", lambda: False)
     connection = mock.Mock()
     brokers._conns[1, ConnectionGroup.DEFAULT] = connection
     brokers.misleads = True
@@ -237,6 +240,8 @@ async def test_a_fetch_whose_answer_is_damaged_is_tried_again(fetching, brokers)
     connection.close.assert_called_once_with(reason=CloseReason.CONNECTION_BROKEN)
     assert brokers.fetched.count((0, 0)) == 2
     assert fetching.take_one().offset == 0
+    assert "damaged answer to a fetch node_id=1" in caplog.text
+    assert capsys.readouterr().out == "", "a program's output is its own"
 
 
 @pytest.mark.parametrize("after_s", [0, 0.01, 0.03, 0.06])
