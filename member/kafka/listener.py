@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.application.runtime import log
 from fencepost.member.consumer.actions import CallbackKind
 from fencepost.member.driver.listener import AnyEvent, AnyState, MemberObserver, Phase
 
@@ -77,27 +79,30 @@ class MemberWatch:
 
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine took an arrow of its table."""
-        if self._observer is not None:
-            self._observer.on_state(event, source, target)
+        self._tell("on_state", event, source, target)
         self._on_state()
 
     def on_request(self, request: Request) -> None:
         """A request to the coordinator goes out."""
-        if self._observer is not None:
-            self._observer.on_request(request)
+        self._tell("on_request", request)
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
         """A request was answered, or was not."""
-        if self._observer is not None:
-            self._observer.on_response(request, response)
+        self._tell("on_response", request, response)
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         """A rebalance callback begins, has ended, or has raised."""
         self._on_callback(kind, phase, partitions)
-        if self._observer is not None:
-            self._observer.on_callback(kind, phase, partitions)
+        self._tell("on_callback", kind, phase, partitions)
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
         """A commit was answered, or was not."""
+        self._tell("on_commit", request, response)
+
+    def _tell(self, what: str, *seen: object) -> None:
+        """Pass this on. The member's answers and callbacks must not get lost in an observer that raises."""
         if self._observer is not None:
-            self._observer.on_commit(request, response)
+            try:
+                getattr(self._observer, what)(*seen)
+            except Exception as error:
+                log(logging.ERROR, "a member's observer failed", at=what, exc_info=error)

@@ -1,4 +1,4 @@
-"""KIP848Consumer at its end: stopped while it starts, asked once it is stopped."""
+"""KIP848Consumer misused: stopped while it starts, asked once it is stopped, told of by what raises."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import aiokafka
 import pytest
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 
+from fencepost.member.application import runtime
 from fencepost.member.consumer.errors import CallbackFailed
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -196,3 +197,28 @@ async def test_a_callback_may_fail_with_what_is_no_exception(ours):
     async with asyncio.timeout(10):
         with pytest.raises(CallbackFailed, match="not these partitions"):
             await consumer.start()
+
+
+class Watcher:
+    """An observer that raises whatever it is told."""
+
+    def __getattr__(self, name):
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return self._raise
+
+    def _raise(self, *seen):
+        raise RuntimeError("out of ink")
+
+
+async def test_an_observer_that_raises_holds_nothing_up(ours, caplog, monkeypatch):
+    monkeypatch.setattr(runtime._standard, "disabled", False)  # as other tests may leave it
+    monkeypatch.setattr(runtime.structlog, "is_configured", lambda: False)
+    topic = ours.topic(1)
+    await ours.produce(topic, [5])
+    async with asyncio.timeout(10), ours.consumer(topic, observer=Watcher()) as consumer:
+        assert (await consumer.getone()).value == b"5"
+        await consumer.commit()
+        assert await consumer.committed((topic, 0)) == 1
+    for what in ("on_state", "on_request", "on_response", "on_callback", "on_commit"):
+        assert f"a member's observer failed at={what}" in caplog.text
