@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from fencepost.coordinator.codec.group_record_encoder import MalformedRecord
-from fencepost.coordinator.codec.group_records import decode_record
+from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
 from fencepost.coordinator.consumer.states import GroupState, MemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams_records as s
@@ -107,6 +107,8 @@ class GroupLog:
             found = None
         if isinstance(found, Record):
             return found
+        if isinstance(found, OpaqueRecord) and found.group_id is not None and found.version is None:
+            return None  # what was never told of is gone, as 4.0's partition metadata with each group since
         self.unreadable += 1
         return None
 

@@ -293,3 +293,12 @@ def test_what_is_no_record_is_counted(key: bytes | None, value: bytes | None) ->
     log = GroupLog("g", name_of)
     assert log.take([LogRecord(1, key, value)]) == []
     assert log.unreadable == 1
+
+
+def test_tombstones_of_what_is_not_told_are_no_news() -> None:
+    log = GroupLog("g", name_of)
+    partition_metadata = b"\x00\x04\x00\x01g"
+    assert log.take([LogRecord(1, partition_metadata, None)]) == []
+    assert log.unreadable == 0
+    assert log.take([LogRecord(1, partition_metadata, b"\x00\x00\x01\x00")]) == []
+    assert log.unreadable == 1
