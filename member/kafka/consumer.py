@@ -309,10 +309,11 @@ class KIP848Consumer:
         if self._closed:
             raise ConsumerStoppedError
         settings.check_names(topics)
+        session = None if self._session is None else self._running()
         self._listener.replace(self._own_listener if listener is None else listener)
         self._topics, self._pattern = frozenset(topics), pattern
-        if self._session is not None:
-            self._session.subscribe(self._topics, self._pattern)
+        if session is not None:
+            session.subscribe(self._topics, self._pattern)
 
     def unsubscribe(self) -> asyncio.Future[None]:
         """Give everything up and leave the group. Done when the returned future is, which may be ignored."""

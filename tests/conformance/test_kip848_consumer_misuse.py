@@ -181,7 +181,10 @@ async def test_another_event_loop_is_refused_and_does_no_harm(ours):
         with pytest.raises(RuntimeError, match="run_coroutine_threadsafe"):
             asyncio.run(asyncio.wait_for(call(), 5))
 
-    for call in (consumer.getone, consumer.getmany, consumer.commit, consumer.stop):
+    async def subscribe():
+        consumer.subscribe(["others"])
+
+    for call in (consumer.getone, consumer.getmany, consumer.commit, subscribe, consumer.stop):
         await asyncio.to_thread(elsewhere, call)
     async with asyncio.timeout(10):
         assert (await consumer.getone()).value == b"7"
