@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
-from aiokafka.structs import ConsumerRecord, OffsetAndTimestamp, TopicPartition
+from aiokafka.structs import ConsumerRecord, TopicPartition
 from aiokafka.util import commit_structure_validate
 
 from fencepost.coordinator.protocol import ids
@@ -25,15 +25,14 @@ from fencepost.member.kafka import settings
 from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import ApplicationListener
+from fencepost.member.kafka.logs import LogQuestions, Partition
 from fencepost.member.kafka.session import Session
 
 _FAILED_START_CLOSE_MS = 5_000
 """How long a start that fails takes at most to leave the group."""
 
-Partition = tuple[str, int]
 
-
-class KIP848Consumer:
+class KIP848Consumer(LogQuestions):
     """A consumer of a group whose broker assigns the partitions (KIP-848): Kafka 4.0 or later.
 
         async with KIP848Consumer("orders", bootstrap_servers="…", group_id="billing") as consumer:
@@ -476,58 +475,6 @@ class KIP848Consumer:
     async def committed(self, partition: Partition) -> int | None:
         """The group's committed offset, asked of the coordinator; None if there is none."""
         return await self._running().committed(ids.TopicPartition(*partition))
-
-    # -- logs and topics ---------------------------------------------------------------------------------
-
-    def highwater(self, partition: Partition) -> int | None:
-        """Offset of the next record to be produced, as of the last fetch."""
-        return self._last_seen(partition)[0]
-
-    def last_stable_offset(self, partition: Partition) -> int | None:
-        """Offset up to which transactions are over, as of the last fetch; -1 for read_uncommitted."""
-        return self._last_seen(partition)[1]
-
-    def last_poll_timestamp(self, partition: Partition) -> int | None:
-        """Time of the last fetch, in ms since 1970."""
-        return self._last_seen(partition)[2]
-
-    def _last_seen(self, partition: Partition) -> tuple[int | None, int | None, int | None]:
-        (chosen,) = self._assigned((partition,))
-        return self._running().fetching.last_seen(chosen)
-
-    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition, assigned or not."""
-        return await self._offsets_at(partitions, earliest=True)
-
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset of each partition, assigned or not."""
-        return await self._offsets_at(partitions, earliest=False)
-
-    async def _offsets_at(self, partitions: Iterable[TopicPartition], *, earliest: bool) -> dict[Any, int]:
-        return await self._running().fetching.offsets_at(
-            list(partitions), self._config.request_timeout_ms, earliest=earliest
-        )
-
-    async def offsets_for_times(
-        self, timestamps: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offset at or after a time in ms, by partition; None where there is none."""
-        times = {partition: int(time) for partition, time in timestamps.items()}
-        for partition, time in times.items():
-            if time < 0:
-                raise ValueError(f"The time for partition {partition} is {time}: it cannot be negative")
-        return await self._running().fetching.offsets_for_times(times, self._config.request_timeout_ms)
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Partitions of a topic whose metadata is at hand; None for others."""
-        found: set[int] | None = self._client.cluster.partitions_for_topic(topic)
-        return found
-
-    async def topics(self) -> set[str]:
-        """All topics that this client may see."""
-        self._running()
-        found: set[str] = (await self._client.fetch_all_metadata()).topics()
-        return found
 
 
 def _partitions(partitions: Iterable[Partition]) -> tuple[TopicPartition, ...]:
