@@ -105,7 +105,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
     def messages(self, stream: str) -> list[StreamMessage]:
         """All messages of a stream, as their publishers encoded them.
 
-        :raises FencepostError: if there is no such stream.
+        :raises FencepostError: if there is no such stream, or a batch in it is not what it says.
         """
         return self.endpoint.messages(stream)
 

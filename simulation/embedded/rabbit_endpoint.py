@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sac import (
     DEFAULT_DISCONNECTED_TIMEOUT_MS,
@@ -107,7 +108,11 @@ class RabbitEndpoint:
         """All messages that a stream still has."""
         found = []
         for kept in _mended(lambda: self.catalogue.stream(name)).chunks:
-            values = messages_of(read_chunk(kept.data).data)
+            try:
+                values = messages_of(read_chunk(kept.data).data)
+            except MalformedFrame as error:  # the batches of publishers are kept as they are
+                where = f"stream {name!r}, from offset {kept.first_offset} on"
+                raise FencepostError(f"{where}: a publisher sent what no client can read: {error}") from None
             found += [
                 StreamMessage(kept.first_offset + at, value, kept.timestamp_ms)
                 for at, value in enumerate(values)

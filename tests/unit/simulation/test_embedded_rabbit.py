@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import Entry
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.fields import FIRST
 from fencepost.coordinator.rabbit_codec.frames import ConsumerUpdate, Deliver
@@ -96,6 +98,16 @@ def test_streams_are_made_filled_read_and_deleted(rabbit: EmbeddedRabbitStream) 
     rabbit.delete_stream("x")
     rabbit.delete_stream("s")
     assert rabbit.streams() == ["y-eu", "y-us"]
+
+
+def test_a_batch_that_no_client_can_read_is_told(rabbit: EmbeddedRabbitStream) -> None:
+    rabbit.create_stream("s")
+    rabbit.publish("s", "fine")
+    stream = rabbit.endpoint.catalogue.stream("s")
+    broken = struct.pack(">BHII", 0x80, 1, 9, 9) + struct.pack(">I", 100) + b"short"
+    stream.append([Entry(0, broken)], "", 0)
+    with pytest.raises(FencepostError, match="stream 's', from offset 1 on: a publisher sent what no client"):
+        rabbit.messages("s")
 
 
 def test_a_group_is_waited_for_and_looked_at(rabbit: EmbeddedRabbitStream, clients: Any) -> None:
