@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -228,20 +229,22 @@ def test_the_group_log_becomes_a_trace(kafka: EmbeddedKafka, tmp_path: Path) -> 
         # Some have the same time, also where one batch ends and the next one begins.
         records.append(LogRecord(1_000_000 + number // 2 * 100, bytes.fromhex(each["key"]), value))
         groups.setdefault(owner, []).append(records[-1])
+    whole = {owner: GroupLog(owner, lambda topic_id: topic_id).take(each) for owner, each in groups.items()}
     asyncio.run(log_records(kafka.bootstrap_servers, records[:20]))
     rest = [records[20:]]
+    stop = threading.Event()
 
     def go_on(snapshot: Snapshot) -> None:
         """What is known of a group when a batch ends is known when the next one begins."""
         if snapshot.rows and rest:
             asyncio.run(log_records(kafka.bootstrap_servers, rest.pop()))
+        if snapshot.rows == sum(map(len, whole.values())):
+            stop.set()
 
-    until = Until(idle_s=3)
-    found = follow(kafka.bootstrap_servers, GROUP_LOG, tmp_path / "out", until=until, tell=go_on)
+    found = follow(kafka.bootstrap_servers, GROUP_LOG, tmp_path / "out", stop=stop, tell=go_on)
     assert rest == []
     told = rows_in(tmp_path / "out")
     for group in ("group-a", "classic", "streams"):
-        rows = [row for run_id, row in told if run_id == f"{WORLD}/{group}"]
-        assert rows == GroupLog(group, lambda topic_id: topic_id).take(groups[group]), group
-        assert rows
+        assert [row for run_id, row in told if run_id == f"{WORLD}/{group}"] == whole[group], group
+        assert whole[group]
     assert found.skipped == {"no record of a group that is known here": 2}
