@@ -98,7 +98,6 @@ def configure_logs(default: str = "warning") -> None:
         processors=[structlog.contextvars.merge_contextvars, repeats.of_clients, *common, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
     )
     if logging.lastResort is not None:
         logging.lastResort.setLevel(max(level, logging.WARNING))
