@@ -24,7 +24,7 @@ _RETRY_S = 1.0
 class Acceptor:
     """Makes a connection of each client that comes to a listening socket, from now on until it is closed.
 
-    With `tls` there is a handshake first, unless `refusal` answers why not. `on_failed` is told of a client
+    With `tls` there is a handshake first, of those whom `admits` lets in. `on_failed` is told of a client
     that did not come through it, and why.
 
     Loops accept in their own ways, and some a single client a turn: one that comes while a thousand others
@@ -37,7 +37,7 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         *,
         tls: ssl.SSLContext | None = None,
-        refusal: Callable[[], str | None] = lambda: None,
+        admits: Callable[[str], bool] = lambda peer: True,
         on_failed: Callable[[str, str], None] = lambda peer, reason: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -48,10 +48,11 @@ class Acceptor:
             self._tls_options["ssl"] = tls
             self._tls_options["ssl_handshake_timeout"] = HANDSHAKE_S
             self._tls_options["ssl_shutdown_timeout"] = _GOODBYE_S
-        self._refusal = refusal
+        self._admits = admits
         self._on_failed = on_failed
         self._under_way: set[asyncio.Task[None]] = set()
         self._later: asyncio.TimerHandle | None = None
+        self._one_by_one: asyncio.Task[None] | None = None
         listening.setblocking(False)
         self._listen()
 
@@ -67,7 +68,18 @@ class Acceptor:
 
     def _listen(self) -> None:
         self._later = None
-        self._loop.add_reader(self._listening, self._accept)
+        try:
+            self._loop.add_reader(self._listening, self._accept)
+        except NotImplementedError:  # the usual loop of Windows
+            self._one_by_one = self._loop.create_task(self._accept_one_by_one())
+
+    async def _accept_one_by_one(self) -> None:
+        while True:
+            try:
+                self._begin(*await self._loop.sock_accept(self._listening))
+            except OSError as error:
+                self._tell_of(error)
+                await asyncio.sleep(_RETRY_S)
 
     def _accept(self) -> None:
         try:
@@ -78,35 +90,37 @@ class Acceptor:
         except OSError as error:  # file descriptors or memory are used up
             self._loop.remove_reader(self._listening)
             self._later = self._loop.call_later(_RETRY_S, self._listen)
-            if structlog.is_configured():
-                log.warning("no_connection_accepted", reason=error.strerror, again_in_s=_RETRY_S)
+            self._tell_of(error)
+
+    def _tell_of(self, error: OSError) -> None:
+        if structlog.is_configured():
+            log.warning("no_connection_accepted", reason=error.strerror, again_in_s=_RETRY_S)
 
     def _begin(self, client: socket.socket, address: tuple[Any, ...]) -> None:
+        peer = f"{address[0]}:{address[1]}"
+        if self._tls_options and not self._admits(peer):
+            client.close()
+            return
         client.setblocking(False)
-        task = self._loop.create_task(self._connect(client, f"{address[0]}:{address[1]}"))
+        task = self._loop.create_task(self._connect(client, peer))
         self._under_way.add(task)
 
         def over(task: asyncio.Task[None]) -> None:
             self._under_way.discard(task)
             if task.cancelled():  # perhaps before it began
                 client.close()
+                if self._tls_options:
+                    self._on_failed(peer, "the handshake was given up")
 
         task.add_done_callback(over)
 
     async def _connect(self, client: socket.socket, peer: str) -> None:
-        if self._tls_options and (refusal := self._refusal()) is not None:
-            client.close()
-            self._on_failed(peer, refusal)
-            return
         try:
             await self._loop.connect_accepted_socket(self._make, client, **self._tls_options)
-        except asyncio.CancelledError:
-            self._on_failed(peer, "the handshake was given up")
-            raise
         except (OSError, ValueError) as error:  # what ssl and its timeouts raise are OSErrors
             client.close()
             if self._tls_options:
-                reason = getattr(error, "reason", None) or error or type(error).__name__
+                reason = getattr(error, "reason", None) or str(error) or type(error).__name__
                 self._on_failed(peer, f"no TLS handshake: {reason}")
 
     def give_up(self) -> None:
@@ -116,10 +130,12 @@ class Acceptor:
 
     async def close(self) -> None:
         """Listen no more. Those who were accepted are connected when this returns, or cut off."""
-        if self._later is None:
-            self._loop.remove_reader(self._listening)
-        else:
+        if self._one_by_one is not None:
+            self._one_by_one.cancel()
+        elif self._later is not None:
             self._later.cancel()
+        else:
+            self._loop.remove_reader(self._listening)
         self.give_up()
         if self._under_way:
             await asyncio.wait(self._under_way)

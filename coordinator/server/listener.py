@@ -79,9 +79,7 @@ class Listener(Generic[C]):
             listening = socket.create_server((address, self.port), family=family, backlog=BACKLOG)
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
-        self._acceptor = Acceptor(
-            listening, made, tls=self._tls, refusal=self._too_many, on_failed=self._no_handshake
-        )
+        self._acceptor = Acceptor(listening, made, tls=self._tls, admits=self._admits, on_failed=self._tell)
         self.port = self._acceptor.port
 
     def drop(self) -> None:
@@ -113,19 +111,24 @@ class Listener(Generic[C]):
         self.connections[connection] = None
         if self._closing:
             return "the broker is closing"
-        return None if self._tls is not None else self._too_many()
+        if self._tls is None and len(self.connections) > self._max_connections:
+            return "too many connections"
+        return None
 
     def _lost(self, connection: C) -> None:
         self.connections.pop(connection, None)
         if not self.connections and self._all_gone is not None:
             self._all_gone.set()
 
-    def _too_many(self) -> str | None:
+    def _admits(self, peer: str) -> bool:
+        """Whether there is room for one more."""
         assert self._acceptor is not None
-        count = len(self.connections) + self._acceptor.handshakes
-        return "too many connections" if count > self._max_connections else None
+        if len(self.connections) + self._acceptor.handshakes >= self._max_connections:
+            self._tell(peer, "too many connections")
+            return False
+        return True
 
-    def _no_handshake(self, peer: str, reason: str) -> None:
+    def _tell(self, peer: str, reason: str) -> None:
         if not self._closing and structlog.is_configured():
             log.warning("connection_closed", peer=peer, reason=reason)
 

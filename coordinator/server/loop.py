@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Arguments = TypeVarTuple("Arguments")
 
+_LONGEST_S = 100 * 365 * 86_400.0
+"""uvloop waits no longer."""
+
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """A loop of uvloop if that is installed (`fencepost[kafka]` brings it), else asyncio's own."""
@@ -46,7 +49,7 @@ def _factory() -> Callable[[], asyncio.AbstractEventLoop]:
             context: contextvars.Context | None = None,
         ) -> asyncio.TimerHandle:
             """Run the callback after that many seconds, never before."""
-            whole_ms = math.ceil(delay * 1_000) + 1 if delay > 0 else 0
+            whole_ms = math.ceil(min(delay, _LONGEST_S) * 1_000) + 1 if delay > 0 else 0
             return super().call_later(whole_ms / 1_000, callback, *args, context=context)
 
         def call_at(

@@ -33,6 +33,7 @@ from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.checkers.classic import ClassicGroups
 from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
+from fencepost.simulation.checkers.journal import compare_coordinators
 from fencepost.simulation.checkers.liveness import uncovered
 from fencepost.simulation.embedded.classic import ClassicChronicle
 from fencepost.simulation.embedded.follower import Follower, Witness
@@ -253,7 +254,8 @@ class Watch:
         if not _is_steady(step.outcome):
             self._tell_who_is_gone(step)
         self._untold.append(step)
-        if len(self._untold) > _MOST_UNTOLD:
+        if len(self._untold) > _MOST_UNTOLD or type(step.event) is OffsetCommitRequest:
+            # What is committed is compared with the ends of logs, which go on.
             self.catch_up()
         elif self.waiting and not self._is_due:
             if self._timer is not None:
@@ -282,9 +284,11 @@ class Watch:
         if self._is_telling or not self._untold:
             return
         self._is_telling = True
-        while self._untold:
-            self._tell_step(self._untold.popleft())
-        self._is_telling = False
+        try:
+            while self._untold:
+                self._tell_step(self._untold.popleft())
+        finally:
+            self._is_telling = False
         self.waiting.wake()
 
     def _later(self) -> None:
@@ -378,10 +382,17 @@ class Watch:
         self._at(self._now_ms())
         for watch in self._shards.values():
             self._guarded(self._tell, watch.hooks["on_end"])
+            self._guarded(self._same, watch)
             self._guarded(self._covered, watch)
         if self.failure is not None:
             raise self.failure
         return list(self._violations)
+
+    def _same(self, watch: _ShardWatch) -> None:
+        answers, follows = watch.view.shard.coordinator, watch.view.active
+        if answers is not None and follows is not None:
+            for invariant, message in compare_coordinators(follows, answers, "the coordinator that follows"):
+                self.report("", invariant, message)
 
     def _covered(self, watch: _ShardWatch) -> None:
         coordinator = watch.view.active

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import ssl
 import struct
 import subprocess
@@ -312,6 +313,24 @@ async def test_tls_and_what_comes_in_plain(pem, connect):
         silent = await connect(running)
         assert not silent.reader.at_eof()
     assert await client.ended()
+
+
+@with_openssl
+async def test_of_many_at_once_as_many_are_let_in_as_there_is_room_for(pem, connect):
+    async with Broker(tls=tls_context(pem / "both.pem"), max_connections=3) as running:
+        trust = ssl.create_default_context(cafile=pem / "broker.pem")
+        raw = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(5)]
+        let_in = 0
+        for each in raw:
+            each.setblocking(False)
+            try:
+                _, writer = await asyncio.open_connection(sock=each, ssl=trust, server_hostname="127.0.0.1")
+            except OSError:
+                each.close()
+            else:
+                let_in += 1
+                writer.close()
+        assert let_in == 3
 
 
 @with_openssl

@@ -48,6 +48,43 @@ def test_no_timer_comes_too_early(running: asyncio.Runner, delay_s: float) -> No
     assert min(running.run(late_by())) > -1e-6
 
 
+def test_what_never_comes_may_be_waited_for(running: asyncio.Runner) -> None:
+    async def waited() -> None:
+        for delay in (1e306, float("inf")):
+            asyncio.get_running_loop().call_later(delay, print).cancel()
+
+    running.run(waited())
+
+
+class WithoutReaders(asyncio.SelectorEventLoop):
+    """As the usual loop of Windows."""
+
+    def add_reader(self, *_: object) -> None:
+        raise NotImplementedError
+
+    def remove_reader(self, *_: object) -> bool:
+        raise NotImplementedError
+
+
+def test_a_loop_without_readers_accepts_one_by_one() -> None:
+    async def accepted() -> int:
+        found: list[asyncio.BaseTransport] = []
+        with ExitStack() as stack:
+            acceptor = Acceptor(listening(), lambda: Made(found))
+            for _ in range(3):
+                come(stack, acceptor.port)
+            for _ in range(1_000):
+                if len(found) == 3:
+                    break
+                await asyncio.sleep(0)
+            await acceptor.close()
+            await asyncio.sleep(0)
+        return len(found)
+
+    with asyncio.Runner(loop_factory=WithoutReaders) as runner:
+        assert runner.run(accepted()) == 3
+
+
 def test_time_goes_on_within_a_turn(running: asyncio.Runner) -> None:
     async def measured() -> float:
         turns = asyncio.get_running_loop()

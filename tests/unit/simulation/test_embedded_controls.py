@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.simulation.embedded import EmbeddedKafka, GroupMember
+from fencepost.simulation.embedded import EmbeddedKafka, GroupMember, watch
 from fencepost.simulation.trace.schema import Kind, Row
 from tests.unit.simulation.wire_member import WireMember
 
@@ -413,7 +413,10 @@ def test_many_records_go_in_as_many_batches(kafka: EmbeddedKafka) -> None:
         kafka.produce("orders", b"x" * 2_000_000, partition=1)
 
 
-def test_offsets_are_what_was_committed(kafka: EmbeddedKafka, member: WireMember) -> None:
+def test_offsets_are_what_was_committed(
+    kafka: EmbeddedKafka, member: WireMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LATER_S", 3600.0)
     kafka.produce("orders", "a", "b", partition=0)
 
     def commit(offset: int) -> None:
@@ -433,6 +436,7 @@ def test_offsets_are_what_was_committed(kafka: EmbeddedKafka, member: WireMember
     assert kafka.group("g").offsets() == {TopicPartition("orders", 0): 2}
     assert kafka.check() == []
     commit(3)
+    kafka.produce("orders", "c", partition=0)
     assert [violation.invariant for violation in kafka.check()] == ["commit-within-processed"]
 
 
