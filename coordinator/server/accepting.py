@@ -70,7 +70,7 @@ class Acceptor:
         self._later = None
         try:
             self._loop.add_reader(self._listening, self._accept)
-        except NotImplementedError:  # the usual loop of Windows
+        except RuntimeError:  # the usual loop of Windows has none
             self._one_by_one = self._loop.create_task(self._accept_one_by_one())
 
     async def _accept_one_by_one(self) -> None:

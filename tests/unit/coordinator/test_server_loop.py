@@ -60,10 +60,10 @@ class WithoutReaders(asyncio.SelectorEventLoop):
     """As the usual loop of Windows."""
 
     def add_reader(self, *_: object) -> None:
-        raise NotImplementedError
+        raise RuntimeError("there are no readers")
 
     def remove_reader(self, *_: object) -> bool:
-        raise NotImplementedError
+        raise RuntimeError("there are no readers")
 
 
 def test_a_loop_without_readers_accepts_one_by_one() -> None:
