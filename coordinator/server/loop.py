@@ -27,7 +27,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 @functools.cache
 def _factory() -> Callable[[], asyncio.AbstractEventLoop]:
     if find_spec("uvloop") is None:
-        return asyncio.SelectorEventLoop  # on Windows the other one has no readers
+        return asyncio.new_event_loop
     import uvloop
 
     class ExactLoop(uvloop.Loop):

@@ -13,7 +13,7 @@ class Diverged(Exception):
 
 
 class Witness:
-    """A journal's batches go through it; `failure` is why the last one was not kept."""
+    """A journal's batches go through it; `failure` is why one was not kept, until somebody resets it."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -24,7 +24,6 @@ class Witness:
 
         :raises AppendFailed: if it is not kept.
         """
-        self.failure = None
         try:
             self._journal.append(records)
         except AppendFailed as failure:

@@ -250,7 +250,7 @@ class Watch:
                         self._guarded(method, name, what, partitions, self.now_us)
 
     def step(self, step: _Step) -> None:
-        """A step of a coordinator: told soon, behind its answer if somebody waits for what it did."""
+        """A step of a coordinator: told behind its answer, in the next turn of the loop if somebody waits."""
         if not _is_steady(step.outcome):
             self._tell_who_is_gone(step)
         self._untold.append(step)
