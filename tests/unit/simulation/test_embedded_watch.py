@@ -245,3 +245,14 @@ def test_the_trace_in_a_topic_has_the_last_step_too() -> None:
         with EmbeddedKafka(topics={"orders": 4}, trace_topic=f"{kept.bootstrap_servers}/trace") as kafka:
             join(kafka)
         assert any(b"heartbeat" in (record.value or b"") for record in kept.records("trace"))
+
+
+def test_a_coordinator_that_is_not_as_its_follower_is_seen(kafka: EmbeddedKafka) -> None:
+    join(kafka)
+    assert kafka.check() == []
+    coordinator = kafka.endpoint.brokers.groups.shard_of("g").coordinator
+    assert coordinator is not None
+    coordinator.groups["g"].metadata_hash += 1
+    (found,) = kafka.check()
+    assert found.invariant == "journal-replay"
+    assert "of the coordinator that follows differ from the live state" in found.message
