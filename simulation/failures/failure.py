@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.faults.fitting import misfit
 from fencepost.simulation.faults.plan import Plan
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import RunResult, plan_of, run
@@ -116,7 +117,8 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
         near = difflib.get_close_matches(failure.invariant, INVARIANTS, n=1)
         hint = f"did you mean {near[0]}?" if near else "docs/invariants.md lists them"
         raise FencepostError(f"{source}: there is no invariant {failure.invariant}; {hint}")
-    failure.loaded()
+    if wrong := misfit(failure.plan, failure.loaded()):
+        raise FencepostError(f"{source}: {wrong}")
     return failure
 
 

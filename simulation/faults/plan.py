@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import enum
 import random
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
@@ -22,6 +24,9 @@ from fencepost.simulation.scenarios.streams import (
 from fencepost.simulation.scenarios.timing import SLACK_US, faults_end_us, undelayed_us
 from fencepost.simulation.scenarios.values import Moment
 from fencepost.simulation.world.rng import Streams
+
+_Count: TypeAlias = Annotated[int, Meta(ge=0)]
+_Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Kind(enum.StrEnum):
@@ -62,36 +67,40 @@ class Kind(enum.StrEnum):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One disturbance. What a kind does not need keeps its default."""
 
-    at_us: int
+    at_us: _Count
     kind: Kind
-    member: int = 0
+    member: _Count = 0
     """Which member, or broker: of those that can be disturbed so at that time, this one modulo their
     number. For starts, stops and restarts the member of that number."""
-    lasts_us: int = 0
+    lasts_us: _Count = 0
     graceful: bool = True
     returns: bool = True
     epoch_moved: bool = False
-    share: float = 0.0
-    brokers: float = 1.0
-    probability: float = 0.0
-    added: tuple[str, int, int] = ("constant", 0, 0)
+    share: _Share = 0.0
+    brokers: _Share = 1.0
+    probability: _Share = 0.0
+    added: tuple[Literal["constant", "uniform", "lognormal", "exponential"], _Count, _Count] = (
+        "constant",
+        0,
+        0,
+    )
     """For a slow link: the span of what is added to each message."""
-    protocol: str = ""
+    protocol: s.GroupProtocol | Literal[""] = ""
     """Which group.protocol a member has afterwards; as before if there is none."""
     name: str = ""
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    partitions: int = 0
-    records_per_second: float = 0.0
+    partitions: _Count = 0
+    records_per_second: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """All of a run. The quiet phase begins at `faults_end_us`; the run is over at `end_us`."""
 
     entries: tuple[Entry, ...]
-    faults_end_us: int
-    end_us: int
-    members: int
+    faults_end_us: _Count
+    end_us: _Count
+    members: Annotated[int, Meta(ge=1)]
     """How many hosts there are at most."""
 
 

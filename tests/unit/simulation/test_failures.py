@@ -13,9 +13,11 @@ from fencepost.simulation.failures.case import pytest_case
 from fencepost.simulation.failures.case import test_name as name_of_test
 from fencepost.simulation.failures.failure import Failure, failure_of, read_failure, replay
 from fencepost.simulation.failures.shrink import Shrunk, shrink
+from fencepost.simulation.faults.fitting import misfit
+from fencepost.simulation.faults.plan import Plan
 from fencepost.simulation.mutants.registry import MUTANTS
-from fencepost.simulation.run import run
-from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.run import plan_of, run
+from fencepost.simulation.scenarios.load import library, load, load_any
 
 
 def failed(mutant: str, invariant: str, *, scenario: str, seed: int = 0) -> Failure:
@@ -175,3 +177,48 @@ def test_a_mutant_or_a_scenario_that_is_wrong_is_refused(tmp_path: Path) -> None
         (tmp_path / "f.json").write_text(json.dumps(document | change))
         with pytest.raises(FencepostError, match=said):
             read_failure(tmp_path / "f.json")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "entry", "said"),
+    [
+        (
+            "steady",
+            {"kind": "restart", "member": 6},
+            "member: there is no member 6, they are numbered from 0",
+        ),
+        ("steady", {"kind": "node-crash"}, "kind: nothing of this world does node-crash, expected one of"),
+        ("steady", {"kind": "grow-topic", "name": "orders"}, "partitions: expected at least 1 to grow-topic"),
+        (
+            "steady",
+            {"kind": "slow-link", "added": ["lognormal", 0, 9]},
+            "added: expected a median above zero",
+        ),
+        ("sac-churn", {"kind": "subscribe"}, "kind: nothing of this world does subscribe"),
+        ("streams-failures", {"kind": "restart"}, "kind: nothing of this world does restart"),
+        ("steady", {"kind": "member-freeze", "lasts_us": -1}, ">= 0.*lasts_us"),
+        ("steady", {"kind": "slow-link", "added": ["often", 0, 9]}, "Invalid enum value 'often'.*added"),
+    ],
+)
+def test_a_plan_that_cannot_be_played_is_refused(scenario: str, entry: dict[str, object], said: str) -> None:
+    document = json.loads(failure_of(scenario, 1, "progress").to_json())
+    document["plan"]["entries"] = [{"at_us": 5, **entry}]
+    with pytest.raises(FencepostError, match=said):
+        replay(json.dumps(document))
+
+
+@pytest.mark.parametrize(("key", "value"), [("members", 1), ("end_us", 1)])
+def test_a_plan_is_for_all_members_and_ends_after_its_faults(key: str, value: int) -> None:
+    document = json.loads(failure_of("churn", 1, "progress").to_json())
+    document["plan"][key] = value
+    with pytest.raises(FencepostError, match=rf"<text>: plan\.{key}: expected at least"):
+        replay(json.dumps(document))
+
+
+@pytest.mark.parametrize("scenario", [entry.name for entry in library()])
+def test_what_is_drawn_can_be_played(scenario: str) -> None:
+    loaded = load_any(scenario)
+    for seed in range(10):
+        plan = plan_of(loaded, seed)
+        assert misfit(plan, loaded) is None
+        assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan

@@ -1,0 +1,52 @@
+"""Whether a scenario can be played with a plan. Those that are drawn can be; people edit files of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, get_args
+
+from fencepost.simulation.faults.plan import Kind, Plan
+from fencepost.simulation.scenarios.kinds import AnyScenario
+from fencepost.simulation.scenarios.sac import SacFault, SacScenario
+from fencepost.simulation.scenarios.scenario import Fault, Scenario
+from fencepost.simulation.scenarios.streams import StreamsFault, StreamsScenario
+
+_NUMBERED: Final = frozenset((Kind.RESTART, Kind.START, Kind.STOP, Kind.SUBSCRIBE))
+"""What is done to the member of that number."""
+_TO_TOPICS: Final = frozenset((Kind.CREATE_TOPIC, Kind.GROW_TOPIC, Kind.DELETE_TOPIC))
+
+
+def _tags(faults: Iterable[type]) -> frozenset[Kind]:
+    return frozenset(Kind(str(fault.__struct_config__.tag)) for fault in faults)  # type: ignore[attr-defined]
+
+
+KINDS: Final[dict[type[AnyScenario], frozenset[Kind]]] = {
+    Scenario: _tags(get_args(Fault)) | _NUMBERED | _TO_TOPICS,
+    SacScenario: _tags(get_args(SacFault)) | _NUMBERED - {Kind.SUBSCRIBE},
+    StreamsScenario: _tags(get_args(StreamsFault)),
+}
+"""What may happen in the world of a scenario."""
+
+
+def misfit(plan: Plan, scenario: AnyScenario) -> str | None:
+    """The first thing that can't be done, and what was expected; None if all can."""
+    kinds = KINDS[type(scenario)]
+    if plan.members < scenario.group.members:
+        return f"plan.members: expected at least the scenario's {scenario.group.members}, got {plan.members}"
+    if plan.end_us < plan.faults_end_us:
+        return f"plan.end_us: expected at least faults_end_us, {plan.faults_end_us}, got {plan.end_us}"
+    for index, entry in enumerate(plan.entries):
+        where = f"plan.entries[{index}]"
+        if entry.kind not in kinds:
+            known = ", ".join(sorted(kinds))
+            return f"{where}.kind: nothing of this world does {entry.kind}, expected one of {known}"
+        if entry.kind in _NUMBERED and entry.member >= plan.members:
+            return (
+                f"{where}.member: there is no member {entry.member}, they are numbered from 0 to"
+                f" {plan.members - 1}"
+            )
+        if entry.kind in _TO_TOPICS - {Kind.DELETE_TOPIC} and entry.partitions < 1:
+            return f"{where}.partitions: expected at least 1 to {entry.kind}, got {entry.partitions}"
+        if entry.kind is Kind.SLOW_LINK and entry.added[0] == "lognormal" and entry.added[1] < 1:
+            return f"{where}.added: expected a median above zero, got {entry.added[1]}"
+    return None
