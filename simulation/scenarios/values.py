@@ -1,8 +1,9 @@
 """Values of scenario files: durations, moments of the run, spans that the seed draws.
 
-A duration is a number and a unit: "250ms", "40s", "1.5h". A moment is a duration since the start, or a
-share of the run: "30%". A span is a duration that is drawn anew each time: one value "5s", "1s..30s" with
-each equally likely, or a table, {median = "1ms", p99 = "20ms"} or {mean = "40s"}.
+A duration is a number and a unit, or several, the largest first: "250ms", "40s", "1h30m". A moment is a
+duration since the start, or a share of the run: "30%". A span is a duration that is drawn anew each time:
+one value "5s", "1s..30s" with each equally likely, or a table, {median = "1ms", p99 = "20ms"} or
+{mean = "40s"}.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any, ClassVar
 from fencepost.simulation.scenarios.toml_text import shown
 from fencepost.simulation.world import rng
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)")
+_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
+_PART = r"(\d+(?:\.\d+)?)\s*%s"
+_DURATION = re.compile(r"\s*".join(rf"(?:{_PART % unit})?" for unit in _UNITS))
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _LONGEST_US = 365 * 24 * 3_600_000_000
 
 
@@ -55,9 +57,10 @@ class Duration(_Value):
         :raises ValueError: if it is none.
         """
         match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-        if match is None:
+        if match is None or not match[0]:
             raise ValueError(f"expected {cls.expected}, got {shown(value)}")
-        us = round(float(match[1]) * _UNITS[match[2]])
+        parts = zip(match.groups(), _UNITS.values(), strict=True)
+        us = sum(round(float(count) * unit) for count, unit in parts if count is not None)
         if us > _LONGEST_US:
             raise ValueError(f"expected a duration of at most a year, got {shown(value)}")
         return cls(us)
@@ -68,7 +71,7 @@ class Duration(_Value):
         return self.us // 1_000
 
     def __str__(self) -> str:
-        for unit in ("h", "m", "s", "ms"):
+        for unit in ("h", "m", "s", "ms"):  # a day is told in hours
             if self.us and self.us % _UNITS[unit] == 0:
                 return f"{self.us // _UNITS[unit]}{unit}"
         return f"{self.us}us" if self.us else "0s"

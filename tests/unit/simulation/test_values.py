@@ -15,13 +15,34 @@ from fencepost.simulation.scenarios.values import Duration, Moment, Span
         (" 7 m ", 420_000_000),
         ("12us", 12),
         ("0s", 0),
+        ("1h30m", 5_400_000_000),
+        ("2d 1.5h 250ms", 178_200_250_000),
     ],
 )
 def test_durations_are_read(text, us):
     assert Duration.parse(text).us == us
 
 
-@pytest.mark.parametrize("value", ["", "5", "5 parsecs", "-3s", "s", 5, None, "1e3s", ["1s"], "9999999h"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        " ",
+        "5",
+        "5 parsecs",
+        "-3s",
+        "s",
+        5,
+        None,
+        "1e3s",
+        ["1s"],
+        "9999999h",
+        "30m1h",
+        "1m1m",
+        "1h30",
+        "h",
+    ],
+)
 def test_anything_else_is_refused(value):
     with pytest.raises(ValueError, match="expected a duration"):
         Duration.parse(value)
