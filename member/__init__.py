@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fencepost.member.sac.consumer import SingleActiveConsumer as SingleActiveConsumer
     from fencepost.member.sac.transport import SacSubscription as SacSubscription
     from fencepost.member.sac.transport import SubscriptionRefused as SubscriptionRefused
+    from fencepost.member.sac.transport import UnreadableMessages as UnreadableMessages
     from fencepost.member.streams.client_states import StreamClientState as StreamClientState
     from fencepost.member.streams.errors import IllegalStreamsState as IllegalStreamsState
     from fencepost.member.streams.errors import StreamsError as StreamsError
@@ -42,6 +43,7 @@ _MODULES = {
     "StreamsApp": "kafka.streams",
     "StreamsError": "streams.errors",
     "SubscriptionRefused": "sac.transport",
+    "UnreadableMessages": "sac.transport",
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "StreamsApp",
     "StreamsError",
     "SubscriptionRefused",
+    "UnreadableMessages",
 ]
 
 

@@ -8,24 +8,23 @@ length of what follows (u32). Batches are kept as they are: what they hold is th
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.rabbit_codec.base import Entry
+from fencepost.coordinator.rabbit_codec.compression import (
+    COMPRESSIONS,
+    MAX_UNCOMPRESSED_BYTES,
+    InvalidBatch,
+    decompressed,
+)
 from fencepost.coordinator.rabbit_codec.fields import I32, OPTIONAL_STRING, U64
 from fencepost.coordinator.rabbit_codec.frames import FilteredPublish, Publish
 
 _SIMPLE: Final = struct.Struct(">I")
 _BATCH: Final = struct.Struct(">BHII")
 _TOP_BIT: Final = 1 << 31
-_MAX_COMPRESSION: Final = 4
-"""None, gzip, snappy, lz4, zstd."""
-MAX_UNCOMPRESSED_BYTES: Final = 1 << 26
-
-
-class InvalidBatch(Exception):
-    """A batch that no consumer could read."""
 
 
 def message(value: bytes) -> bytes:
@@ -100,38 +99,41 @@ def check_batch(entry: Entry) -> None:
         raise InvalidBatch(f"a batch of {uncompressed} bytes, at most {MAX_UNCOMPRESSED_BYTES}")
     if not records or records * _SIMPLE.size > uncompressed:
         raise InvalidBatch(f"{records} messages in a batch of {uncompressed} bytes")
-    if compression > _MAX_COMPRESSION or (compression and not size):
+    if compression >= len(COMPRESSIONS) or (compression and not size):
         raise InvalidBatch(f"compression {compression} of {size} bytes")
 
 
-def messages_of(data: bytes, decompress: Callable[[int, bytes], bytes] | None = None) -> list[bytes | None]:
-    """The messages of a chunk's data. `decompress` gets the number of a compression, and what is in it.
-
-    Without it None stands for each message of a compressed batch.
+def messages_of(data: bytes) -> list[bytes]:
+    """The messages of a chunk's data.
 
     :raises MalformedFrame: if it is no such data.
+    :raises InvalidBatch: if what a publisher sent as a batch can't be read.
     """
-    found: list[bytes | None] = []
+    found: list[bytes] = []
     for start, end, records in _walk(data):
-        kind, body = data[start] >> 4 & 7, data[start + _BATCH.size : end]
         if data[start] < 0x80:
             found.append(data[start + _SIMPLE.size : end])
-        elif not kind:
-            found += _plain(body)
-        elif decompress is None:
-            found += [None] * records
         else:
-            found += _plain(decompress(kind, body))
+            found += _unpacked(data[start:end], records)
     return found
 
 
-def _plain(data: bytes) -> list[bytes]:
-    """The messages of a batch without compression."""
+def _unpacked(data: bytes, records: int) -> list[bytes]:
+    """The messages of a batch."""
+    kind, _, length, _ = _BATCH.unpack_from(data)
+    compression, body = kind >> 4 & 7, data[_BATCH.size :]
+    if compression:
+        body = decompressed(compression, body, length)
     found = []
-    for start, end, _ in _walk(data):
-        if data[start] >= 0x80:
-            raise MalformedFrame("a batch within a batch")
-        found.append(data[start + _SIMPLE.size : end])
+    try:
+        for start, end, _ in _walk(body):
+            if body[start] >= 0x80:
+                raise InvalidBatch("a batch within a batch")
+            found.append(body[start + _SIMPLE.size : end])
+    except MalformedFrame as error:
+        raise InvalidBatch(f"a batch of {error}") from None
+    if len(found) != records:
+        raise InvalidBatch(f"a batch of {len(found)} messages, as it says of {records}")
     return found
 
 

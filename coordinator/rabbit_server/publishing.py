@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_codec.entries import InvalidBatch, check_batch, entries_of
+from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
+from fencepost.coordinator.rabbit_codec.entries import check_batch, entries_of
 from fencepost.coordinator.rabbit_server.refusal import Refused
 from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
 from fencepost.coordinator.rabbit_server.stream import Stream

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import zlib
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -15,6 +13,7 @@ from fencepost.coordinator.rabbit_codec.base import Frame, Request
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
 from fencepost.coordinator.rabbit_codec.codec import MalformedFrame, decode, encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
+from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import messages_of
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification as WireOffset
 from fencepost.member.driver.transport import Disconnected, TransportError
@@ -29,7 +28,6 @@ INITIAL_CREDIT: Final = 10
 """Chunks that may be on their way."""
 _SUBSCRIPTION: Final = 0
 """The one subscription of a connection."""
-_GZIP: Final = 1
 _PASSING: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
 """What a node answers that may be otherwise in a moment."""
 
@@ -95,15 +93,21 @@ class StreamConnection(asyncio.Protocol):
         try:
             while not self._is_closed and (frame := self._frames.next_frame()) is not None:
                 self._take(decode(frame))
-        except (MalformedFrame, OSError, EOFError, zlib.error) as error:
+        except MalformedFrame as error:
             self._abort(str(error))
 
     def _take(self, frame: Frame) -> None:
         match frame:
             case frames.Deliver() if frame.subscription_id == _SUBSCRIPTION:
                 chunk = read_chunk(frame.chunk)
-                messages = messages_of(chunk.data, _decompressed)
-                self._listener.delivered(chunk.first_offset, [each or b"" for each in messages])
+                try:
+                    messages = messages_of(chunk.data)
+                except (
+                    InvalidBatch
+                ) as error:  # its bytes are those that were sent: the next try gets them again
+                    self._listener.unreadable(chunk.first_offset, chunk.records, str(error))
+                else:
+                    self._listener.delivered(chunk.first_offset, messages)
             case frames.ConsumerUpdate() if frame.subscription_id == _SUBSCRIPTION:
                 self._listener.consumer_update(frame.correlation_id, bool(frame.active))
             case frames.Tune():
@@ -266,9 +270,3 @@ def _code(answer: Frame) -> ResponseCode:
 
 def _on_the_wire(offset: OffsetSpecification) -> WireOffset:
     return WireOffset(OffsetType(offset.kind), offset.value)
-
-
-def _decompressed(kind: int, data: bytes) -> bytes:
-    if kind != _GZIP:
-        raise MalformedFrame(f"a batch in compression {kind}, expected none or gzip")
-    return gzip.decompress(data)

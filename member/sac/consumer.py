@@ -34,6 +34,7 @@ from fencepost.member.sac.transport import (
     SacConnection,
     SacSubscription,
     SacTransport,
+    UnreadableMessages,
 )
 
 _SUBSCRIBED = frozenset(
@@ -108,6 +109,9 @@ class _Ear:
     def delivered(self, first: int, messages: Sequence[bytes]) -> None:
         self._consumer._take(self._number, first, messages)
 
+    def unreadable(self, first: int, count: int, reason: str) -> None:
+        self._consumer._take_unreadable(self._number, first, count, reason)
+
     def disconnected(self, reason: str) -> None:
         self._consumer._disconnected(self._number, reason)
 
@@ -129,6 +133,7 @@ class SingleActiveConsumer:
     :raises TypeError: for a listener or an observer without its methods, or another thing of a wrong kind.
     :raises SubscriptionRefused: from `start` on, wherever it waits, if the server refuses it. An error that
         is not the connection's, and so would be the same at the next try, is raised there as well.
+    :raises UnreadableMessages: from `getone`, after all messages before them.
     """
 
     def __init__(
@@ -166,6 +171,8 @@ class SingleActiveConsumer:
         """Offset of the message that the application works on."""
         self._wakers: list[asyncio.Future[None]] = []
         self._failure: BaseException | None = None
+        self._unreadable: UnreadableMessages | None = None
+        """What comes behind the chunks; it is sent again, as they are, if they are let go."""
         self._stopped = False
 
     @property
@@ -217,6 +224,7 @@ class SingleActiveConsumer:
         """The next message; waits until there is one, as long as other consumers are active.
 
         :raises SubscriptionRefused: if the server refused the subscription.
+        :raises UnreadableMessages: if a publisher sent what can't be read.
         :raises ConsumerClosed: if the consumer is closed.
         """
         self._handed_over = None
@@ -273,8 +281,8 @@ class SingleActiveConsumer:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            if self._failure is not None:
-                raise self._failure
+            if (failure := self._failure or self._unreadable) is not None:
+                raise failure
             if self._machine.is_over or self._stopped:
                 raise ConsumerClosed("the consumer is closed")
             await self._wait()
@@ -324,6 +332,7 @@ class SingleActiveConsumer:
             case Hold():
                 self._owed += len(self._chunks)
                 self._chunks.clear()
+                self._unreadable = None
             case Disconnect():
                 self._hang_up()
 
@@ -386,14 +395,32 @@ class SingleActiveConsumer:
         )
 
     def _take(self, number: int, first: int, messages: Sequence[bytes]) -> None:
-        begin = self._machine.delivered(number, first, first + len(messages))
-        if begin is None or self._stopped:
-            self._owed += number == self._machine.connection
-            self._pay()
+        begin = self._begin(number, first, len(messages))
+        if begin is None:
             return
         rest = messages[begin - first :]
         self._chunks.append(deque(StreamMessage(begin + i, value) for i, value in enumerate(rest)))
         self._wake()
+
+    def _take_unreadable(self, number: int, first: int, count: int, reason: str) -> None:
+        """The application is told when it has had all that came before, and gets nothing that comes after."""
+        begin = self._begin(number, first, count)
+        if begin is not None:
+            self._unreadable = UnreadableMessages(
+                f"{self.subscription.stream!r} can't be read from offset {begin} on: {reason}"
+            )
+            self._wake()
+
+    def _begin(self, number: int, first: int, count: int) -> int | None:
+        """The first offset of a chunk that is to be handed over; None if nothing is, and it is paid for."""
+        if self._unreadable is not None:
+            return None
+        begin = self._machine.delivered(number, first, first + count)
+        if begin is None or self._stopped:
+            self._owed += number == self._machine.connection
+            self._pay()
+            return None
+        return begin
 
     def _pay(self) -> None:
         """Give credit, while the server has a log open that it counts for."""

@@ -45,6 +45,10 @@ class SubscriptionRefused(Exception):
     """The server does not take the subscription, and would not take it a second time."""
 
 
+class UnreadableMessages(Exception):
+    """Messages that nobody here can read came, and would come again; the text has the first one's offset."""
+
+
 class ConnectionListener(Protocol):
     """The consumer's ear on a connection. Called on the loop, in the order in which frames came."""
 
@@ -53,6 +57,9 @@ class ConnectionListener(Protocol):
 
     def delivered(self, first: int, messages: Sequence[bytes]) -> None:
         """A chunk came: the offset of its first message, and all of them."""
+
+    def unreadable(self, first: int, count: int, reason: str) -> None:
+        """A chunk came of so many messages that can't be read, and why."""
 
     def disconnected(self, reason: str) -> None:
         """The connection is gone, and why; nothing else comes from it."""

@@ -6,7 +6,6 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sac import (
     DEFAULT_DISCONNECTED_TIMEOUT_MS,
@@ -16,6 +15,7 @@ from fencepost.coordinator.protocol.sac import (
 )
 from fencepost.coordinator.rabbit_codec.base import Entry
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
+from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import message, messages_of
 from fencepost.coordinator.rabbit_server.broker import StreamBroker, node_name
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
@@ -33,8 +33,8 @@ class StreamMessage(NamedTuple):
     """A message of a stream."""
 
     offset: int
-    value: bytes | None
-    """As its publisher encoded it; None in a batch that is compressed."""
+    value: bytes
+    """As its publisher encoded it."""
     timestamp_ms: int
 
 
@@ -110,7 +110,7 @@ class RabbitEndpoint:
         for kept in _mended(lambda: self.catalogue.stream(name)).chunks:
             try:
                 values = messages_of(read_chunk(kept.data).data)
-            except MalformedFrame as error:  # the batches of publishers are kept as they are
+            except InvalidBatch as error:  # the batches of publishers are kept as they are
                 where = f"stream {name!r}, from offset {kept.first_offset} on"
                 raise FencepostError(f"{where}: a publisher sent what no client can read: {error}") from None
             found += [

@@ -15,7 +15,8 @@ import java.util.function.BooleanSupplier;
 
 /**
  * RabbitMQ's own client of streams at a node. Arguments: host, port, the name of a stream and of a super stream, both
- * new. Tells each step that went well, then CLOSED; or FAILED with the step.
+ * new; or without the second one, to publish messages 0 to 49 to a stream, ten in each kind of batch. Tells each step
+ * that went well, then CLOSED; or FAILED with the step.
  */
 public class StreamJudge {
     private static final long LIMIT_NS = 50_000_000_000L;
@@ -24,8 +25,12 @@ public class StreamJudge {
         try {
             EnvironmentBuilder there = Environment.builder().host(arguments[0]).port(Integer.parseInt(arguments[1]));
             try (Environment environment = there.build()) {
-                stream(environment, arguments[2]);
-                superStream(environment, there, arguments[3]);
+                if (arguments.length > 3) {
+                    stream(environment, arguments[2]);
+                    superStream(environment, there, arguments[3]);
+                } else {
+                    batches(environment, arguments[2], 10);
+                }
             }
             System.out.println("CLOSED");
             System.exit(0);
@@ -49,14 +54,23 @@ public class StreamJudge {
         tracker.close();
         check(read(environment, stream, OffsetSpecification.first(), 1100) == 0, "duplicates are kept once");
         check(read(environment, stream, OffsetSpecification.offset(1090), 10) == 1090, "an offset is found");
-        ProducerBuilder batches = environment.producerBuilder().stream(stream).subEntrySize(10);
-        try (Producer producer = batches.compression(Compression.GZIP).build()) {
-            publish(producer, 0, 100);
-        }
-        check(read(environment, stream, OffsetSpecification.offset(1100), 100) == 1100, "batches are unpacked");
+        batches(environment, stream, 100);
+        check(read(environment, stream, OffsetSpecification.offset(1100), 500) == 1100, "batches are unpacked");
         check(environment.queryStreamStats(stream).firstOffset() == 0, "there are numbers of the stream");
         environment.deleteStream(stream);
         check(!environment.streamExists(stream), "the stream is gone");
+    }
+
+    /** So many messages in batches of each compression, and of none. */
+    private static void batches(Environment environment, String stream, int count) throws Exception {
+        int first = 0;
+        for (Compression compression : Compression.values()) {
+            ProducerBuilder builder = environment.producerBuilder().stream(stream).subEntrySize(5);
+            try (Producer producer = builder.compression(compression).build()) {
+                publish(producer, first, first + count);
+            }
+            first += count;
+        }
     }
 
     private static void publish(Producer producer, int first, int end) throws Exception {

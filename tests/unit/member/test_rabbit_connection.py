@@ -15,6 +15,7 @@ from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import BrokerAddress, Frame, StreamPlace
 from fencepost.coordinator.rabbit_codec.chunks import write_chunk
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
+from fencepost.coordinator.rabbit_codec.entries import message
 from fencepost.member.driver.transport import Disconnected, TransportError
 from fencepost.member.rabbit.transport import RabbitTransport
 from fencepost.member.sac.transport import SacSubscription
@@ -36,6 +37,9 @@ class Ear:
 
     def delivered(self, first: int, messages: Sequence[bytes]) -> None:
         self.heard.append(f"delivered {first} {messages!r}")
+
+    def unreadable(self, first: int, count: int, reason: str) -> None:
+        self.heard.append(f"unreadable {first} {count}: {reason}")
 
     def disconnected(self, reason: str) -> None:
         self.heard.append(f"disconnected: {reason}")
@@ -176,24 +180,32 @@ async def test_a_chunk_that_was_damaged_ends_the_connection() -> None:
         assert ear.heard == ["disconnected: chunk 0x00 of type 0, expected 0x50 of type 0"]
 
 
-LZ4 = write_chunk(0, 0, 1, [b"\xb0\0\1\0\0\0\4\0\0\0\1x"], 1)
+GOODBYE = frames.Close(1, 13, "unknown frame")
+WHY = "the node closes the connection: unknown frame (13)"
 
 
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (frames.Deliver(0, LZ4), "a batch in compression 3, expected none or gzip"),
-        (frames.Close(1, 13, "unknown frame"), "the node closes the connection: unknown frame (13)"),
-    ],
-)
-async def test_the_consumer_hears_why_a_connection_is_given_up(said: Frame, reason: str) -> None:
-    answers = {"Subscribe": lambda asked: [frames.SubscribeResponse(asked.correlation_id), said]}
+async def test_messages_that_cannot_be_read_do_not_end_the_connection() -> None:
+    bad = write_chunk(7, 0, 1, [b"\xb0\0\2\0\0\0\x08\0\0\0\1x"], 2)
+    said = [frames.Deliver(0, bad), frames.Deliver(0, write_chunk(9, 0, 1, [message(b"x")], 1))]
+    answers = {"Subscribe": lambda asked: [frames.SubscribeResponse(asked.correlation_id), *said, GOODBYE]}
     async with Node(**answers).listening() as node:
         ear = Ear()
         connection = await connected(node, ear)
         await connection.subscribe(ORDERS)
         await asyncio.wait_for(ear.is_gone.wait(), 20)
-        assert ear.heard == [f"disconnected: {reason}"]
+        unreadable, *others = ear.heard
+        assert unreadable.startswith("unreadable 7 2: a batch that is not in lz4, as it says: ")
+        assert others == ["delivered 9 [b'x']", f"disconnected: {WHY}"]
+
+
+async def test_the_consumer_hears_why_a_connection_is_given_up() -> None:
+    answers = {"Subscribe": lambda asked: [frames.SubscribeResponse(asked.correlation_id), GOODBYE]}
+    async with Node(**answers).listening() as node:
+        ear = Ear()
+        connection = await connected(node, ear)
+        await connection.subscribe(ORDERS)
+        await asyncio.wait_for(ear.is_gone.wait(), 20)
+        assert ear.heard == [f"disconnected: {WHY}"]
 
 
 async def test_a_connection_that_is_closed_tells_nothing_more() -> None:

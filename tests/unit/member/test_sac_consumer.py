@@ -16,7 +16,12 @@ from fencepost.member.rabbit.transport import RabbitTransport
 from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SingleActiveConsumer
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SacMemberState
-from fencepost.member.sac.transport import ConnectionListener, SacSubscription, SubscriptionRefused
+from fencepost.member.sac.transport import (
+    ConnectionListener,
+    SacSubscription,
+    SubscriptionRefused,
+    UnreadableMessages,
+)
 
 SUBSCRIPTION = SacSubscription(stream="orders", name="app", offset=FIRST)
 
@@ -182,6 +187,38 @@ async def test_messages_come_one_by_one_and_pay_for_their_chunk(scene: Scene) ->
     assert scene.node.last.credits == [1]
     assert (await scene.consumer.getone()).value == b"c"
     assert scene.node.last.credits == [1, 1]
+
+
+async def test_what_cannot_be_read_is_raised_behind_what_came_before(scene: Scene) -> None:
+    await scene.active()
+    scene.deliver(0, b"a")
+    scene.node.last.listener.unreadable(1, 2, "a batch in compression 7")
+    scene.deliver(3, b"d")
+    assert await scene.consumer.getone() == (0, b"a")
+    for _ in range(2):
+        with pytest.raises(
+            UnreadableMessages,
+            match="'orders' can't be read from offset 1 on: a batch in compression 7",
+        ):
+            await scene.consumer.getone()
+    assert scene.consumer.is_active
+    await scene.consumer.close()
+    assert scene.listener.told == ["activated", "stepping down"]
+
+
+async def test_what_cannot_be_read_comes_again_after_a_step_down(scene: Scene) -> None:
+    await scene.active()
+    scene.node.last.listener.unreadable(0, 2, "a batch in compression 7")
+    scene.node.last.listener.consumer_update(2, False)
+    scene.node.last.listener.unreadable(0, 2, "of a time when it waits")
+    await settled()
+    assert scene.consumer.state is SacMemberState.WAITING
+    scene.listener.offset = OffsetSpecification.at(1)
+    scene.node.last.listener.consumer_update(3, True)
+    await settled()
+    scene.node.last.listener.unreadable(0, 2, "a batch in compression 7")
+    with pytest.raises(UnreadableMessages, match="from offset 1 on"):
+        await scene.consumer.getone()
 
 
 async def test_a_step_down_waits_for_the_message_that_is_worked_on(scene: Scene) -> None:

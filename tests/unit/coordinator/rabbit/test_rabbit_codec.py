@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 import zlib
 
+import cramjam
 import pytest
 import rstream.encoding
 import rstream.schema
@@ -16,6 +19,7 @@ from fencepost.coordinator.rabbit_codec.base import BrokerAddress, CommandVersio
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk, write_chunk
 from fencepost.coordinator.rabbit_codec.codec import UnknownFrame, decode, encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
+from fencepost.coordinator.rabbit_codec.compression import COMPRESSIONS, InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import batch, entries_of, message, messages_of, publish
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
 
@@ -220,7 +224,7 @@ def test_any_bytes_are_a_frame_or_malformed(tail: bytes, sample: Frame) -> None:
                 entries_of(frame)
             elif isinstance(frame, frames.Deliver):
                 messages_of(read_chunk(frame.chunk).data)
-        except MalformedFrame:
+        except (MalformedFrame, InvalidBatch):
             pass
 
 
@@ -303,15 +307,49 @@ def test_a_chunk_that_was_changed_is_malformed(place: int) -> None:
         read_chunk(bytes(data))
 
 
-def test_compressed_batches_are_counted_and_left_alone() -> None:
-    compressed = bytearray(batch([b"two", b"three"]))
-    compressed[0] |= 1 << 4
-    assert messages_of(bytes(compressed) + message(b"x")) == [None, None, b"x"]
+def compressed(number: int, data: bytes, *, length: int, records: int) -> bytes:
+    return struct.pack(">BHII", 0x80 | number << 4, records, length, len(data)) + data
 
 
-def test_a_batch_in_a_batch_is_malformed() -> None:
+@pytest.mark.parametrize("number", range(1, 5))
+def test_compressed_batches_are_read(number: int) -> None:
+    body = message(b"two") + message(b"three")
+    data = bytes(getattr(cramjam, COMPRESSIONS[number]).compress(body))
+    whole = message(b"one") + compressed(number, data, length=len(body), records=2)
+    assert messages_of(whole) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_compressed_batch_that_cannot_be_read_is_told(number: int) -> None:
+    name, body = COMPRESSIONS[number], message(b"two") + message(b"three")
+    data = bytes(getattr(cramjam, name).compress(body))
+    for changed, why in (
+        (compressed(number, b"rubbish", length=20, records=2), f"not in {name}, as it says"),
+        (compressed(number, data, length=len(body) + 1, records=2), f"{name} of {len(body) + 1} bytes"),
+        (compressed(number, data, length=len(body) - 1, records=2), name),
+        (compressed(number, data, length=len(body), records=3), "2 messages, as it says of 3"),
+        (compressed(number, data, length=1 << 31, records=2), "at most 67108864"),
+    ):
+        with pytest.raises(InvalidBatch, match=why):
+            messages_of(changed)
+
+
+def test_a_compression_that_nobody_knows_is_told() -> None:
+    with pytest.raises(InvalidBatch, match="compression 7, expected one of none, gzip, snappy, lz4, zstd"):
+        messages_of(compressed(7, b"x", length=9, records=1))
+
+
+def test_what_is_to_be_installed_for_a_compression_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    with pytest.raises(InvalidBatch, match=r"a batch in zstd, which takes fencepost\[kafka\] to be read"):
+        messages_of(compressed(4, b"x", length=9, records=1))
+
+
+def test_a_batch_in_a_batch_or_a_short_one_is_told() -> None:
     inner = batch([b"x"])
     outer = bytearray(batch([b""]))[:11] + inner
     outer[7:11] = len(inner).to_bytes(4, "big")
-    with pytest.raises(MalformedFrame, match="a batch within a batch"):
+    with pytest.raises(InvalidBatch, match="a batch within a batch"):
         messages_of(bytes(outer))
+    with pytest.raises(InvalidBatch, match="a batch of messages that end early"):
+        messages_of(compressed(0, b"\0\0", length=2, records=1))

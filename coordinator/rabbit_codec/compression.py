@@ -1,0 +1,53 @@
+"""Compressed batches, opened: exactly as long as they say, so that a small one can't fill the memory.
+
+The formats are those of RabbitMQ's clients: gzip, Snappy's frames, LZ4's frames and zstd.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+MAX_UNCOMPRESSED_BYTES: Final = 1 << 26
+"""Of a batch."""
+COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+"""By their numbers in a batch's first byte."""
+_GZIP = 16 + zlib.MAX_WBITS
+"""What zlib calls gzip."""
+
+
+class InvalidBatch(Exception):
+    """A batch that no consumer could read."""
+
+
+def decompressed(compression: int, data: bytes, length: int) -> bytes:
+    """What was `length` bytes before it was compressed; `compression` is the number of one of `COMPRESSIONS`.
+
+    :raises InvalidBatch: if it is not that, or if the compression can't be read here.
+    """
+    if compression >= len(COMPRESSIONS):
+        raise InvalidBatch(f"a batch in compression {compression}, expected one of {', '.join(COMPRESSIONS)}")
+    if length > MAX_UNCOMPRESSED_BYTES:
+        raise InvalidBatch(f"a batch of {length} bytes, at most {MAX_UNCOMPRESSED_BYTES}")
+    name = COMPRESSIONS[compression]
+    try:
+        found = _gunzipped(data, length) if name == "gzip" else _opened(name, data, length)
+    except ModuleNotFoundError:
+        raise InvalidBatch(f"a batch in {name}, which takes fencepost[kafka] to be read") from None
+    except Exception as error:
+        # Codecs raise what they like on bytes that they did not write.
+        raise InvalidBatch(f"a batch that is not in {name}, as it says: {error}") from error
+    if len(found) != length:
+        raise InvalidBatch(f"a batch in {name} of {length} bytes, as it says, that are others")
+    return found
+
+
+def _gunzipped(data: bytes, length: int) -> bytes:
+    return zlib.decompressobj(wbits=_GZIP).decompress(data, length + 1)
+
+
+def _opened(name: str, data: bytes, length: int) -> bytes:
+    import cramjam
+
+    room = bytearray(length)
+    return bytes(memoryview(room)[: getattr(cramjam, name).decompress_into(data, room)])
