@@ -47,7 +47,7 @@ def _metadata(session: Session, frame: frames.Metadata) -> Frame:
     ]
     there = [each.reference for each in known]
     places = []
-    for name in frame.streams:
+    for name in dict.fromkeys(frame.streams):
         if name not in session.catalogue.streams:
             places.append(StreamPlace(name, ResponseCode.STREAM_DOES_NOT_EXIST, _NO_LEADER))
             continue

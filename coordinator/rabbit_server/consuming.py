@@ -93,8 +93,7 @@ class Consumer:
         if self.session.deliver_version == 1:
             frame: Frame = frames.Deliver(self.subscription_id, chunk.data)
         else:
-            newest = self.stream.chunks[-1].first_offset
-            frame = frames.DeliverCommitted(self.subscription_id, newest, chunk.data)
+            frame = frames.DeliverCommitted(self.subscription_id, self.stream.newest_chunk, chunk.data)
         self.session.socket.write(encode(frame))
 
     # -- single active consumers ------------------------------------------------------------------------
@@ -179,6 +178,7 @@ def _unsubscribe(session: Session, frame: frames.Unsubscribe) -> Frame | None:
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
         raise Refused(code, f"there is no subscription {frame.subscription_id}")
     consumer.remove()
+    session.leaders_asked.discard(consumer.stream.name)
     return response_to(frame)
 
 
@@ -193,11 +193,14 @@ def _consumer_update_response(session: Session, frame: frames.ConsumerUpdateResp
 def _store_offset(session: Session, frame: frames.StoreOffset) -> None:
     stream = session.catalogue.streams.get(frame.stream)
     if stream is not None and len(frame.reference.encode()) <= MAX_REFERENCE_BYTES:
-        stream.offsets[frame.reference] = frame.offset
+        session.leaders_asked.add(stream.name)
+        stream.store(frame.reference, frame.offset)
 
 
 def _query_offset(session: Session, frame: frames.QueryOffset) -> Frame | None:
-    stored = session.catalogue.stream(frame.stream).offsets.get(frame.reference)
+    stream = session.catalogue.stream(frame.stream)
+    session.leaders_asked.add(stream.name)
+    stored = stream.offsets.get(frame.reference)
     if stored is None:
         raise Refused(ResponseCode.NO_OFFSET, f"nothing is stored for {frame.reference!r}")
     return response_to(frame, offset=stored)

@@ -38,11 +38,12 @@ def checked_reference(reference: str) -> str:
 
 def _declare_publisher(session: Session, frame: frames.DeclarePublisher) -> Frame | None:
     reference = checked_reference(frame.reference)
-    stream = session.catalogue.stream(frame.stream)
     if frame.publisher_id in session.publishers:
         raise Refused(ResponseCode.PRECONDITION_FAILED, f"publisher {frame.publisher_id} exists")
-    if reference and (stream, reference) in session.publishers.values():
+    taken = {(each.stream.name, each.reference) for each in session.publishers.values() if each.reference}
+    if (frame.stream, reference) in taken:
         raise Refused(ResponseCode.PRECONDITION_FAILED, f"the reference {reference!r} is taken")
+    stream = session.catalogue.stream(frame.stream)
     session.publishers[frame.publisher_id] = Publisher(stream, reference)
     return response_to(frame)
 
@@ -76,8 +77,10 @@ def _query_publisher_sequence(session: Session, frame: frames.QueryPublisherSequ
 
 
 def _delete_publisher(session: Session, frame: frames.DeletePublisher) -> Frame | None:
-    if session.publishers.pop(frame.publisher_id, None) is None:
+    publisher = session.publishers.pop(frame.publisher_id, None)
+    if publisher is None:
         raise Refused(ResponseCode.PUBLISHER_DOES_NOT_EXIST, f"there is no publisher {frame.publisher_id}")
+    session.leaders_asked.discard(publisher.stream.name)
     return response_to(frame)
 
 

@@ -85,6 +85,8 @@ class Session:
         self.deliver_version = 1
         self.publishers: dict[int, Publisher] = {}
         self.consumers: dict[int, Consumer] = {}
+        self.leaders_asked: set[str] = set()
+        """Streams whose leader was asked something for the client: it is told when one of them goes."""
         self.unanswered: dict[int, int] = {}
         """When consumers were activated that have gone since, by correlation id: answers are still owed."""
         self._asked = 0
@@ -166,7 +168,7 @@ class Session:
             consumer.pump()
 
     def stream_gone(self, stream: str, code: ResponseCode) -> None:
-        """Forget the publishers and consumers of a stream, and tell the client if it had some."""
+        """Forget the publishers and consumers of a stream, and tell the client if it had to do with it."""
         consumers = [each for each in self.consumers.values() if each.stream.name == stream]
         publishers = [number for number, each in self.publishers.items() if each.stream.name == stream]
         try:
@@ -177,7 +179,8 @@ class Session:
             return
         for number in publishers:
             del self.publishers[number]
-        if consumers or publishers:
+        if consumers or publishers or stream in self.leaders_asked:
+            self.leaders_asked.discard(stream)
             self.send(frames.MetadataUpdate(code, stream))
 
     def overdue(self, now_ms: int) -> bool:

@@ -29,6 +29,11 @@ class KeptChunk(NamedTuple):
     filter_values: frozenset[str | None]
     """The filter values of its messages; None stands for messages without one, or an empty one."""
 
+    @property
+    def end_offset(self) -> int:
+        """The offset behind its last message."""
+        return self.first_offset + self.records
+
 
 class Stream:
     """A stream's log. Readers go by numbers of chunks; a number that is gone means the oldest one left."""
@@ -41,6 +46,8 @@ class Stream:
         self._dropped = 0
         self._bytes = 0
         self.next_offset = 0
+        self.newest_chunk = -1
+        """The id of the last chunk that was written, of any kind; -1 if there is none yet."""
         self.sequences: dict[str, int] = {}
         """The highest publishing id of each publisher's reference."""
         self.offsets: dict[str, int] = {}
@@ -76,7 +83,19 @@ class Stream:
         filter_values = frozenset(entry.filter_value or None for entry in entries)
         self._chunks.append(KeptChunk(self.next_offset, now_ms, records, data, filter_values))
         self._bytes += len(data)
-        self.next_offset += records
+        self._written(records)
+
+    def store(self, name: str, offset: int) -> None:
+        """Keep how far a consumer has come. RabbitMQ writes that into the log: it takes an offset there.
+
+        So offsets of messages have gaps (osiris_writer, chunks of type CHNK_TRK_DELTA).
+        """
+        self.offsets[name] = offset
+        self._written(1)
+
+    def _written(self, offsets: int) -> None:
+        self.newest_chunk = self.next_offset
+        self.next_offset += offsets
 
     def _retain(self, now_ms: int) -> None:
         """Drop the oldest chunks, but never the newest one."""
@@ -117,9 +136,9 @@ class Stream:
             case OffsetType.TIMESTAMP:
                 return bisect_left(self._chunks, where.value, key=attrgetter("timestamp_ms"))
             case OffsetType.OFFSET:
-                if where.value >= self.next_offset:
-                    return end
-                return max(bisect_right(self._chunks, where.value, key=attrgetter("first_offset")) - 1, 0)
+                begun = bisect_right(self._chunks, where.value, key=attrgetter("first_offset"))
+                # Behind a chunk's messages there may be something else that has the offset, or nothing yet.
+                return begun if not begun or where.value >= self._chunks[begun - 1].end_offset else begun - 1
 
     def resolve(self, where: OffsetSpecification) -> int:
         """The offset that a specification means now."""
@@ -130,10 +149,10 @@ class Stream:
     @property
     def stats(self) -> dict[str, int]:
         """The numbers that StreamStats answers; -1 where there is nothing yet."""
-        first, last = (self._chunks[0], self._chunks[-1]) if self._chunks else (None, None)
+        first = self._chunks[0].first_offset if self._dropped else min(self.newest_chunk, 0)
         return {
-            "first_chunk_id": first.first_offset if first else -1,
-            "last_chunk_id": last.first_offset if last else -1,
-            "committed_chunk_id": last.first_offset if last else -1,
+            "first_chunk_id": first,
+            "last_chunk_id": self.newest_chunk,
+            "committed_chunk_id": self.newest_chunk,
             "committed_offset": self.next_offset - 1,
         }

@@ -116,6 +116,7 @@ def test_metadata_tells_where_streams_are(rig):
     answer = rig.client().ask(frames.Metadata, ("s", "none"))
     assert answer.brokers == ((0, "127.0.0.1", 5552),)
     assert answer.streams == (("s", 1, 0, ()), ("none", 2, 65535, ()))
+    assert rig.client().ask(frames.Metadata, ("none", "s", "none", "s")).streams == answer.streams[::-1]
 
 
 def test_stats_tell_of_chunks(rig):
@@ -151,6 +152,27 @@ def test_who_uses_a_stream_hears_when_it_is_deleted(rig):
     assert reader.messages() == [b"still"]
 
 
+def test_who_asked_a_stream_s_leader_hears_too_when_it_is_deleted(rig):
+    """Until the last word was of another kind: to unsubscribe, or to delete a publisher."""
+    rig.streams("s")
+    stored, queried, told, ended, admin = (rig.client() for _ in range(5))
+    stored.send(frames.StoreOffset("app", "s", 7))
+    assert queried.code(frames.QueryOffset, "other", "s") is ResponseCode.NO_OFFSET
+    told.ask(frames.QueryPublisherSequence, "r", "s")
+    told.ask(frames.StreamStats, "s")
+    ended.send(frames.StoreOffset("app", "s", 8))
+    ended.subscribe("s")
+    assert ended.code(frames.Unsubscribe, 0) is OK
+    assert admin.code(frames.DeclarePublisher, 0, "", "s") is OK
+    assert admin.code(frames.DeletePublisher, 0) is OK
+    assert admin.code(frames.Delete, "s") is OK
+    gone = [frames.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, "s")]
+    assert [each.got for each in (stored, queried, told, ended, admin)] == [gone, gone, [], [], []]
+    rig.streams("s")
+    assert admin.code(frames.Delete, "s") is OK
+    assert stored.got == gone
+
+
 # -- publishers -----------------------------------------------------------------------------------------
 
 
@@ -160,6 +182,7 @@ def test_a_publisher_is_declared_once(rig):
     assert client.code(frames.DeclarePublisher, 0, "", "none") is ResponseCode.STREAM_DOES_NOT_EXIST
     assert client.code(frames.DeclarePublisher, 0, "ref", "s") is OK
     assert client.code(frames.DeclarePublisher, 0, "", "s") is ResponseCode.PRECONDITION_FAILED
+    assert client.code(frames.DeclarePublisher, 0, "", "none") is ResponseCode.PRECONDITION_FAILED
     assert client.code(frames.DeclarePublisher, 1, "ref", "s") is ResponseCode.PRECONDITION_FAILED
     assert client.code(frames.DeclarePublisher, 2, "x" * 256, "s") is ResponseCode.PRECONDITION_FAILED
     assert client.code(frames.DeclarePublisher, 3, "", "s") is OK
@@ -412,6 +435,40 @@ def test_offsets_are_stored_by_name(rig):
     assert client.ask(frames.QueryOffset, "app", "s").offset == 7
     assert client.code(frames.QueryOffset, "app", "none") is ResponseCode.STREAM_DOES_NOT_EXIST
     assert rig.cluster.virtual_hosts["/"].stream("s").offsets == {"app": 7}
+
+
+def test_what_is_stored_takes_an_offset_in_the_log(rig):
+    rig.streams("s")
+    client = rig.client()
+    client.send(frames.StoreOffset("app", "s", 0))
+    assert client.ask(frames.StreamStats, "s").stats == {
+        "first_chunk_id": 0,
+        "last_chunk_id": 0,
+        "committed_chunk_id": 0,
+        "committed_offset": 0,
+    }
+    client.publish("s", b"a", b"b")
+    for _ in range(2):
+        client.send(frames.StoreOffset("app", "s", 1))
+    stats = client.ask(frames.StreamStats, "s").stats
+    assert (stats["first_chunk_id"], stats["last_chunk_id"], stats["committed_offset"]) == (0, 4, 4)
+    client.publish("s", b"c")
+    client.send(frames.StoreOffset("app", "s", 5))
+    firsts = {
+        FIRST: [1, 5],
+        LAST: [5],
+        NEXT: [],
+        at(0): [1, 5],
+        at(2): [1, 5],
+        at(3): [5],
+        at(6): [],
+        at(9): [],
+    }
+    for number, (where, expected) in enumerate(firsts.items()):
+        client.subscribe("s", number, where)
+        assert [chunk.first_offset for chunk in client.chunks()] == expected, where
+    client.publish("s", b"d")
+    assert [chunk.first_offset for chunk in client.chunks()] == [7] * len(firsts)
 
 
 def test_filters_take_the_chunks_that_hold_a_value(rig):
