@@ -89,6 +89,8 @@ class Catalogue:
         for each in names:
             if each in self.streams:
                 raise Refused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {each!r} exists")
+        # Who creates such a stream again without the argument asks for another one.
+        arguments = {"queue-leader-locator": "balanced", **arguments}
         made = {each: Stream(each, arguments) for each in names}
         self.streams.update(made)
         self._super_streams[name] = [

@@ -83,6 +83,17 @@ def test_a_super_stream_has_partitions_in_their_order_and_routes(rig):
     assert client.code(frames.DeleteSuperStream, "x") is ResponseCode.STREAM_DOES_NOT_EXIST
 
 
+def test_a_partition_has_an_argument_of_its_own(rig):
+    client = rig.client()
+    assert client.code(frames.CreateSuperStream, "x", ("x-0",), ("0",)) is OK
+    assert client.code(frames.Create, "x-0") is ResponseCode.PRECONDITION_FAILED
+    balanced = {"queue-leader-locator": "balanced"}
+    assert client.code(frames.Create, "x-0", balanced) is ResponseCode.STREAM_ALREADY_EXISTS
+    others = {"queue-leader-locator": "client-local"}
+    assert client.code(frames.CreateSuperStream, "y", ("y-0",), ("0",), others) is OK
+    assert client.code(frames.Create, "y-0", others) is ResponseCode.STREAM_ALREADY_EXISTS
+
+
 def test_a_partition_keeps_its_index_when_another_is_deleted(rig):
     rig.super_stream("x", 3)
     catalogue = rig.cluster.virtual_hosts["/"]
