@@ -9,6 +9,7 @@ import os
 import pathlib
 import queue
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -404,8 +405,6 @@ def streams_application(
     return start
 
 
-REAL_RABBITMQ = os.environ.get("FENCEPOST_TESTS_RABBITMQ", "127.0.0.1:5552")
-"""Where `docker compose up --wait rabbitmq` has one."""
 RABBIT_SECONDS = 60
 """How long a client may take for anything."""
 
@@ -488,6 +487,18 @@ class RabbitPlace:
         return got
 
 
+@pytest.fixture(scope="session")
+def real_rabbitmq() -> tuple[str, int]:
+    """Where a RabbitMQ is."""
+    there = os.environ.get("FENCEPOST_TESTS_RABBITMQ", "127.0.0.1:5552")
+    host, _, port = there.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 3).close()
+    except OSError:
+        pytest.skip(f"no RabbitMQ at {there}: .ci/rabbitmq start, or docker compose up --wait rabbitmq")
+    return host, int(port)
+
+
 @pytest.fixture(params=["fencepost", "rabbitmq"])
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[RabbitPlace]:
     """The same tests at our node and at RabbitMQ's."""
@@ -498,13 +509,6 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[RabbitPlace]:
         ):
             yield ours
         return
-    host, _, port = REAL_RABBITMQ.rpartition(":")
-    try:
-        async with asyncio.timeout(3):
-            _, writer = await asyncio.open_connection(host, int(port))
-    except (OSError, TimeoutError):
-        pytest.skip(f"no RabbitMQ at {REAL_RABBITMQ}: docker compose up --wait rabbitmq")
-    writer.close()
-    await writer.wait_closed()
-    async with contextlib.aclosing(RabbitPlace(host, int(port))) as theirs:
+    host, port = request.getfixturevalue("real_rabbitmq")
+    async with contextlib.aclosing(RabbitPlace(host, port)) as theirs:
         yield theirs

@@ -23,7 +23,6 @@ from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.entries import batch, message, publish
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
 from fencepost.simulation.embedded import EmbeddedRabbitStream
-from tests.conformance.conftest import REAL_RABBITMQ
 
 pytestmark = pytest.mark.real
 
@@ -37,8 +36,8 @@ NONE: Final = OffsetSpecification(OffsetType.NONE)
 class Connection:
     """One connection of a client. What the node sends is kept in `got`."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.got: list[Frame] = []
         self.updates: list[frames.ConsumerUpdate] = []
@@ -84,13 +83,13 @@ class Connection:
 class Side:
     """A node and the connections to it."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
         self.connections: dict[int, Connection] = {}
 
     def client(self, number: int) -> Connection:
         if number not in self.connections:
-            self.connections[number] = Connection(self._port)
+            self.connections[number] = Connection(self._address)
         return self.connections[number]
 
     def lose(self, number: int) -> None:
@@ -235,16 +234,9 @@ WEIGHTS: Final = {
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_same_frames_have_the_same_answers(seed: int) -> None:
-    host, _, port = REAL_RABBITMQ.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), 5).close()
-    except OSError:
-        pytest.skip(
-            f"no RabbitMQ at {REAL_RABBITMQ}: .ci/rabbitmq start, or docker compose up --wait rabbitmq"
-        )
+def test_the_same_frames_have_the_same_answers(seed: int, real_rabbitmq: tuple[str, int]) -> None:
     with EmbeddedRabbitStream() as rabbit:
-        ours, theirs = Side(rabbit.port), Side(int(port))
+        ours, theirs = Side((rabbit.host, rabbit.port)), Side(real_rabbitmq)
         told = []
         try:
             for what, number, do in script(seed):
