@@ -50,10 +50,10 @@ class CoordinatorRunner:
     def process(self, event: Event) -> Response | asyncio.Future[Response] | None:
         """One step: the reply to a request, or a future of it if it has to wait; None for other events."""
         outcome = self.runtime.process(event, self._clock.now_ms())
-        if outcome.reply is None or outcome.records or outcome.effects:
-            # A request that changes nothing can only put a deadline off.
+        if outcome.effects:
             self._carry_out(outcome.effects)
-            self._arm()
+        # What is in no record has deadlines too: a round of a classic group, an id that was given out.
+        self._arm()
         if outcome.reply is None and isinstance(event, JoinGroupRequest | SyncGroupRequest):
             future = self._waiting[event.token] = asyncio.get_running_loop().create_future()
             return future

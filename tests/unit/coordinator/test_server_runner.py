@@ -9,7 +9,16 @@ import pytest
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.classic import (
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+)
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS
 from fencepost.coordinator.protocol.outcome import TopicsChanged
@@ -88,6 +97,30 @@ async def test_an_expression_is_matched_behind_the_reply(runner):
     reply = runner.process(again)
     names = {IMAGE.name_of(topic_id) for topic_id in reply.assignment}
     assert names == {"orders", "orders-eu"}
+
+
+async def test_a_deadline_that_comes_with_a_mere_answer_is_kept(runner):
+    def join_classic(token: int, **fields: str) -> JoinGroupRequest:
+        return JoinGroupRequest(
+            group_id="c",
+            protocol_type="consumer",
+            protocols=(JoinGroupProtocol("range", b""),),
+            session_timeout_ms=45_000,
+            rebalance_timeout_ms=45_000,
+            new_member_suffix=str(token),
+            token=token,
+            **fields,
+        )
+
+    answer = runner.process(join_classic(1))
+    assert isinstance(answer, JoinGroupResponse)
+    assert answer.error_code is ErrorCode.MEMBER_ID_REQUIRED
+    joined = await runner.process(join_classic(2, instance_id="i"))
+    leave = LeaveGroupRequest(group_id="c", member_id=joined.member_id)
+    runner.process(LeaveGroupBatchRequest(group_id="c", members=(leave,)))
+    # Nobody is left whose rebalance time-out could be waited for.
+    await asyncio.sleep(0.1)
+    assert runner.runtime.coordinator.classic.groups["c"].state == "Empty"
 
 
 def test_an_expression_matches_whole_names():
