@@ -12,7 +12,7 @@ CLASSIC_GROUP_TYPE = "classic"
 
 
 def describe(group: ClassicGroup) -> DescribedClassicGroup:
-    """The group with its members. What they said and got is shown while it is Stable."""
+    """The group with its members, and what they got last. What they said is shown while it is Stable."""
     stable = group.is_in(ClassicGroupState.STABLE)
     return DescribedClassicGroup(
         group_id=group.group_id,
@@ -26,7 +26,7 @@ def describe(group: ClassicGroup) -> DescribedClassicGroup:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 metadata=member.metadata(group.protocol) if stable else b"",
-                assignment=member.assignment if stable else b"",
+                assignment=member.assignment,
             )
             for member in group.members.values()
         ),

@@ -112,7 +112,7 @@ class DescribeGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribedClassicMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of a classic group; what it said and what it got are shown while the group is Stable."""
+    """One member of a classic group; what it said is shown while the group is Stable."""
 
     member_id: MemberId
     instance_id: str | None

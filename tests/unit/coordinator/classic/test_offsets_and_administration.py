@@ -149,12 +149,15 @@ class TestAdministration:
         ]
         assert all(member.metadata for member in group.members)
 
-    def test_a_rebalancing_group_is_described_without(self, classic: Any) -> None:
-        one, _ = classic.stable(2)
+    def test_a_rebalancing_group_is_described_with_what_members_got_before(self, classic: Any) -> None:
+        one, two = classic.stable(2)
         classic.join(one)
         (group,) = classic.process(DescribeGroupsRequest(group_ids=("g",))).reply.groups
         assert (group.group_state, group.protocol_data) == ("PreparingRebalance", "")
-        assert {(member.metadata, member.assignment) for member in group.members} == {(b"", b"")}
+        assert [(member.metadata, member.assignment) for member in group.members] == [
+            (b"", one.encode()),
+            (b"", two.encode()),
+        ]
 
     def test_other_groups_are_described_as_missing(self, classic: Any) -> None:
         classic.scene.join("A", group_id="modern")
