@@ -68,12 +68,14 @@ class ClassicProtocol:
             )
         if not group.members:
             return self._classic.join(request, now_ms, leaving.group_tombstones(group))
+        member_id = request.member_id
         try:
             check_request(request, self._config)
+            member_id = ""  # Kafka leaves it out of what the group refuses.
             return self._join(group, request, now_ms)
         except ProtocolError as error:
-            required = error.code is ErrorCode.MEMBER_ID_REQUIRED
-            member_id = request.new_member_suffix if required else request.member_id
+            if error.code is ErrorCode.MEMBER_ID_REQUIRED:
+                member_id = request.new_member_suffix
             return Outcome(reply=JoinGroupResponse(error_code=error.code, member_id=member_id))
 
     def _end(self, group: StreamsGroup, request: JoinGroupRequest, now_ms: int) -> Outcome:

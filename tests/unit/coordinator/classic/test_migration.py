@@ -214,6 +214,15 @@ class TestClassicMembers:
         upgraded(classic)
         assert classic.error(classic.join(**fields)) == error
 
+    @pytest.mark.parametrize(
+        ("fields", "member_id"), [({"protocol_type": "connect"}, ""), ({"session_timeout_ms": 1}, "m")]
+    )
+    def test_what_the_group_refuses_is_answered_without_an_id(
+        self, classic: Any, fields: dict[str, Any], member_id: str
+    ) -> None:
+        upgraded(classic)
+        assert classic.joined(classic.join("m", **fields)).member_id == member_id
+
     def test_nobody_joins_if_migration_is_disabled(self, classics: Any) -> None:
         classic = classics(group_consumer_migration_policy=Policy.DISABLED)
         classic.scene.join("A")
