@@ -52,6 +52,10 @@ def join(step: Step, request: JoinGroupRequest) -> None:
         full = group.members.get(request.member_id)
         if full is not None:
             step.remove(full)
+        else:
+            # If that id was given out, no round waits for it any more.
+            group.remove(request.member_id)
+            step.end_session(request.member_id)
         raise ProtocolError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"group {group.group_id} is full")
     if not group.supports(request.protocol_type, request.protocols):
         raise ProtocolError(

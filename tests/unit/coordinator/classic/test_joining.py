@@ -241,6 +241,16 @@ class TestSize:
         classic.after(60_000)
         assert classic.group.generation == 2
 
+    def test_nobody_waits_for_an_id_that_finds_the_group_full(self, classics: Any) -> None:
+        classic = classics(group_max_size=2)
+        (one,) = classic.stable(1)
+        late, two = (classic.joined(classic.join()).member_id for _ in range(2))
+        classic.join(two)
+        classic.join(one)
+        answer = classic.joined(classic.join(late))
+        assert (answer.error_code.name, answer.member_id) == ("GROUP_MAX_SIZE_REACHED", "")
+        assert classic.leave(late) == ["UNKNOWN_MEMBER_ID"]
+
     def test_a_loaded_group_that_is_too_large_rebalances(self, classic: Any) -> None:
         members = classic.stable(3)
         classic.scene.config = type(classic.scene.config)(group_max_size=2)
