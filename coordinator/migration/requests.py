@@ -130,6 +130,9 @@ class ClassicProtocol:
 
     def sync(self, request: SyncGroupRequest, now_ms: int) -> Outcome:
         """SyncGroup."""
+        if "" in (request.protocol_type, request.protocol_name):
+            # Kafka looks at what is missing in the request before it looks for the group.
+            return Outcome(reply=SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         group = self._groups.get(request.group_id)
         if group is None or not group.members:
             return self._classic.sync(request, now_ms)
