@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fencepost.coordinator.offsets.delete import IsSubscribed
 from fencepost.coordinator.offsets.store import OffsetStore, tombstone
-from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.offsets.transactions import pending_tombstone
+from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.records import OffsetCommitValue, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
@@ -38,19 +39,32 @@ def expired(
 def of_deleted_topics(store: OffsetStore, before: TopicsImage, after: TopicsImage) -> tuple[Record, ...]:
     """The tombstones, over all groups, of offsets whose topics are in the older image only.
 
-    A topic that was created again has another id. Offsets without an id go with the topic of their name.
+    Those in open transactions go too. A topic that was created again has another id. Offsets without an id
+    go with the topic of their name.
     """
     deleted = {
         topic.name: topic.topic_id for topic in before.by_id.values() if topic.topic_id not in after.by_id
     }
     if not deleted:
         return ()
-    return tuple(
-        tombstone(group_id, partition)
-        for group_id in store.group_ids
-        for partition, value in store.committed(group_id)
-        if partition.topic in deleted and value.topic_id in {None, deleted[partition.topic]}
-    )
+
+    def is_gone(topic: str, topic_id: TopicId | None) -> bool:
+        return topic in deleted and topic_id in {None, deleted[topic]}
+
+    records: list[Record] = []
+    for group_id in store.group_ids:
+        records.extend(
+            tombstone(group_id, partition)
+            for partition, value in store.committed(group_id)
+            if is_gone(partition.topic, value.topic_id)
+        )
+        records.extend(
+            pending_tombstone(group_id, producer_id, partition)
+            for producer_id, offsets in sorted(store.pending(group_id).items())
+            for partition, pending in sorted(offsets.items())
+            if is_gone(partition.topic, pending.topic_id)
+        )
+    return tuple(records)
 
 
 def _due(value: OffsetCommitValue, since_ms: int | None, retention_ms: int, now_ms: int) -> bool:

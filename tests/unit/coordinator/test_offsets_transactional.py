@@ -104,6 +104,15 @@ def test_deleted_offsets_take_those_of_transactions_along(scene):
     assert fetch(scene) == {0: -1, 1: 10}
 
 
+def test_deleted_topics_take_offsets_of_transactions_along(scene):
+    commit(scene, 10, X0, producer=7)
+    scene.topics(x=0)
+    assert fetch(scene) == {0: -1, 1: -1}
+    assert GROUP not in scene.coordinator.offsets
+    end(scene, 7, done=True)
+    assert fetch(scene) == {0: -1, 1: -1}
+
+
 def test_a_group_that_is_deleted_leaves_nothing(scene):
     commit(scene, 10, producer=7)
     reply = scene.process(DeleteGroupsRequest(group_id=GROUP)).reply
