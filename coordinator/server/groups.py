@@ -161,11 +161,16 @@ class GroupCoordinators:
 
     def _ask_one(self, request: Request, group_id: str, node_id: int) -> Any:
         shard = self.shard_of(group_id)
+        if shard.node_id == node_id and shard.runner is not None:
+            return shard.runner.process(request)
+        return refusal(request, self.absence(group_id, node_id))
+
+    def absence(self, group_id: str, node_id: int) -> ErrorCode:
+        """What keeps the broker `node_id` from answering for a group; NONE if it coordinates it."""
+        shard = self.shard_of(group_id)
         if shard.node_id != node_id:
-            return refusal(request, ErrorCode.NOT_COORDINATOR)
-        if shard.runner is None:
-            return refusal(request, _LOADING)
-        return shard.runner.process(request)
+            return ErrorCode.NOT_COORDINATOR
+        return _LOADING if shard.runner is None else ErrorCode.NONE
 
     def _list(self, request: ListGroupsRequest, node_id: int) -> ListGroupsResponse:
         """The groups that this broker leads; an administrator asks all brokers."""

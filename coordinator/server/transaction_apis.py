@@ -92,7 +92,7 @@ def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -
     offsets = that_count(((partition, one.offset) for partition, one in existing), limit)
     errors: Mapping[TopicPartition, ErrorCode] = {}
     if offsets:
-        code = _transaction_code(services, call) if call.group_id else ErrorCode.INVALID_GROUP_ID
+        code = _refusal(services, call)
         if code is ErrorCode.NONE:
             reply: OffsetCommitResponse = services.ask(
                 OffsetCommitRequest(
@@ -110,6 +110,14 @@ def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -
     return TxnOffsetCommitReply(
         topics=existing.answers(lambda partition, one: code_of(one.offset, errors[partition], limit))
     )
+
+
+def _refusal(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
+    """What stands in the way. Only the group's coordinator adds the group to the transaction."""
+    if not call.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    code = services.groups.absence(call.group_id, services.node_id)
+    return _transaction_code(services, call) if code is ErrorCode.NONE else code
 
 
 def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:

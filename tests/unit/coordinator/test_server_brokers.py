@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from fencepost.coordinator.codec.offsets import CommittedPartition
+from fencepost.coordinator.codec.transactions import TxnOffsetCommitCall
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
@@ -17,13 +19,19 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest, OffsetFetchRequest
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
 from fencepost.coordinator.protocol.transactions import (
     AddPartitionsToTxnRequest,
     InitProducerIdRequest,
 )
 from fencepost.coordinator.runtime import refusal
 from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.transaction_apis import offset_commit
 from fencepost.coordinator.transactions.states import TransactionState
 from tests.unit.coordinator.wire.raw_client import until
 
@@ -61,6 +69,32 @@ async def test_only_the_coordinator_answers(brokers):
         assert answers == {
             node: ErrorCode.NONE if node == leader else ErrorCode.NOT_COORDINATOR for node in (1, 2, 3)
         }
+
+
+async def test_only_the_coordinator_of_a_group_adds_it_to_a_transaction(brokers):
+    leader = brokers.groups.leader_id("g")
+    producer = brokers.transactions.ask(
+        InitProducerIdRequest(transactional_id="id", timeout_ms=60_000), brokers.transactions.leader_id("id")
+    )
+    one = OfTopic(name="orders", partitions=(CommittedPartition(0, OffsetAndMetadata(offset=1)),))
+
+    def commit(node: int) -> tuple[ErrorCode, tuple[str, ...]]:
+        call = TxnOffsetCommitCall(
+            transactional_id="id",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            group_id="g",
+            topics=(one,),
+            api_version=5,
+        )
+        ((answer,),) = (
+            topic.partitions for topic in offset_commit(brokers.services[node - 1], call, None).topics
+        )
+        return answer.error_code, brokers.transactions.coordinator.transactions["id"].groups
+
+    for node in {1, 2, 3} - {leader}:
+        assert commit(node) == (ErrorCode.NOT_COORDINATOR, ())
+    assert commit(leader) == (ErrorCode.NONE, ("g",))
 
 
 async def test_each_broker_lists_and_describes_what_it_leads(brokers):
