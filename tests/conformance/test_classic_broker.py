@@ -15,7 +15,9 @@ from fencepost.coordinator.codec.groups import LeaveGroupCall
 from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.classic import (
+    DescribedClassicGroup,
     DescribeGroupsRequest,
+    DescribeGroupsResponse,
     HeartbeatRequest,
     JoinGroupProtocol,
     JoinGroupRequest,
@@ -161,10 +163,15 @@ class Member:
         answer = self.ask(ApiKey.LEAVE_GROUP, 5, LeaveGroupCall(group_id=self._group, members=requests))
         return [member.error_code.name for member in answer.members]
 
+    def description(self) -> DescribedClassicGroup:
+        request = DescribeGroupsRequest(group_ids=(self._group,))
+        described: DescribeGroupsResponse = self.ask(ApiKey.DESCRIBE_GROUPS, 5, request)
+        (group,) = described.groups
+        return group
+
     def described(self) -> tuple[str, str, str, int]:
         """State, type, protocol, and how many members the classic description has."""
-        request = DescribeGroupsRequest(group_ids=(self._group,))
-        (group,) = self.ask(ApiKey.DESCRIBE_GROUPS, 5, request).groups
+        group = self.description()
         return group.group_state, group.protocol_type, group.protocol_data, len(group.members)
 
     def modern(self, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatResponse:
@@ -226,6 +233,8 @@ def test_who_is_refused(members: Any) -> None:
     assert one.join_error(protocols=()) == "INCONSISTENT_GROUP_PROTOCOL"
     assert one.join_error(protocol_type="") == "INCONSISTENT_GROUP_PROTOCOL"
     assert one.sync(member_id="stranger").error_code.name == "UNKNOWN_MEMBER_ID"
+    unnamed = one.sync(member_id="stranger", protocol_name=None)
+    assert unnamed.error_code.name == "INCONSISTENT_GROUP_PROTOCOL"
     assert one.beat(group_id="") == "INVALID_GROUP_ID"
     assert one.leave(("stranger", None), ("", "nobody")) == ["UNKNOWN_MEMBER_ID"] * 2
 
@@ -260,6 +269,33 @@ def test_generations(members: Any, world: Any) -> None:
     assert one.described() == ("Empty", "consumer", "", 0)
     assert one.commit(topic, member_id="", member_epoch=-1) == "NONE"
     assert one.beat() == "UNKNOWN_MEMBER_ID"
+
+
+def test_what_members_have_is_told_until_the_next_generation_is_over(members: Any, world: Any) -> None:
+    one, two = pair(members)
+    share(one, two, world.topic())
+    had = {each.member_id: each.assignment for each in one.description().members}
+    one.send_join()
+    two.beat_until("REBALANCE_IN_PROGRESS")
+    found = two.description()
+    assert found.group_state == "PreparingRebalance"
+    assert {each.member_id: (each.metadata, each.assignment) for each in found.members} == {
+        member_id: (b"", assignment) for member_id, assignment in had.items()
+    }
+    two.join()
+    one.joined()
+    assert {each.member_id: each.assignment for each in two.description().members} == had
+
+
+def test_the_last_member_leaves_an_empty_group_whoever_was_given_an_id(members: Any) -> None:
+    one, two = members(), members()
+    one.join(instance_id="one")
+    assert two.join().error_code.name == "MEMBER_ID_REQUIRED"
+    assert one.leave((one.member_id, "one")) == ["NONE"]
+    deadline = time.monotonic() + 10  # less than the session of the one that was given an id
+    while two.described()[0] != "Empty":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
