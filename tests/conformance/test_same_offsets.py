@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import time
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -230,6 +232,42 @@ async def commits_under_other_ids(peer: Committer) -> AsyncIterator[Any]:
         yield version, peer.told(reply.topics)
 
 
+async def commits_to_a_topic_that_goes(peer: Committer) -> AsyncIterator[Any]:
+    """A topic is deleted before the transaction ends that has an offset of it."""
+    gone = f"{peer.topic}-gone"
+    await peer.create(gone, 1)
+    await peer.until_found(gone)
+    producer = await peer.init()
+    peer.producer, epoch = producer.producer_id, producer.producer_epoch
+
+    async def fetched(stable: bool) -> Any:
+        topics = [{"name": gone, "partition_indexes": (0,)}]
+        reply = await peer.ask_plain(9, 7, group_id=peer.group, topics=topics, require_stable=stable)
+        (found,) = reply.topics[0].partitions
+        return found.error_code.name, found.committed_offset
+
+    one = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
+    await peer.settled(
+        *(28, 5),
+        transactional_id=peer.transactional_id,
+        producer_id=peer.producer,
+        producer_epoch=epoch,
+        group_id=peer.group,
+        generation_id=-1,
+        member_id="",
+        topics=[{"name": gone, "partitions": [one]}],
+    )
+    yield "open", await fetched(True), await fetched(False)
+    await peer.ask_plain(20, 5, topic_names=(gone,), timeout=5_000)
+    deadline = time.monotonic() + 60
+    while (await fetched(True))[0] != "none":
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    yield await peer.end(epoch, commit=True, version=5)
+    await peer.init()  # answered once the offsets of the transaction count
+    yield "over", await fetched(True), await fetched(False)
+
+
 async def fetches(peer: Committer) -> AsyncIterator[Any]:
     for version in (1, 2, 7, 8, 9, 10):
         for topics in (*MIXED, None):
@@ -262,7 +300,7 @@ async def deletions(peer: Committer) -> AsyncIterator[Any]:
     "script",
     [
         *(commits, commits_in_transactions, repeated_commits, repeated_commits_in_transactions),
-        commits_under_other_ids,
+        *(commits_under_other_ids, commits_to_a_topic_that_goes),
         *(fetches, deletions),
     ],
     ids=lambda script: script.__name__,
