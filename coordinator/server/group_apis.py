@@ -104,8 +104,8 @@ def heartbeat(
 
 
 def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> DeleteGroupsReply:
-    """Each group by itself."""
-    return DeleteGroupsReply(groups=tuple(services.ask(request) for request in call.groups))
+    """Each group by itself, and once: one that is named twice is not missing the second time."""
+    return DeleteGroupsReply(groups=tuple(services.ask(request) for request in dict.fromkeys(call.groups)))
 
 
 def leave_group(services: Services, call: LeaveGroupCall, asked: Asked) -> LeaveGroupReply:

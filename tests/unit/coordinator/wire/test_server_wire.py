@@ -171,7 +171,7 @@ async def test_administration_of_members(broker, wire):
     assert [(one.member_id, one.error_code) for one in reply.members] == [("stranger", 25), ("m", 0)]
     assert (await wire.ask(68, 1, **heartbeat_fields(joined.member_epoch))).error_code == 25
     assert (await wire.ask(13, 2, group_id="g", member_id="m")).error_code == 25
-    (result,) = (await wire.ask(42, 2, groups_names=("g",))).results
+    (result,) = (await wire.ask(42, 2, groups_names=("g", "g"))).results
     assert (result.group_id, result.error_code) == ("g", 0)
 
 
