@@ -23,13 +23,13 @@ import msgspec
 from fencepost.coordinator.assign.registry import BUILT_IN
 from fencepost.coordinator.assign.spec import GroupSpec
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.coordinator.protocol.ids import MemberId, Partitions, partition_count
+from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.simulation.conform import sac_vectors
 from fencepost.simulation.conform.sac_vectors import SacSequence
+from fencepost.simulation.conform.targets import moves, placement, sizes, valid
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Target: TypeAlias = dict[MemberId, dict[str, tuple[_Count, ...]]]
-_Placement: TypeAlias = dict[tuple[str, int], MemberId]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -163,15 +163,16 @@ def _mistake(step: _Step) -> str | None:
 
 def _check(assignor: str, step: _Step) -> Iterator[tuple[str, bool]]:
     """Each rule of that assignor, and whether our answer to the step keeps it."""
-    ours = BUILT_IN[assignor](_spec(step))
+    spec = _spec(step)
+    ours = BUILT_IN[assignor](spec)
     theirs = _canonical(step.target)
     if assignor == "range":
         yield "range.target", {member: held for member, held in ours.items() if held} == theirs
         return
-    before, after = _placement(_canonical(step.current)), _placement(ours)
-    yield "uniform.sizes", _sizes(ours) == _sizes(theirs)
-    yield "uniform.moves", _moves(before, after) <= _moves(before, _placement(theirs))
-    yield "uniform.valid", _valid(step, ours, after)
+    before = placement(spec.targets)
+    yield "uniform.sizes", sizes(ours) == sizes(theirs)
+    yield "uniform.moves", moves(before, placement(ours)) <= moves(before, placement(theirs))
+    yield "uniform.valid", valid(ours, spec)
 
 
 def _spec(step: _Step) -> GroupSpec:
@@ -195,28 +196,3 @@ def _canonical(target: Mapping[MemberId, Mapping[str, Iterable[int]]]) -> dict[M
         member: {topic: tuple(sorted(numbers)) for topic, numbers in sorted(held.items())}
         for member, held in target.items()
     }
-
-
-def _placement(target: Mapping[MemberId, Partitions]) -> _Placement:
-    return {
-        (topic, number): member
-        for member, held in target.items()
-        for topic, numbers in held.items()
-        for number in numbers
-    }
-
-
-def _sizes(target: Mapping[MemberId, Partitions]) -> list[int]:
-    return sorted(size for size in map(partition_count, target.values()) if size)
-
-
-def _moves(before: _Placement, after: _Placement) -> int:
-    return sum(after.get(partition) != member for partition, member in before.items())
-
-
-def _valid(step: _Step, target: Mapping[MemberId, Partitions], placement: _Placement) -> bool:
-    subscribed = {topic for said in step.members.values() for topic in said.topics}
-    every = {(topic, number) for topic in subscribed for number in range(step.topics[topic])}
-    once = sum(map(partition_count, target.values())) == len(placement)
-    allowed = all(topic in step.members[member].topics for (topic, _), member in placement.items())
-    return once and allowed and placement.keys() == every
