@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
@@ -193,11 +193,11 @@ class ConsumerGroup:
         :raises InconsistentRecord: if something is.
         """
         if self._members:
-            _broken(key, f"the group still has {len(self._members)} members")
+            raise InconsistentRecord.of(key, f"the group still has {len(self._members)} members")
         if self._targets:
-            _broken(key, f"the target assignment still has {len(self._targets)} members")
+            raise InconsistentRecord.of(key, f"the target assignment still has {len(self._targets)} members")
         if self.assignment_epoch != LEAVE_EPOCH:
-            _broken(key, "the target assignment's own tombstone is missing")
+            raise InconsistentRecord.of(key, "the target assignment's own tombstone is missing")
 
     def apply_member_metadata(
         self, key: ConsumerGroupMemberMetadataKey, value: ConsumerGroupMemberMetadataValue | None
@@ -209,9 +209,9 @@ class ConsumerGroup:
             self._replace(old, new.told(value), key)
         elif old is not None:
             if old.member_epoch != LEAVE_EPOCH:
-                _broken(key, "the tombstone of the member's assignment is missing")
+                raise InconsistentRecord.of(key, "the tombstone of the member's assignment is missing")
             if key.member_id in self._targets:
-                _broken(key, "the tombstone of the member's target is missing")
+                raise InconsistentRecord.of(key, "the tombstone of the member's target is missing")
             self._replace(old, None, key)
 
     def apply_target_metadata(
@@ -221,7 +221,7 @@ class ConsumerGroup:
     ) -> None:
         """Type 6: the target's epoch and time; its tombstone is the first step of the group's deletion."""
         if value is None and self._targets:
-            _broken(key, f"the assignment still has {len(self._targets)} members")
+            raise InconsistentRecord.of(key, f"the assignment still has {len(self._targets)} members")
         self.assignment_epoch = LEAVE_EPOCH if value is None else value.assignment_epoch
         self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp_ms
 
@@ -278,7 +278,7 @@ class ConsumerGroup:
         try:
             self.partition_epochs.replace(old, new)
         except ValueError as error:
-            _broken(key, str(error))
+            raise InconsistentRecord.of(key, str(error)) from error
         if new is not None:
             self._members[new.member_id] = new
             if new.state is MemberState.STABLE:
@@ -294,7 +294,3 @@ class ConsumerGroup:
         """Frees the instance id if it is still this member's (KAFKA-20747)."""
         if old.instance_id is not None and self._static_members.get(old.instance_id) == old.member_id:
             del self._static_members[old.instance_id]
-
-
-def _broken(key: RecordKey, why: str) -> NoReturn:
-    raise InconsistentRecord(f"journal record {key}: {why}")

@@ -205,6 +205,11 @@ class FencepostError(Exception):
 class InconsistentRecord(FencepostError):
     """A record that cannot follow those before it: the journal is broken."""
 
+    @classmethod
+    def of(cls, key: object, why: str) -> InconsistentRecord:
+        """What is told of the record with that key."""
+        return cls(f"journal record {key}: {why}")
+
 
 class EnvironmentLacks(FencepostError):
     """The machine lacks something; the text says what to do about it."""

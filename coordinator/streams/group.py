@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
-from fencepost.coordinator.protocol.records import Record, RecordKey
+from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks, Topology
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentKey,
@@ -158,9 +158,9 @@ class StreamsGroup:
         :raises InconsistentRecord: if something is.
         """
         if self._members:
-            _broken(key, f"the group still has {len(self._members)} members")
+            raise InconsistentRecord.of(key, f"the group still has {len(self._members)} members")
         if self.assignment_epoch != LEAVE_EPOCH:
-            _broken(key, "the target assignment's own tombstone is missing")
+            raise InconsistentRecord.of(key, "the target assignment's own tombstone is missing")
 
     def apply_member_metadata(
         self, key: StreamsGroupMemberMetadataKey, value: StreamsGroupMemberMetadataValue | None
@@ -172,9 +172,9 @@ class StreamsGroup:
             self._replace(old, new.told(value))
         elif old is not None:
             if old.member_epoch != LEAVE_EPOCH:
-                _broken(key, "the tombstone of the member's assignment is missing")
+                raise InconsistentRecord.of(key, "the tombstone of the member's assignment is missing")
             if key.member_id in self._targets:
-                _broken(key, "the tombstone of the member's target is missing")
+                raise InconsistentRecord.of(key, "the tombstone of the member's target is missing")
             self._replace(old, None)
 
     def apply_target_metadata(
@@ -184,7 +184,7 @@ class StreamsGroup:
     ) -> None:
         """Type 20: the epoch of the target; its tombstone is a step of the group's deletion."""
         if value is None and self._targets:
-            _broken(key, f"the assignment still has {len(self._targets)} members")
+            raise InconsistentRecord.of(key, f"the assignment still has {len(self._targets)} members")
         self.assignment_epoch = LEAVE_EPOCH if value is None else value.assignment_epoch
         self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp_ms
         epoch = self.assignment_epoch
@@ -229,7 +229,3 @@ class StreamsGroup:
             del self._members[old.member_id]
         if old is not None:
             self._reconciled -= old.is_reconciled_to(epoch)
-
-
-def _broken(key: RecordKey, why: str) -> NoReturn:
-    raise InconsistentRecord(f"journal record {key}: {why}")
