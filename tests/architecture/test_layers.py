@@ -34,6 +34,13 @@ def test_the_configuration_is_read() -> None:
     assert len(read_configuration(str(ROOT / "pyproject.toml"))["contracts_options"]) == len(CONTRACTS) > 8
 
 
+def test_members_may_import_no_part_of_the_coordinator_but_its_protocol() -> None:
+    contract = next(each for each in CONTRACTS if each["name"].startswith("Members"))
+    parts = {path.stem for path in (ROOT / "coordinator").iterdir() if path.suffix in {"", ".py"}}
+    parts -= {"__init__", "__pycache__", "protocol"}
+    assert set(contract["forbidden_modules"]) == {f"fencepost.coordinator.{part}" for part in parts}
+
+
 @pytest.mark.parametrize(
     "package", ["assign", "consumer", "coordinator", "journal.memory", "offsets", "protocol"]
 )
