@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
-
-PartitionFence: TypeAlias = Callable[[TopicId, int], None]
-"""Raises ProtocolError if the member may not commit for this partition at its epoch."""
-
-MEMBER_EPOCH_VERSION = 9
-"""The first version of OffsetCommit that carries a member epoch."""
+from fencepost.coordinator.protocol.offsets import (
+    MEMBER_EPOCH_VERSION,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    PartitionFence,
+)
 
 
 def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> PartitionFence | None:

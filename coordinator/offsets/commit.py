@@ -18,9 +18,11 @@ from typing import TypeAlias
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import (
+    MEMBER_EPOCH_VERSION,
     OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    PartitionFence,
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import (
@@ -32,14 +34,8 @@ from fencepost.coordinator.protocol.records import (
 )
 from fencepost.coordinator.protocol.topics import TopicsImage
 
-PartitionFence: TypeAlias = Callable[[TopicId, int], None]
-"""Raises ProtocolError if the member may not commit for this partition at its epoch (KIP-1251)."""
-
 CommitFence: TypeAlias = Callable[[OffsetCommitRequest], PartitionFence | None]
 """Raises ProtocolError if the member may not commit at all; answers None if it may for any partition."""
-
-CONSUMER_GROUP_SEMANTICS = 9
-"""The first version whose epoch may be a member epoch (KIP-848, OffsetCommit)."""
 
 
 def commit(
@@ -109,7 +105,7 @@ def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -
         return None
     if group_exists:
         raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {request.group_id} has no members")
-    if request.api_version >= CONSUMER_GROUP_SEMANTICS:
+    if request.api_version >= MEMBER_EPOCH_VERSION:
         raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {request.group_id} not found")
     raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, f"group {request.group_id} has no generation")
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId, TopicPartition
+
+MEMBER_EPOCH_VERSION = 9
+"""The first version of OffsetCommit and OffsetFetch whose epoch may be a member epoch (KIP-848)."""
+TOPIC_IDS_VERSION = 10
+"""The first version of both that names topics by id."""
+
+PartitionFence: TypeAlias = Callable[[TopicId, int], None]
+"""Raises ProtocolError if the member may not commit for this partition at its epoch (KIP-1251)."""
 
 
 class OffsetAndMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,10 +39,10 @@ class OffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     topic_ids: Mapping[str, TopicId] = {}
-    """Ids by topic name, where the request has them (version 10)."""
+    """Ids by topic name, where the request has them."""
     retention_time_ms: int = -1
     """Versions 2 to 4 only; -1 is the coordinator's default."""
-    api_version: int = 9
+    api_version: int = MEMBER_EPOCH_VERSION
     producer_id: int = -1
     """The producer in whose transaction the positions are; -1 outside of any."""
 
@@ -67,7 +76,7 @@ class OffsetFetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     member_epoch: int = NO_EPOCH
     partitions: tuple[TopicPartition, ...] | None = None
     require_stable: bool = False
-    api_version: int = 9
+    api_version: int = MEMBER_EPOCH_VERSION
 
 
 class OffsetFetchResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import (
     NO_OFFSET,
+    TOPIC_IDS_VERSION,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -36,8 +37,6 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.server.existing_topics import ExistingTopics
 from fencepost.coordinator.server.services import Asked, Services
 
-FIRST_VERSION_WITH_IDS = 10
-
 
 def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> OffsetCommitReply:
     """Commits what exists."""
@@ -46,7 +45,7 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
     offsets = that_count(((partition, one.offset) for partition, one in existing), limit)
     errors: Mapping[TopicPartition, ErrorCode] = {}
     if offsets:
-        by_id = call.api_version >= FIRST_VERSION_WITH_IDS
+        by_id = call.api_version >= TOPIC_IDS_VERSION
         reply: OffsetCommitResponse = services.ask(
             OffsetCommitRequest(
                 group_id=call.group_id,
@@ -71,7 +70,7 @@ def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> Off
 
 
 def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGroup) -> FetchedGroup:
-    with_ids = call.api_version >= FIRST_VERSION_WITH_IDS
+    with_ids = call.api_version >= TOPIC_IDS_VERSION
     partitions: tuple[TopicPartition, ...] | None = None
     names: list[str | None] = []
     if group.topics is not None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
+from fencepost.coordinator.protocol.offsets import (
+    MEMBER_EPOCH_VERSION,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    PartitionFence,
+)
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
-
-PartitionFence: TypeAlias = Callable[[TopicId, int], None]
-"""Raises ProtocolError if the member may not commit for this partition at its epoch."""
-
-MEMBER_EPOCH_VERSION = 9
-"""The first version of OffsetCommit that carries a member epoch."""
 
 
 def check_commit(

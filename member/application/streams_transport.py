@@ -10,10 +10,9 @@ import msgspec
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.offsets import MEMBER_EPOCH_VERSION, OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
-from fencepost.member.consumer.commits import MEMBER_EPOCH_VERSION
 from fencepost.member.driver.transport import Reply, Transport
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import (
+    MEMBER_EPOCH_VERSION,
+    TOPIC_IDS_VERSION,
     OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -15,11 +17,6 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.member.consumer.actions import SendCommit
 from fencepost.member.consumer.backoff import Backoff
 from fencepost.member.consumer.config import ConsumerConfig
-
-MEMBER_EPOCH_VERSION = 9
-"""The first version of OffsetCommit with the epoch of KIP-848."""
-TOPIC_IDS_VERSION = 10
-"""The first version that names topics by id."""
 
 
 class CommitKind(enum.Enum):

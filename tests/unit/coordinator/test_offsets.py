@@ -7,7 +7,6 @@ import pytest
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.offset_fencing import check_commit, check_fetch
 from fencepost.coordinator.offsets.commit import (
-    PartitionFence,
     code_of,
     commit,
     fence_without_members,
@@ -28,6 +27,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    PartitionFence,
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import (
