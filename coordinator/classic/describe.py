@@ -5,10 +5,8 @@ from __future__ import annotations
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.protocol.classic import DescribedClassicGroup, DescribedClassicMember
-from fencepost.coordinator.protocol.consumer import ListedGroup
+from fencepost.coordinator.protocol.consumer import CLASSIC_GROUP_TYPE, ListedGroup
 from fencepost.coordinator.protocol.errors import ErrorCode
-
-CLASSIC_GROUP_TYPE = "classic"
 
 
 def describe(group: ClassicGroup) -> DescribedClassicGroup:

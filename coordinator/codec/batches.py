@@ -8,6 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = 61
@@ -24,7 +25,6 @@ _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _ZSTD = 4
 """The last compression there is (KIP-110)."""
 _FIRST_VERSION_WITH_ZSTD = 7
-NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 COORDINATOR_EPOCH = 0
 """In markers: here a coordinator is lost to no other."""

@@ -20,8 +20,6 @@ from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 
-EPOCH_PER_TRANSACTION = 2
-"""The client version that the newest versions of EndTxn and TxnOffsetCommit mean."""
 _BATCHED_FROM = 4
 
 
@@ -174,7 +172,7 @@ def decode_end(values: dict[str, Any], context: RequestContext) -> transactions.
         producer_id=values["producer_id"],
         producer_epoch=values["producer_epoch"],
         committed=values["committed"],
-        client_version=EPOCH_PER_TRANSACTION if context.api_version >= 5 else 0,
+        client_version=transactions.EPOCH_PER_TRANSACTION if context.api_version >= 5 else 0,
     )
 
 

@@ -7,7 +7,10 @@ from collections.abc import Collection, Sequence
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.target import preferred_assignor
+from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE
 from fencepost.coordinator.protocol.consumer import (
+    CLASSIC_GROUP_TYPE,
+    CONSUMER_GROUP_TYPE,
     DescribedGroup,
     DescribedMember,
     DescribedPartitions,
@@ -18,9 +21,6 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
 from fencepost.coordinator.protocol.topics import TopicsImage
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
-CONSUMER_GROUP_TYPE = "consumer"
-CLASSIC_GROUP_TYPE = "classic"
 SIMPLE_GROUP_STATE = "Empty"
 
 

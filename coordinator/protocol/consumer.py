@@ -10,6 +10,9 @@ from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
 
+CONSUMER_GROUP_TYPE = "consumer"
+CLASSIC_GROUP_TYPE = "classic"
+
 
 class ConsumerGroupHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One heartbeat of a member. None means "unchanged" wherever a field may be None.

@@ -11,6 +11,8 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
+EPOCH_PER_TRANSACTION = 2
+"""The client version from which each transaction has an epoch of its own (KIP-890, TV2)."""
 
 
 class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):

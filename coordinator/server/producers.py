@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fencepost.coordinator.codec.batches import COORDINATOR_EPOCH, NO_PRODUCER_ID, BatchHeader
+from fencepost.coordinator.codec.batches import COORDINATOR_EPOCH, BatchHeader
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.inspection import ActiveProducer
 from fencepost.coordinator.protocol.logs import AbortedTransaction
+from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
 
 _REMEMBERED_BATCHES = 5
 """How many batches of a producer are recognised when they come again: as many as it may have in flight."""

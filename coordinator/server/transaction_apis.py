@@ -21,7 +21,6 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.server.existing_topics import ExistingTopics
 from fencepost.coordinator.server.services import Asked, Services
-from fencepost.coordinator.transactions.epochs import EPOCH_PER_TRANSACTION
 
 _ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 4, 5
 """Versions of TxnOffsetCommit: the first that knows TRANSACTION_ABORTABLE, the first whose group is added."""
@@ -130,7 +129,7 @@ def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCod
             producer_epoch=call.producer_epoch,
             group_id=call.group_id,
             verify_only=not added,
-            client_version=EPOCH_PER_TRANSACTION if added else 0,
+            client_version=transactions.EPOCH_PER_TRANSACTION if added else 0,
         )
     )
     if code is ErrorCode.PRODUCER_FENCED:

@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.transaction_records import (
     TransactionValue,
 )
 from fencepost.coordinator.protocol.transactions import (
+    EPOCH_PER_TRANSACTION,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     AddOffsetsToTxnRequest,
@@ -232,7 +233,7 @@ class TransactionCoordinator:
     def _end(self, request: EndTxnRequest, now_ms: int) -> TransactionOutcome:
         """EndTxn, as the tables of TransactionCoordinator.endTransaction have it for both client versions."""
         now = self._known(request.transactional_id)
-        own_epochs = request.client_version >= epochs.EPOCH_PER_TRANSACTION
+        own_epochs = request.client_version >= EPOCH_PER_TRANSACTION
         retry = epochs.is_retry(now, request)
         state = TransactionState.of_code(now.status)
         wanted = _COMMITTED if request.committed else _ABORTED

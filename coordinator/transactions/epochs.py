@@ -7,6 +7,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.transaction_records import TransactionValue
 from fencepost.coordinator.protocol.transactions import (
+    EPOCH_PER_TRANSACTION,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     EndTxnRequest,
@@ -17,9 +18,6 @@ from fencepost.coordinator.transactions.states import TransactionState
 LAST_EPOCH = 32_767
 EXHAUSTED_EPOCH = LAST_EPOCH - 1
 """No producer gets a higher epoch: the last one is left for fencing it."""
-
-EPOCH_PER_TRANSACTION = 2
-"""The client version from which each transaction has an epoch of its own (KIP-890, TV2)."""
 
 
 def initialized(
