@@ -29,10 +29,8 @@ from fencepost.simulation.scenarios.scenario import (
     _Fault,
     _Table,
 )
+from fencepost.simulation.scenarios.timing import SLACK_US
 from fencepost.simulation.scenarios.values import Duration, Span
-
-SLACK_US = 10_000_000
-"""Time for messages, callbacks and batches, on top of the time-outs that a group may need to settle."""
 
 
 class StreamsGroup(_Table, frozen=True):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.simulation.scenarios import scenario as s
-from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.values import Moment
+
+if TYPE_CHECKING:
+    from fencepost.simulation.scenarios.kinds import AnyScenario
 
 SLACK_US = 10_000_000
 """Time for messages, callbacks and batches, on top of the time-outs that a group may need to settle."""

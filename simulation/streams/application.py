@@ -11,6 +11,7 @@ from typing import Protocol
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level, Moved, Refused
 from fencepost.member.streams.client_states import StreamClientState
+from fencepost.simulation.checkers.base import REPORTS_PER_INVARIANT
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.faults.stage import Schedule
 from fencepost.simulation.streams.checks import Progress
@@ -18,8 +19,6 @@ from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
 from fencepost.simulation.world.observers import Violation
-
-REPORTS_PER_INVARIANT = 5
 
 
 class Client(Protocol):
