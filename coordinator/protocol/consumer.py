@@ -1,4 +1,7 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe without their wire form (KIP-848)."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe without their wire form (KIP-848).
+
+Also ListGroups, DeleteGroups and LeaveGroup, which are about groups of other kinds as well.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +152,10 @@ class DeleteGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaveGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Removes one member by an administrator: by member id, or by instance id when that is given."""
+    """Removes one member: by member id, or by instance id when that is given.
+
+    Members of classic groups leave by it, and administrators remove others by it.
+    """
 
     group_id: str
     member_id: MemberId = ""
