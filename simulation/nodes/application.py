@@ -82,7 +82,7 @@ class Application:
             except FatalMemberError as error:
                 return error
             except (MemberError, CallbackFailed):
-                await self._host.sleep(_AFTER_ERROR_US)
+                await self._host.pause_us(_AFTER_ERROR_US)
                 continue
             self._batch = taken
             self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
@@ -167,9 +167,9 @@ class Application:
             for hook in self._delivered:
                 hook(name, partition, first, end, self._loop.now_us)
         records = sum(end - first for first, end in taken.values())
-        await host.sleep(records * self._record_times.draw() if records else 0)
+        await host.pause_us(records * self._record_times.draw() if records else 0)
         if self._stall_until_us > self._loop.now_us:
-            await host.sleep(self._stall_until_us - self._loop.now_us)
+            await host.pause_us(self._stall_until_us - self._loop.now_us)
         self._batch = {}
         for partition, (first, end) in taken.items():
             for hook in self._processed:

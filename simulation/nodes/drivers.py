@@ -94,16 +94,16 @@ class MatchingSubscription:
             self._host.spawn(self._follow(names, pattern, self._subscriptions))
 
     async def _follow(self, names: tuple[str, ...], pattern: str, subscription: int) -> None:
-        pause_us = self._host.world.scenario.group.metadata_max_age.us
+        max_age_us = self._host.world.scenario.group.metadata_max_age.us
         while self._goes_on(subscription):
             try:
                 matching = await self._transport.matching_topics(pattern)
             except TransportError:
-                await self._host.sleep(_ASK_AGAIN_US)
+                await self._host.pause_us(_ASK_AGAIN_US)
                 continue
             if self._goes_on(subscription):
                 self._driver.subscribe({*names, *matching})
-            await self._host.sleep(pause_us)
+            await self._host.pause_us(max_age_us)
 
     def _goes_on(self, subscription: int) -> bool:
         return subscription == self._subscriptions and not self._host.stopping

@@ -13,7 +13,7 @@ from fencepost.member.driver.member import MemberDriver
 from fencepost.simulation.nodes.application import Application
 from fencepost.simulation.nodes.drivers import MatchingSubscription, classic_driver, consumer_driver
 from fencepost.simulation.nodes.transport import SimulatedTransport
-from fencepost.simulation.world.host import Host, HostClock, HostTimer
+from fencepost.simulation.world.host import Host, HostClock
 
 if TYPE_CHECKING:
     from fencepost.simulation.nodes.world import World
@@ -229,22 +229,10 @@ class MemberHost(Host):
 
     async def _callback(self) -> None:
         stall, self._callback_stall_us = self._callback_stall_us, 0
-        await self.sleep(self.world.callback_times.draw() + stall)
+        await self.pause_us(self.world.callback_times.draw() + stall)
         if self._callback_raises:
             self._callback_raises = False
             raise CallbackRaised("the callback raised")
-
-    async def sleep(self, us: int) -> None:
-        """Let so many microseconds pass on this host."""
-        if us > 0:
-            future: asyncio.Future[None] = self.loop.create_future()
-            HostTimer(self, self.loop.now_us + us, self._wake, (future,))
-            await future
-
-    @staticmethod
-    def _wake(future: asyncio.Future[None]) -> None:
-        if not future.done():
-            future.set_result(None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the process, which ends with it."""

@@ -14,7 +14,7 @@ from fencepost.member.sac.offsets import NEXT, OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import ConnectionListener, SacSubscription
 from fencepost.simulation.sac.connection import ServerConnection
-from fencepost.simulation.world.host import Host, HostClock, HostTimer
+from fencepost.simulation.world.host import Host, HostClock
 
 if TYPE_CHECKING:
     from fencepost.simulation.sac.nodes import Node
@@ -198,12 +198,12 @@ class Subscriber(SacListener):
 
     async def on_activated(self, consumer: SingleActiveConsumer) -> None:
         """Take the time that choosing an offset takes; go on behind the stored one."""
-        await self.client.pause(self.client.world.callbacks.draw())
+        await self.client.pause_us(self.client.world.callbacks.draw())
 
     async def on_stepping_down(self, consumer: SingleActiveConsumer) -> None:
         """Take the time that letting go takes."""
         slow, self.client.slow_us = self.client.slow_us, 0
-        await self.client.pause(slow or self.client.world.callbacks.draw())
+        await self.client.pause_us(slow or self.client.world.callbacks.draw())
 
     def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
         """Told by the consumer."""
@@ -222,7 +222,7 @@ class Subscriber(SacListener):
         with contextlib.suppress(ConsumerClosed):
             await self.consumer.start()
         async for message in self.consumer:
-            await self.client.pause(world.processing.draw())
+            await self.client.pause_us(world.processing.draw())
             world.tell("on_processed", self, message.offset)
             self.consumer.store_offset(message.offset)
 
@@ -240,13 +240,6 @@ class ClientHost(Host):
         self.subscribers: list[Subscriber] = []
         self.clock = HostClock(self)
         self._tasks: list[asyncio.Task[Any]] = []
-
-    async def pause(self, us: int) -> None:
-        """Let time pass for this process."""
-        if us:
-            future: asyncio.Future[None] = self.loop.create_future()
-            HostTimer(self, self.loop.now_us + us, _finish, (future,))
-            await future
 
     def start(self) -> None:
         """Start the process."""
@@ -313,11 +306,6 @@ class ClientHost(Host):
         if self.frozen:
             self.world.tell("on_host", self.name, "thaw")
             self.thaw()
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def subscription_of(group: str, stream: str, index: int, super_stream: str | None) -> SacSubscription:

@@ -22,7 +22,7 @@ from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, ans
 from fencepost.simulation.streams.member import SimulatedMember
 from fencepost.simulation.streams.members import ClassicGroupMember, StreamsGroupMember
 from fencepost.simulation.streams.reader import SimulatedReader
-from fencepost.simulation.world.host import Host, HostClock, HostTimer
+from fencepost.simulation.world.host import Host, HostClock
 
 if TYPE_CHECKING:
     from fencepost.simulation.streams.world import StreamsWorld
@@ -244,18 +244,6 @@ class ClientHost(Host):
     async def sleep(self, seconds: float) -> None:
         """Let time pass on this host: a microsecond at least, since who looks again finds no other moment."""
         await self.pause_us(max(1, round(seconds * 1_000_000)) if seconds > 0 else 0)
-
-    async def pause_us(self, us: int) -> None:
-        """Let so many microseconds pass on this host."""
-        if us > 0:
-            future: asyncio.Future[None] = self.loop.create_future()
-            HostTimer(self, self.loop.now_us + us, self._wake, (future,))
-            await future
-
-    @staticmethod
-    def _wake(future: asyncio.Future[None]) -> None:
-        if not future.done():
-            future.set_result(None)
 
     def now(self) -> float:
         """Seconds of the world's clock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,13 @@ class Host:
         else:
             action(argument)
 
+    async def pause_us(self, us: int) -> None:
+        """Let so many microseconds pass in this process; nothing happens after them if it has ended."""
+        if us > 0:
+            future: asyncio.Future[None] = self.loop.create_future()
+            HostTimer(self, self.loop.now_us + us, _wake, (future,))
+            await future
+
     def freeze(self) -> None:
         """Stand still: nothing that arrives is seen, no timer runs."""
         self.frozen = True
@@ -54,6 +62,11 @@ class Host:
         self.generation += 1
         self.frozen = False
         self._waiting.clear()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class HostTimer(Timer):
