@@ -7,12 +7,12 @@ they were asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos.admin import Admin
-from fencepost.simulation.chaos.clock import RealTime
+from fencepost.simulation.chaos.clock import RealTime, Turns
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.conform.probe import offsets_partition
 from fencepost.simulation.faults.plan import Kind
@@ -52,7 +52,7 @@ class RealBroker:
         self._cluster = cluster
         self._time = time
         self._tell = tell
-        self._turn = asyncio.Lock()
+        self.changes = Turns(time)
 
     @property
     def running(self) -> bool:
@@ -64,12 +64,12 @@ class RealBroker:
         if self.alive:
             self.alive = False
             self._tell("on_coordinator_state", self.name, "crash")
-            self._later(self._own.kill(self.node_id))
+            self.changes.add(self._own.kill(self.node_id))
 
     def revive(self) -> None:
         """Start it on its data."""
         if not self.alive:
-            self._later(self._revived())
+            self.changes.add(self._revived())
 
     async def _revived(self) -> None:
         if self.alive:
@@ -84,31 +84,18 @@ class RealBroker:
         """SIGSTOP; each needs its `resume`."""
         self._pauses += 1
         if self._pauses == 1:
-            self._later(self._own.pause(self.node_id))
+            self.changes.add(self._own.pause(self.node_id))
 
     def resume(self) -> None:
         """SIGCONT."""
         self._pauses -= 1
         if self._pauses == 0:
-            self._later(self._own.resume(self.node_id))
+            self.changes.add(self._own.resume(self.node_id))
 
     @property
     def _own(self) -> Cluster:
         assert self._cluster is not None, "a broker of others is left alone"
         return self._cluster
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        self._time.spawn(self._in_turn(work))
-
-    async def _in_turn(self, work: Coroutine[Any, Any, None]) -> None:
-        async with self._turn:
-            await work
-
-    async def settled(self) -> None:
-        """Wait until what was asked for is done."""
-        await asyncio.sleep(0)
-        async with self._turn:
-            return
 
 
 class RealBrokers:
@@ -220,7 +207,7 @@ class RealBrokers:
         for broker in self.brokers.values():
             broker.revive()
         for broker in self.brokers.values():
-            await broker.settled()
+            await broker.changes.settled()
         await self._admin.members(self._group_id, "consumer")
 
     # -- topics -------------------------------------------------------------------------------------------

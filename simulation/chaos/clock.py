@@ -93,3 +93,25 @@ class RealTime:
             self.failure.cancel()
         elif not self.failure.cancelled():
             self.failure.exception()
+
+
+class Turns:
+    """Work that goes on beside the rest, each piece after those asked for before."""
+
+    def __init__(self, time: RealTime) -> None:
+        self._time = time
+        self._turn = asyncio.Lock()
+
+    def add(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this after all that was asked for before."""
+        self._time.spawn(self._in_turn(work))
+
+    async def _in_turn(self, work: Coroutine[Any, Any, None]) -> None:
+        async with self._turn:
+            await work
+
+    async def settled(self) -> None:
+        """Wait until what was asked for is done."""
+        await asyncio.sleep(0)
+        async with self._turn:
+            return

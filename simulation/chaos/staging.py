@@ -222,7 +222,7 @@ class Staging(abc.ABC, Generic[W]):
         """
         for topic in self._all_topics():
             self._topics.create(topic.name, topic.partitions, topic.records_per_second)
-        await self._time.wait(self._topics.settled())
+        await self._time.wait(self._topics.changes.settled())
         self._time.begin()
         await self._watch()
         self._world.on_calm = self._calmed
@@ -249,7 +249,7 @@ class Staging(abc.ABC, Generic[W]):
     async def _bring_back(self) -> None:
         """The quiet phase begins when all brokers serve again, and all processes run that are to."""
         await self.brokers.calm()
-        await self._topics.settled()
+        await self._topics.changes.settled()
         self._world.bring_back()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START_S):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any
-
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.chaos.admin import Admin
-from fencepost.simulation.chaos.clock import RealTime
+from fencepost.simulation.chaos.clock import RealTime, Turns
 from fencepost.simulation.chaos.happenings import Happenings, TopicsChanged
 from fencepost.simulation.chaos.ledger import Ledger
 from fencepost.simulation.chaos.producer import Producer
@@ -29,7 +25,7 @@ class RealTopics:
         self._happenings = happenings
         self._time = time
         self._image = TopicsImage()
-        self._turn = asyncio.Lock()
+        self.changes = Turns(time)
         self._rates: dict[str, float] = {}
         """Records per second of each partition, by topic."""
         self.partitions: dict[str, int] = {}
@@ -45,32 +41,19 @@ class RealTopics:
         """A topic appears."""
         self.partitions[name] = partitions
         self._rates[name] = records_per_second / partitions
-        self._later(self._create(name, partitions))
+        self.changes.add(self._create(name, partitions))
 
     def grow(self, name: str, partitions: int) -> None:
         """It gets more partitions, with the same rate each as the others."""
         before = self.partitions[name]
         if partitions > before:
             self.partitions[name] = partitions
-            self._later(self._grow(name, before, partitions))
+            self.changes.add(self._grow(name, before, partitions))
 
     def delete(self, name: str) -> None:
         """It disappears."""
         del self.partitions[name]
-        self._later(self._delete(name))
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        self._time.spawn(self._in_turn(work))
-
-    async def _in_turn(self, work: Coroutine[Any, Any, None]) -> None:
-        async with self._turn:
-            await work
-
-    async def settled(self) -> None:
-        """Wait until what was asked for is done."""
-        await asyncio.sleep(0)
-        async with self._turn:
-            return
+        self.changes.add(self._delete(name))
 
     async def _create(self, name: str, partitions: int) -> None:
         asked_us = self._time.now_us
