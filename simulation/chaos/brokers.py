@@ -64,12 +64,12 @@ class RealBroker:
         if self.alive:
             self.alive = False
             self._tell("on_coordinator_state", self.name, "crash")
-            self.changes.add(self._own.kill(self.node_id))
+            self.changes.add(self._own.kill, self.node_id)
 
     def revive(self) -> None:
         """Start it on its data."""
         if not self.alive:
-            self.changes.add(self._revived())
+            self.changes.add(self._revived)
 
     async def _revived(self) -> None:
         if self.alive:
@@ -84,13 +84,13 @@ class RealBroker:
         """SIGSTOP; each needs its `resume`."""
         self._pauses += 1
         if self._pauses == 1:
-            self.changes.add(self._own.pause(self.node_id))
+            self.changes.add(self._own.pause, self.node_id)
 
     def resume(self) -> None:
         """SIGCONT."""
         self._pauses -= 1
         if self._pauses == 0:
-            self.changes.add(self._own.resume(self.node_id))
+            self.changes.add(self._own.resume, self.node_id)
 
     @property
     def _own(self) -> Cluster:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVarTuple, Unpack
+
+Arguments = TypeVarTuple("Arguments")
 
 
 class RealTime:
@@ -102,13 +104,15 @@ class Turns:
         self._time = time
         self._turn = asyncio.Lock()
 
-    def add(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this after all that was asked for before."""
-        self._time.spawn(self._in_turn(work))
+    def add(self, work: Callable[[Unpack[Arguments]], Awaitable[None]], *arguments: *Arguments) -> None:
+        """Do this after all that was asked for before, unless the run is closed by then."""
+        self._time.spawn(self._in_turn(work, *arguments))
 
-    async def _in_turn(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _in_turn(
+        self, work: Callable[[Unpack[Arguments]], Awaitable[None]], *arguments: *Arguments
+    ) -> None:
         async with self._turn:
-            await work
+            await work(*arguments)
 
     async def settled(self) -> None:
         """Wait until what was asked for is done."""

@@ -41,19 +41,19 @@ class RealTopics:
         """A topic appears."""
         self.partitions[name] = partitions
         self._rates[name] = records_per_second / partitions
-        self.changes.add(self._create(name, partitions))
+        self.changes.add(self._create, name, partitions)
 
     def grow(self, name: str, partitions: int) -> None:
         """It gets more partitions, with the same rate each as the others."""
         before = self.partitions[name]
         if partitions > before:
             self.partitions[name] = partitions
-            self.changes.add(self._grow(name, before, partitions))
+            self.changes.add(self._grow, name, before, partitions)
 
     def delete(self, name: str) -> None:
         """It disappears."""
         del self.partitions[name]
-        self.changes.add(self._delete(name))
+        self.changes.add(self._delete, name)
 
     async def _create(self, name: str, partitions: int) -> None:
         asked_us = self._time.now_us
