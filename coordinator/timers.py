@@ -1,4 +1,4 @@
-"""Deadlines under keys: data that a shell can look at, and that a test runs without sleeping."""
+"""Deadlines as data: a shell looks at the next one, and a test runs them without sleeping."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+WRITE_RETRY_MS = 500
+"""A timer whose records could not be appended runs again after this time."""
+METADATA_REFRESH_INTERVAL_MS = 2**31 - 1
+_EXPIRED_MS = -(2**63)
 
 
 def next_look_ms(deadline_ms: int, now_ms: int) -> int:
@@ -93,3 +98,32 @@ class Timers(Generic[K]):
         self._heap = [(at, sequence, key) for key, (at, sequence, _) in self._deadlines.items()]
         self._deadlines = {key: (at, sequence, at) for at, sequence, key in self._heap}
         heapq.heapify(self._heap)
+
+
+class MetadataRefresh:
+    """When a group looks at its topics again: a deadline in its soft state, that its next heartbeat meets."""
+
+    __slots__ = ("refresh_deadline_ms", "refresh_epoch")
+
+    def __init__(self) -> None:
+        self.refresh_deadline_ms = _EXPIRED_MS
+        self.refresh_epoch = 0
+        """The group epoch that the last look led to."""
+
+    def metadata_expired(self, group_epoch: int, now_ms: int) -> bool:
+        """Whether the group must look at its topics again.
+
+        That is so for a group that was just made or loaded, after a change of its topics, and when the
+        epoch of the last look was never written.
+        """
+        return now_ms >= self.refresh_deadline_ms or group_epoch < self.refresh_epoch
+
+    def metadata_refreshed(self, group_epoch: int, now_ms: int) -> None:
+        """The group's topics were looked at, for that epoch."""
+        self.refresh_deadline_ms = now_ms + METADATA_REFRESH_INTERVAL_MS
+        self.refresh_epoch = group_epoch
+
+    def request_metadata_refresh(self) -> None:
+        """Topics changed: the next heartbeat of any member looks at them."""
+        self.refresh_deadline_ms = _EXPIRED_MS
+        self.refresh_epoch = 0

@@ -22,12 +22,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupMemberMetadataKey,
     Record,
 )
-from fencepost.coordinator.timers import Timers, next_look_ms
-
-METADATA_REFRESH_INTERVAL_MS = 2**31 - 1
-WRITE_RETRY_MS = 500
-"""A timer whose records could not be appended runs again after this time."""
-_EXPIRED_MS = -(2**63)
+from fencepost.coordinator.timers import WRITE_RETRY_MS, MetadataRefresh, Timers, next_look_ms
 
 
 class TimerKind(enum.StrEnum):
@@ -72,36 +67,16 @@ class MemberContact:
         """Whether its rebalance timer runs."""
 
 
-class GroupSoftState:
+class GroupSoftState(MetadataRefresh):
     """The soft state of one group."""
 
-    __slots__ = ("contacts", "refresh_deadline_ms", "refresh_epoch", "version")
+    __slots__ = ("contacts", "version")
 
     def __init__(self) -> None:
+        super().__init__()
         self.contacts: dict[MemberId, MemberContact] = {}
         self.version = 0
         """Counts what may change the answer to a heartbeat."""
-        self.refresh_deadline_ms = _EXPIRED_MS
-        self.refresh_epoch = 0
-
-    def metadata_expired(self, group_epoch: int, now_ms: int) -> bool:
-        """Whether the group must look at its topics again.
-
-        That is so for a group that was just made or loaded, after a change of its topics, and when the
-        epoch of the last look was never written.
-        """
-        return now_ms >= self.refresh_deadline_ms or group_epoch < self.refresh_epoch
-
-    def metadata_refreshed(self, group_epoch: int, now_ms: int) -> None:
-        """The group's topics were looked at, for that epoch."""
-        self.refresh_deadline_ms = now_ms + METADATA_REFRESH_INTERVAL_MS
-        self.refresh_epoch = group_epoch
-
-    def request_metadata_refresh(self) -> None:
-        """Topics changed: the next heartbeat of any member looks at them."""
-        self.refresh_deadline_ms = _EXPIRED_MS
-        self.refresh_epoch = 0
-        self.version += 1
 
 
 class SoftState:

@@ -21,12 +21,7 @@ from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import MemberState
 from fencepost.coordinator.streams.topology import ConfiguredTopology
-from fencepost.coordinator.timers import Timers, next_look_ms
-
-METADATA_REFRESH_INTERVAL_MS = 2**31 - 1
-WRITE_RETRY_MS = 500
-"""A timer whose records could not be appended runs again after this time."""
-_EXPIRED_MS = -(2**63)
+from fencepost.coordinator.timers import WRITE_RETRY_MS, MetadataRefresh, Timers, next_look_ms
 
 
 class TimerKind(enum.StrEnum):
@@ -48,46 +43,25 @@ class TimerKey(NamedTuple):
     member_id: MemberId = ""
 
 
-class GroupSoftState:
+class GroupSoftState(MetadataRefresh):
     """The soft state of one group."""
 
     __slots__ = (
         "configured",
         "endpoint_epoch",
         "last_heard_ms",
-        "refresh_deadline_ms",
-        "refresh_epoch",
         "shutdown_requested_by",
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self.last_heard_ms: dict[MemberId, int] = {}
         self.configured: ConfiguredTopology | None = None
         """What became of the topology when its topics were looked at last."""
-        self.refresh_deadline_ms = _EXPIRED_MS
-        self.refresh_epoch = 0
         self.endpoint_epoch = 0
         """Grows with each change of what can be asked for where."""
         self.shutdown_requested_by: MemberId | None = None
         """The first member that wanted the whole application to stop; None again once all are gone."""
-
-    def metadata_expired(self, group_epoch: int, now_ms: int) -> bool:
-        """Whether the group must look at its topics again.
-
-        That is so for a group that was just made or loaded, after a change of its topics, and when the
-        epoch of the last look was never written.
-        """
-        return now_ms >= self.refresh_deadline_ms or group_epoch < self.refresh_epoch
-
-    def metadata_refreshed(self, group_epoch: int, now_ms: int) -> None:
-        """The group's topics were looked at, for that epoch."""
-        self.refresh_deadline_ms = now_ms + METADATA_REFRESH_INTERVAL_MS
-        self.refresh_epoch = group_epoch
-
-    def request_metadata_refresh(self) -> None:
-        """Topics changed: the next heartbeat of any member looks at them."""
-        self.refresh_deadline_ms = _EXPIRED_MS
-        self.refresh_epoch = 0
 
     def request_shutdown(self, member_id: MemberId) -> None:
         """A member wants the application to stop. The first one is remembered."""
