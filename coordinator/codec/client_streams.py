@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fencepost.coordinator.codec.schema import Shape, error_of, milliseconds
-from fencepost.coordinator.codec.streams_topology import endpoint, task_ids
+from fencepost.coordinator.codec.streams_topology import endpoint, shaped_tasks, shaped_topics, task_ids
 from fencepost.coordinator.protocol import streams
 
 
@@ -37,9 +37,7 @@ def encode_heartbeat(request: streams.StreamsGroupHeartbeatRequest, shape: Shape
 
 
 def _tasks(tasks: streams.TaskIds | None, shape: Shape) -> tuple[Any, ...] | None:
-    if tasks is None:
-        return None
-    return tuple(shape.TaskIds(subtopology_id=one, partitions=numbers) for one, numbers in tasks.items())
+    return None if tasks is None else shaped_tasks(tasks, shape)
 
 
 def _offsets(offsets: Iterable[streams.TaskOffset] | None, shape: Shape) -> tuple[Any, ...] | None:
@@ -59,9 +57,9 @@ def _topology(topology: streams.Topology, shape: Shape) -> Any:
                 subtopology_id=one.subtopology_id,
                 source_topics=one.source_topics,
                 source_topic_regex=one.source_topic_regex,
-                state_changelog_topics=_topics(one.state_changelog_topics, shape),
+                state_changelog_topics=shaped_topics(one.state_changelog_topics, shape),
                 repartition_sink_topics=one.repartition_sink_topics,
-                repartition_source_topics=_topics(one.repartition_source_topics, shape),
+                repartition_source_topics=shaped_topics(one.repartition_source_topics, shape),
                 copartition_groups=tuple(
                     shape.CopartitionGroup(
                         source_topics=group.source_topics,
@@ -73,18 +71,6 @@ def _topology(topology: streams.Topology, shape: Shape) -> Any:
             )
             for one in topology.subtopologies
         ),
-    )
-
-
-def _topics(topics: Iterable[streams.TopicInfo], shape: Shape) -> tuple[Any, ...]:
-    return tuple(
-        shape.TopicInfo(
-            name=topic.name,
-            partitions=topic.partitions,
-            replication_factor=topic.replication_factor,
-            topic_configs=tuple(shape.KeyValue(key=key, value=value) for key, value in topic.configs),
-        )
-        for topic in topics
     )
 
 

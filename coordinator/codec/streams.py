@@ -8,7 +8,14 @@ from typing import Any
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.groups import operations_of
 from fencepost.coordinator.codec.schema import ZERO, Shape, milliseconds
-from fencepost.coordinator.codec.streams_topology import endpoint, pairs, task_ids, topology
+from fencepost.coordinator.codec.streams_topology import (
+    endpoint,
+    pairs,
+    shaped_tasks,
+    shaped_topics,
+    task_ids,
+    topology,
+)
 from fencepost.coordinator.protocol import streams
 
 
@@ -67,9 +74,9 @@ def encode_heartbeat(reply: streams.StreamsGroupHeartbeatResponse, shape: Shape)
         else tuple(
             shape.Status(status_code=int(status.code), status_detail=status.detail) for status in reply.status
         ),
-        active_tasks=None if tasks is None else _tasks(tasks.active, shape),
-        standby_tasks=None if tasks is None else _tasks(tasks.standby, shape),
-        warmup_tasks=None if tasks is None else _tasks(tasks.warmup, shape),
+        active_tasks=None if tasks is None else shaped_tasks(tasks.active, shape),
+        standby_tasks=None if tasks is None else shaped_tasks(tasks.standby, shape),
+        warmup_tasks=None if tasks is None else shaped_tasks(tasks.warmup, shape),
         endpoint_information_epoch=reply.endpoint_information_epoch,
         partitions_by_user_endpoint=None
         if endpoints is None
@@ -82,10 +89,6 @@ def encode_heartbeat(reply: streams.StreamsGroupHeartbeatResponse, shape: Shape)
             for entry in endpoints
         ),
     )
-
-
-def _tasks(tasks: streams.TaskIds, shape: Shape) -> tuple[Any, ...]:
-    return tuple(shape.TaskIds(subtopology_id=one, partitions=numbers) for one, numbers in tasks.items())
 
 
 def _partitions(topics: Iterable[streams.TopicPartitions], shape: Shape) -> tuple[Any, ...]:
@@ -132,20 +135,8 @@ def _subtopology(one: streams.DescribedSubtopology, shape: Shape) -> Any:
         subtopology_id=one.subtopology_id,
         source_topics=one.source_topics,
         repartition_sink_topics=one.repartition_sink_topics,
-        state_changelog_topics=_topics(one.state_changelog_topics, shape),
-        repartition_source_topics=_topics(one.repartition_source_topics, shape),
-    )
-
-
-def _topics(topics: Iterable[streams.TopicInfo], shape: Shape) -> tuple[Any, ...]:
-    return tuple(
-        shape.TopicInfo(
-            name=topic.name,
-            partitions=topic.partitions,
-            replication_factor=topic.replication_factor,
-            topic_configs=tuple(shape.KeyValue(key=key, value=value) for key, value in topic.configs),
-        )
-        for topic in topics
+        state_changelog_topics=shaped_topics(one.state_changelog_topics, shape),
+        repartition_source_topics=shaped_topics(one.repartition_source_topics, shape),
     )
 
 
@@ -172,7 +163,7 @@ def _member(member: streams.DescribedStreamsMember, shape: Shape) -> Any:
 
 def _assignment(tasks: streams.Tasks, shape: Shape) -> Any:
     return shape.Assignment(
-        active_tasks=_tasks(tasks.active, shape),
-        standby_tasks=_tasks(tasks.standby, shape),
-        warmup_tasks=_tasks(tasks.warmup, shape),
+        active_tasks=shaped_tasks(tasks.active, shape),
+        standby_tasks=shaped_tasks(tasks.standby, shape),
+        warmup_tasks=shaped_tasks(tasks.warmup, shape),
     )

@@ -1,10 +1,11 @@
-"""Topologies and tasks of streams groups, from what readers make of requests and of records."""
+"""Topologies and tasks of streams groups, out of messages and records, and into messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol.streams import (
     CopartitionGroup,
     Endpoint,
@@ -65,4 +66,22 @@ def topic_info(value: Mapping[str, Any]) -> TopicInfo:
         partitions=value["partitions"],
         replication_factor=value["replication_factor"],
         configs=tuple((entry["key"], entry["value"]) for entry in value["topic_configs"]),
+    )
+
+
+def shaped_tasks(tasks: TaskIds, shape: Shape) -> tuple[Any, ...]:
+    """Tasks for a message."""
+    return tuple(shape.TaskIds(subtopology_id=one, partitions=numbers) for one, numbers in tasks.items())
+
+
+def shaped_topics(topics: Iterable[TopicInfo], shape: Shape) -> tuple[Any, ...]:
+    """Internal topics for a message."""
+    return tuple(
+        shape.TopicInfo(
+            name=topic.name,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            topic_configs=tuple(shape.KeyValue(key=key, value=value) for key, value in topic.configs),
+        )
+        for topic in topics
     )
