@@ -25,7 +25,7 @@ from fencepost.simulation.live.source import MOST_RECORDS, Reader, choose_reader
 from fencepost.simulation.live.windows import LATENESS, Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress
-from fencepost.simulation.pipeline.session import LOCAL, run_job, spark_session, told
+from fencepost.simulation.pipeline.session import LOCAL, raised_by_spark, run_job, spark_session, told
 from fencepost.simulation.trace.brokers import require_topic
 from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
@@ -157,7 +157,7 @@ def follow(
         try:
             late = session.run(until, stop or threading.Event(), tell)
         except Exception as error:
-            if type(error).__module__.startswith(("pyspark", "py4j")):
+            if raised_by_spark(error):
                 raise session.failed(error) from error
             raise
         counts = folder.counts()

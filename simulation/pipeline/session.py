@@ -305,10 +305,15 @@ def _how_it_ended(gateway: Any) -> str:
     return f", with exit code {code}: run again"
 
 
+def raised_by_spark(error: BaseException) -> bool:
+    """Whether the exception is PySpark's own, or that of its way to the JVM."""
+    return type(error).__module__.startswith(("pyspark", "py4j"))
+
+
 def is_of_spark(error: BaseException | None) -> bool:
     """Whether Spark raised it, or what followed from it, or a call to a JVM that is no more."""
     while error is not None:
-        if isinstance(error, ConnectionError) or type(error).__module__.startswith(("pyspark", "py4j")):
+        if isinstance(error, ConnectionError) or raised_by_spark(error):
             return True
         error = error.__cause__
     return False

@@ -24,7 +24,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.environment import cache_directory
 from fencepost.simulation.pipeline.executors import Found, look, machine
 from fencepost.simulation.pipeline.output import whole_file
-from fencepost.simulation.pipeline.session import first_line, run_job, told
+from fencepost.simulation.pipeline.session import first_line, raised_by_spark, run_job, told
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -114,7 +114,7 @@ def ask_executors(
     try:
         return run_job(spark, "executors", action, watch)
     except Exception as error:
-        if type(error).__module__.startswith(("pyspark", "py4j")):
+        if raised_by_spark(error):
             why = told(error) if "Traceback" in str(error) else first_line(error)
             raise EnvironmentLacks(
                 f"--master {context.master}: executors can't run our code: {why}"
