@@ -16,6 +16,7 @@ from fencepost.member.application.services import Metrics, Service
 from fencepost.member.application.settings import Processing
 from fencepost.member.application.store import StateDirectory
 from fencepost.member.application.worker import Worker
+from fencepost.member.driver.listener import PROGRAM_ENDS
 from fencepost.member.streams.actions import (
     Action,
     AskForShutdown,
@@ -223,7 +224,7 @@ class StreamsEngine:
         if self.listener is not None:
             try:
                 self.listener(StreamClientState(step.target), StreamClientState(step.source))
-            except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            except PROGRAM_ENDS:
                 raise
             except BaseException as error:  # such as the CancelledError of a future that it has looked at
                 log(logging.ERROR, "the state listener failed", exc_info=error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
@@ -15,6 +15,9 @@ from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMember
 Phase = Literal["begin", "end", "raised"]
 """A callback that raised has not ended: it is called again, or on_revoked or on_lost is. Those that give
 everything up, and all of a classic member, have ended even so."""
+
+PROGRAM_ENDS: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What ends the program that a callback is part of; all else that a callback raises is its own failure."""
 
 AnyEvent: TypeAlias = ConsumerMemberEvent | ClassicMemberEvent
 AnyState: TypeAlias = ConsumerMemberState | ClassicMemberState

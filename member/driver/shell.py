@@ -31,7 +31,13 @@ from fencepost.member.consumer.errors import Failure
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.positions import Positions
-from fencepost.member.driver.listener import MemberObserver, NoListener, Phase, RebalanceListener
+from fencepost.member.driver.listener import (
+    PROGRAM_ENDS,
+    MemberObserver,
+    NoListener,
+    Phase,
+    RebalanceListener,
+)
 from fencepost.member.driver.transport import (
     Clock,
     Reply,
@@ -298,7 +304,7 @@ class MachineShell:
             if self._stopped:
                 raise
             error = cancelled  # by somebody else: the machine waits for the end of its callback all the same
-        except (GeneratorExit, KeyboardInterrupt, SystemExit):
+        except PROGRAM_ENDS:
             raise
         except BaseException as raised:  # such as those of pytest: whoever waits is to hear of it
             error = raised
