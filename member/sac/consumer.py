@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from fencepost.member.application.runtime import log
 from fencepost.member.arguments import check_methods, check_whole
 from fencepost.member.driver.clock import LoopClock
+from fencepost.member.driver.listener import PROGRAM_ENDS
 from fencepost.member.driver.transport import Clock, TimerHandle, TransportError
 from fencepost.member.sac.actions import (
     Action,
@@ -329,6 +330,7 @@ class SingleActiveConsumer:
                 self._pay()
             case RunCallback():
                 self._task = asyncio.get_running_loop().create_task(self._call(action.kind))
+                self._task.add_done_callback(self._call_done)
             case Hold():
                 self._owed += len(self._chunks)
                 self._chunks.clear()
@@ -448,13 +450,25 @@ class SingleActiveConsumer:
             phase = "raised"
             if self.state is not SacMemberState.LOST:
                 self._warn(error)
-        except Exception as error:
+        except PROGRAM_ENDS:
+            raise
+        except BaseException as error:  # such as those of pytest, or of a task that somebody cancels
+            if self._stopped and isinstance(error, asyncio.CancelledError):
+                raise
             phase = "raised"
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"the listener failed when the consumer was {kind}", "exception": error}
             )
         if self._observer is not None:
             self._observer.on_callback(kind, phase)
+        self._callback_over(offset)
+
+    def _call_done(self, task: asyncio.Task[None]) -> None:
+        """A task that somebody cancels before it calls the listener has not said that it is over."""
+        if task.cancelled() and not self._stopped:
+            self._callback_over(None)
+
+    def _callback_over(self, offset: OffsetSpecification | None) -> None:
         self._task = None
         self._run(self._machine.callback_finished(offset, self._clock.now_ms()))
 

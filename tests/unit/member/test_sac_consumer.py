@@ -321,6 +321,48 @@ async def test_a_listener_that_fails_gives_the_connection_up(scene: Scene) -> No
     assert scene.consumer.state is SacMemberState.BACKING_OFF
 
 
+@pytest.mark.parametrize("ends", [pytest.fail.Exception("no"), asyncio.CancelledError()], ids=repr)
+async def test_a_listener_that_ends_in_what_is_no_exception_has_failed(
+    scene: Scene, ends: BaseException
+) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+
+    async def fail(consumer: SingleActiveConsumer) -> None:
+        raise ends
+
+    await scene.active()
+    scene.listener.on_stepping_down = fail  # type: ignore[method-assign]
+    scene.node.last.listener.consumer_update(2, False)
+    await settled()
+    assert scene.node.last.answers[1:] == [(2, NONE)]
+    scene.listener.on_activated = fail  # type: ignore[method-assign]
+    scene.node.last.listener.consumer_update(3, True)
+    await settled()
+    assert scene.node.last.closed
+    assert [context["exception"] for context in failures] == [ends, ends]
+
+
+@pytest.mark.parametrize("where", ["not begun", "at work", "waiting for the application"])
+async def test_nobody_waits_for_a_listener_that_somebody_cancels(scene: Scene, where: str) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    await scene.active()
+    scene.deliver(0, b"a")
+    if where == "waiting for the application":
+        await scene.consumer.getone()
+    scene.listener.release.clear()
+    others = asyncio.all_tasks()
+    scene.node.last.listener.consumer_update(2, False)
+    (callback,) = asyncio.all_tasks() - others
+    if where != "not begun":
+        await settled()
+    callback.cancel()
+    await settled()
+    assert scene.node.last.answers[1:] == [(2, NONE)]
+    async with asyncio.timeout(1):
+        await scene.consumer.close()
+
+
 @pytest.mark.parametrize(
     ("offset", "kind", "why"),
     [
