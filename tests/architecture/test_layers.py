@@ -13,6 +13,12 @@ ROOT = Path(__file__).parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 
 
+@pytest.fixture(autouse=True)
+def _loggers_stay_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """import-linter configures logging, which disables the loggers that there are: for all tests to come."""
+    monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
+
+
 @pytest.mark.timeout(120)
 def test_every_contract_holds() -> None:
     assert lint_imports(str(ROOT / "pyproject.toml"), no_cache=True) == 0
