@@ -81,15 +81,10 @@ class ClassicExchange(ClassicMembership):
         return actions
 
     def _meet_deadlines(self, now_ms: int) -> None:
-        for commit in self._commits.expired(now_ms):
-            self._commit_ended(commit, ErrorCode.REQUEST_TIMED_OUT, now_ms)
-        if not self._leave.idle and now_ms >= self._leave.deadline_ms:
-            self._leave.cancel()
         if self._rejoin_at_ms is not None and now_ms >= self._rejoin_at_ms:
             self._rejoin_at_ms = None
             self._rejoin_wanted = self._rejoin_wanted or self.state is S.STABLE
-        if self._close_deadline_ms is not None and now_ms >= self._close_deadline_ms:
-            self._give_up_closing(now_ms)
+        super()._meet_deadlines(now_ms)
 
     def _progress(self, now_ms: int) -> bool:
         """One move that needs nothing more from outside. Whether there was one."""

@@ -115,15 +115,6 @@ class ClassicMember(ClassicExchange):
         self.positions.deliver(consumed)
         return self._step(now_ms)
 
-    def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
-        """The application's callback ended, with this exception if it raised."""
-        callback = self._callback
-        if callback is None or callback.token != token:
-            return ()
-        self._callback = None
-        self._callback_ended(callback, error, now_ms)
-        return self._step(now_ms)
-
     # -- what comes back from the cluster ----------------------------------------------------------------
 
     def group_answered(self, token: int, response: GroupResponse, now_ms: int) -> Actions:

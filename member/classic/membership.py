@@ -21,7 +21,7 @@ from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.states import ACTIVE, CLASSIC_MEMBER
 from fencepost.member.classic.states import ClassicMemberEvent as E
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.member.consumer.actions import CallbackKind, CommitFinished, LeaveFinished, RunCallback
+from fencepost.member.consumer.actions import CallbackKind, CommitFinished, RunCallback
 from fencepost.member.consumer.backoff import Backoff
 from fencepost.member.consumer.commits import Commit, CommitKind
 from fencepost.member.consumer.errors import CallbackFailed, FatalMemberError
@@ -58,14 +58,10 @@ class ClassicMembership(Participant):
 
     __slots__ = (
         "_assignors",
-        "_callback",
-        "_close_commit",
         "_cooperative",
-        "_leave",
         "_nameless",
         "_rejoin_at_ms",
         "_rejoin_wanted",
-        "_release",
         "_stage",
         "_target",
         "config",
@@ -75,6 +71,7 @@ class ClassicMembership(Participant):
     )
 
     config: ClassicConfig
+    _callback: Callback | None
 
     def __init__(
         self, group_id: str, config: ClassicConfig, rng: random.Random, assignors: Sequence[Assignor]
@@ -94,12 +91,8 @@ class ClassicMembership(Participant):
         self._target: Owned | None = None
         """The assignment that is not taken up yet."""
         self._stage = Stage.NOTHING
-        self._callback: Callback | None = None
-        self._release: CallbackKind | None = None
-        """Everything owned is to be given up with this callback, once no other one runs."""
         self._rejoin_wanted = False
         self._rejoin_at_ms: int | None = None
-        self._close_commit: Commit | None = None
 
     def _leave_action(self, token: int, request: LeaveGroupRequest) -> SendGroupRequest:
         return SendGroupRequest(token, request, self.config.request_timeout_ms)
@@ -172,9 +165,6 @@ class ClassicMembership(Participant):
                     return
             self._release_for_leaving()
 
-    def _release_for_leaving(self) -> None:
-        self._release = CallbackKind.REVOKED if self.member_epoch > 0 else CallbackKind.LOST
-
     def _poll_timed_out(self, now_ms: int) -> None:
         """The application does not poll: make room for others now, give everything up afterwards."""
         self._freeze()
@@ -194,36 +184,21 @@ class ClassicMembership(Participant):
             request = LeaveGroupRequest(group_id=self.group_id, member_id=member_id, instance_id=instance_id)
             self._leave.begin(request, now_ms, self._close_limit(now_ms))
 
+    @property
+    def _gives_up(self) -> bool:
+        return self.state is S.PREPARE_LEAVING
+
+    @property
+    def _has_told(self) -> bool:
+        return self._leave.idle and self._nameless is None
+
     def _left(self, now_ms: int) -> None:
-        """Nothing is owned any more: send the leave, if there is anyone to tell."""
         self._build_leave(self._close_option, now_ms)
         self._move(E.RELEASED, S.UNSUBSCRIBED)
 
-    def _finish_leaving(self) -> None:
-        """Tell the one who waits, once callbacks, commits and the leave are over."""
-        if not self._leave_wanted or self.state is S.PREPARE_LEAVING:
-            return
-        left = self._leave.idle and self._nameless is None
-        if self._callback is None and self._release is None and left:
-            if self.closed and not self._commits.idle:
-                return
-            self._leave_wanted = False
-            self._out.append(LeaveFinished())
-
     def _give_up_closing(self, now_ms: int) -> None:
-        """The time for closing is over: the leave goes out once, and nobody waits for anything."""
-        self._close_deadline_ms = None
-        self._release = self._close_commit = self._callback = self._nameless = None
-        self._released()
-        for commit in self._commits.take_all():
-            if commit.kind is CommitKind.MANUAL:
-                self._out.append(CommitFinished(commit.commit_id, ErrorCode.REQUEST_TIMED_OUT))
-        if self.state is S.PREPARE_LEAVING:
-            self._left(now_ms)
-        if self._coordinator.known:
-            self._put(self._leave.request(now_ms))
-        self._leave.cancel()
-        self._finish_leaving()
+        self._nameless = None
+        super()._give_up_closing(now_ms)
 
     # -- rounds ------------------------------------------------------------------------------------------
 
@@ -341,15 +316,6 @@ class ClassicMembership(Participant):
         self._commits.add(commit)
         return commit
 
-    def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
-        """Go on with whoever waited for it. A failed commit stops neither a round nor a close."""
-        if commit.kind is CommitKind.MANUAL:
-            self._out.append(CommitFinished(commit.commit_id, error))
-        elif commit.kind is CommitKind.AUTO:
-            wait_ms = self.config.auto_commit_interval_ms if not error else self.config.retry_backoff_ms
-            self._next_auto_commit_ms = now_ms + wait_ms
-        elif commit is self._close_commit:
-            self._close_commit = None
-            self._release_for_leaving()
-        elif self._stage is Stage.COMMIT:
+    def _release_committed(self) -> None:
+        if self._stage is Stage.COMMIT:
             self._stage = Stage.REVOKE

@@ -63,14 +63,6 @@ class Exchange(Membership):
         self._out.clear()
         return actions
 
-    def _meet_deadlines(self, now_ms: int) -> None:
-        for commit in self._commits.expired(now_ms):
-            self._commit_ended(commit, ErrorCode.REQUEST_TIMED_OUT, now_ms)
-        if not self._leave.idle and now_ms >= self._leave.deadline_ms:
-            self._leave.cancel()
-        if self._close_deadline_ms is not None and now_ms >= self._close_deadline_ms:
-            self._give_up_closing(now_ms)
-
     def _progress(self, now_ms: int) -> bool:
         """One move that needs nothing more from outside. Whether there was one."""
         if self._poll_expired(now_ms) and self.state in ACTIVE:

@@ -134,15 +134,6 @@ class ConsumerMember(Exchange):
         self._deadline_ms = earlier(due, self._idle_until_ms)
         return True
 
-    def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
-        """The application's callback ended, with this exception if it raised."""
-        callback = self._callback
-        if callback is None or callback.token != token:
-            return ()
-        self._callback = None
-        self._callback_ended(callback, error, now_ms)
-        return self._step(now_ms)
-
     # -- what comes back from the cluster ----------------------------------------------------------------
 
     def heartbeat_answered(

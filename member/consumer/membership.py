@@ -25,7 +25,6 @@ from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.consumer.actions import (
     CallbackKind,
     CommitFinished,
-    LeaveFinished,
     Moved,
     RunCallback,
     SendHeartbeat,
@@ -51,20 +50,18 @@ class Membership(Participant):
 
     __slots__ = (
         "_announced",
-        "_callback",
-        "_close_commit",
         "_heartbeats",
         "_joins_refused",
-        "_leave",
         "_may_be_member",
         "_names",
         "_needs_new_poll",
         "_pass",
-        "_release",
         "assignment",
         "state",
         "subscription",
     )
+
+    _callback: Callback | None
 
     def __init__(
         self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
@@ -83,15 +80,11 @@ class Membership(Participant):
         self._names = TopicNames(backoff(), tokens)
         self._leave = Leave(backoff(), tokens, SendHeartbeat)
         self._pass: Pass | None = None
-        self._callback: Callback | None = None
-        self._release: CallbackKind | None = None
-        """Everything owned is to be given up with this callback, once no other one runs."""
         self._needs_new_poll = False
         """A callback raised: its pass is tried again when the application polls again."""
         self._may_be_member = False
         """A join went out since the member was last known to be out of the group."""
         self._joins_refused = 0
-        self._close_commit: Commit | None = None
 
     # -- moving ------------------------------------------------------------------------------------------
 
@@ -170,9 +163,6 @@ class Membership(Participant):
                     return
             self._release_for_leaving()
 
-    def _release_for_leaving(self) -> None:
-        self._release = CallbackKind.REVOKED if self.member_epoch > 0 else CallbackKind.LOST
-
     def _poll_timed_out(self, now_ms: int) -> None:
         """The application does not poll: make room for others now, give everything up afterwards."""
         self._freeze()
@@ -203,34 +193,11 @@ class Membership(Participant):
             return None if option is CloseOption.REMAIN_IN_GROUP else LEAVE_EPOCH
         return LEAVE_EPOCH if option is CloseOption.LEAVE_GROUP else STATIC_LEAVE_EPOCH
 
-    def _finish_leaving(self) -> None:
-        """Tell the one who waits, once callbacks, commits and the leave are over."""
-        if not self._leave_wanted or self.state is S.PREPARE_LEAVING:
-            return
-        if self._callback is None and self._release is None and self._leave.idle:
-            if self.closed and not self._commits.idle:
-                return
-            self._leave_wanted = False
-            self._out.append(LeaveFinished())
-
-    def _give_up_closing(self, now_ms: int) -> None:
-        """The time for closing is over: the leave goes out once, and nobody waits for anything."""
-        self._close_deadline_ms = None
-        self._release = self._close_commit = self._callback = None
-        self.assignment.forget_owned()
-        self.positions.clear()
-        for commit in self._commits.take_all():
-            if commit.kind is CommitKind.MANUAL:
-                self._out.append(CommitFinished(commit.commit_id, ErrorCode.REQUEST_TIMED_OUT))
-        if self.state is S.PREPARE_LEAVING:
-            self._left(now_ms)
-        if self._coordinator.known and (action := self._leave.request(now_ms)) is not None:
-            self._out.append(action)
-        self._leave.cancel()
-        self._finish_leaving()
+    @property
+    def _gives_up(self) -> bool:
+        return self.state is S.PREPARE_LEAVING
 
     def _left(self, now_ms: int) -> None:
-        """Nothing is owned any more: send the leave, if there is anyone to tell."""
         if not self._may_be_member:
             self._build_leave(self._close_option, now_ms)
             self._move(E.RELEASED, S.UNSUBSCRIBED)
@@ -384,15 +351,6 @@ class Membership(Participant):
         self._commits.add(commit)
         return commit
 
-    def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
-        """Go on with whoever waited for it. A failed commit stops neither a pass nor a close."""
-        if commit.kind is CommitKind.MANUAL:
-            self._out.append(CommitFinished(commit.commit_id, error))
-        elif commit.kind is CommitKind.AUTO:
-            wait_ms = self.config.auto_commit_interval_ms if not error else self.config.retry_backoff_ms
-            self._next_auto_commit_ms = now_ms + wait_ms
-        elif commit is self._close_commit:
-            self._close_commit = None
-            self._release_for_leaving()
-        elif self._pass is not None and self._pass.stage is Stage.COMMIT:
+    def _release_committed(self) -> None:
+        if self._pass is not None and self._pass.stage is Stage.COMMIT:
             self._revoke(self._pass)

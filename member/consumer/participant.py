@@ -1,4 +1,7 @@
-"""What a member does whatever its group's protocol is: polls, positions, commits, finding the coordinator."""
+"""What a member does whatever its group's protocol is.
+
+That is polls, callbacks, positions, commits, finding the coordinator, and the end of a leave.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
-from fencepost.member.consumer.actions import RaiseToApplication
+from fencepost.member.consumer.actions import CallbackKind, CommitFinished, LeaveFinished, RaiseToApplication
 from fencepost.member.consumer.backoff import Backoff
 from fencepost.member.consumer.commits import Commit, CommitKind, Commits
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import MemberError, NoOffsetForPartition, PositionOutOfRange
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.consumer.leave import CloseOption, Leave
 from fencepost.member.consumer.lookups import CoordinatorLookup
 from fencepost.member.consumer.positions import Positions
 
@@ -35,15 +38,19 @@ class Participant(abc.ABC):
     """The part of a member's machine that knows nothing of joining. A protocol's own part comes on top."""
 
     __slots__ = (
+        "_callback",
+        "_close_commit",
         "_close_deadline_ms",
         "_close_option",
         "_commits",
         "_coordinator",
         "_deadline_ms",
+        "_leave",
         "_leave_wanted",
         "_next_auto_commit_ms",
         "_out",
         "_poll_deadline_ms",
+        "_release",
         "_tokens",
         "_wake",
         "closed",
@@ -76,7 +83,14 @@ class Participant(abc.ABC):
         self._wake = False
         self._coordinator = CoordinatorLookup(backoff(), tokens)
         self._commits = Commits(group_id, member_id, config, backoff(), tokens)
+        self._leave: Leave[Any, Any]
+        """The leave on its way, in the protocol's own requests."""
         self._leave_wanted = False
+        self._callback: Any = None
+        """The application's callback that runs, with its token and what the protocol knows of it."""
+        self._release: CallbackKind | None = None
+        """Everything owned is to be given up with this callback, once no other one runs."""
+        self._close_commit: Commit | None = None
         self._close_option = CloseOption.DEFAULT
         self._close_deadline_ms: int | None = None
         self._next_auto_commit_ms = 0
@@ -95,8 +109,30 @@ class Participant(abc.ABC):
         """Queue a commit."""
 
     @abc.abstractmethod
-    def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
-        """Go on with whoever waited for it."""
+    def _release_committed(self) -> None:
+        """What was processed of partitions that are to be given up is committed, or could not be."""
+
+    @abc.abstractmethod
+    def _callback_ended(self, callback: Any, error: BaseException | None, now_ms: int) -> None:
+        """Keep what the callback did to the owned set, and go on."""
+
+    @abc.abstractmethod
+    def _released(self) -> None:
+        """Nothing is owned any more."""
+
+    @abc.abstractmethod
+    def _left(self, now_ms: int) -> None:
+        """Everything is given up: send the leave, if there is anyone to tell."""
+
+    @property
+    @abc.abstractmethod
+    def _gives_up(self) -> bool:
+        """Whether the member gives everything up before it leaves."""
+
+    @property
+    def _has_told(self) -> bool:
+        """Whether the group was told of the leave, or is not to be."""
+        return self._leave.idle
 
     @property
     @abc.abstractmethod
@@ -143,6 +179,15 @@ class Participant(abc.ABC):
         """The log does not have the position (any more): start again by `auto_offset_reset`."""
         if not self.positions.reset(partition):
             self._raise(PositionOutOfRange.of(partition))
+        return self._step(now_ms)
+
+    def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
+        """The application's callback ended, with this exception if it raised."""
+        callback = self._callback
+        if callback is None or callback.token != token:
+            return ()
+        self._callback = None
+        self._callback_ended(callback, error, now_ms)
         return self._step(now_ms)
 
     # -- what comes back from the cluster ----------------------------------------------------------------
@@ -239,6 +284,47 @@ class Participant(abc.ABC):
             self._add_commit(CommitKind.AUTO, offsets, now_ms + self.config.request_timeout_ms)
         self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_ms
 
+    def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
+        """Go on with whoever waited for it. A failed commit stops neither a rebalance nor a close."""
+        if commit.kind is CommitKind.MANUAL:
+            self._out.append(CommitFinished(commit.commit_id, error))
+        elif commit.kind is CommitKind.AUTO:
+            wait_ms = self.config.auto_commit_interval_ms if not error else self.config.retry_backoff_ms
+            self._next_auto_commit_ms = now_ms + wait_ms
+        elif commit is self._close_commit:
+            self._close_commit = None
+            self._release_for_leaving()
+        else:
+            self._release_committed()
+
+    def _release_for_leaving(self) -> None:
+        self._release = CallbackKind.REVOKED if self.member_epoch > 0 else CallbackKind.LOST
+
+    def _finish_leaving(self) -> None:
+        """Tell the one who waits, once callbacks, commits and the leave are over."""
+        if not self._leave_wanted or self._gives_up:
+            return
+        if self._callback is None and self._release is None and self._has_told:
+            if self.closed and not self._commits.idle:
+                return
+            self._leave_wanted = False
+            self._out.append(LeaveFinished())
+
+    def _give_up_closing(self, now_ms: int) -> None:
+        """The time for closing is over: the leave goes out once, and nobody waits for anything."""
+        self._close_deadline_ms = None
+        self._release = self._close_commit = self._callback = None
+        self._released()
+        for commit in self._commits.take_all():
+            if commit.kind is CommitKind.MANUAL:
+                self._out.append(CommitFinished(commit.commit_id, ErrorCode.REQUEST_TIMED_OUT))
+        if self._gives_up:
+            self._left(now_ms)
+        if self._coordinator.known:
+            self._put(self._leave.request(now_ms))
+        self._leave.cancel()
+        self._finish_leaving()
+
     def _close_limit(self, now_ms: int) -> int:
         limit = now_ms + self.config.request_timeout_ms
         return limit if self._close_deadline_ms is None else min(limit, self._close_deadline_ms)
@@ -248,6 +334,14 @@ class Participant(abc.ABC):
         return now_ms + (self._close_limit(now_ms) - now_ms) // 2
 
     # -- time --------------------------------------------------------------------------------------------
+
+    def _meet_deadlines(self, now_ms: int) -> None:
+        for commit in self._commits.expired(now_ms):
+            self._commit_ended(commit, ErrorCode.REQUEST_TIMED_OUT, now_ms)
+        if not self._leave.idle and now_ms >= self._leave.deadline_ms:
+            self._leave.cancel()
+        if self._close_deadline_ms is not None and now_ms >= self._close_deadline_ms:
+            self._give_up_closing(now_ms)
 
     def next_deadline(self) -> int | None:
         """When `deadline_reached` is due; None: not before another input."""
