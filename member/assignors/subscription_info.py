@@ -24,7 +24,6 @@ from fencepost.member.assignors.task_ids import (
 
 RUNS_ACTIVE = -2
 """Offset sum of a task that the thread works on itself."""
-UNKNOWN_OFFSET_SUM = -3
 
 ERROR_CODE_VERSION = 9
 """The first version in which a member can ask for a shutdown."""
@@ -54,11 +53,6 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     error_code: int = 0
     """An AssignorError; SHUTDOWN_REQUESTED asks the leader for the end of the application."""
     client_tags: Mapping[str, str] = {}
-
-    @property
-    def is_from_the_future(self) -> bool:
-        """Whether its version is one that can't be read here."""
-        return self.version > LATEST_VERSION
 
 
 def write_subscription_info(info: SubscriptionInfo) -> bytes:

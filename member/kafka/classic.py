@@ -108,11 +108,6 @@ class ClassicConsumer(KIP848Consumer):
             fetch_settings=self._fetch_settings,
         )
 
-    @property
-    def member_state(self) -> ClassicMemberState:
-        """Where the member stands; UNSUBSCRIBED before `start`."""
-        return ClassicMemberState.UNSUBSCRIBED if self._session is None else self._session.driver.state
-
     def is_connected(self) -> bool:
         """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
         return self._session is None or self._session.driver.is_connected

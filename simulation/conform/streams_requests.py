@@ -143,9 +143,6 @@ TOPOLOGIES: Mapping[str, Callable[[Named], tuple[Subtopology, ...]]] = {
 }
 """By name; over the topics x, y, w that exist and m, n that do not."""
 
-INTERNAL = ("repartition", "changelog")
-"""Topics that a broker makes for them."""
-
 
 class StreamsKnowledge:
     """What one member of a streams group was told."""
