@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupConfig
-from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
-    ListGroupsRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 from fencepost.coordinator.protocol.streams import (
-    CopartitionGroup,
     Endpoint,
     EndpointPartitions,
-    StreamsGroupDescribeRequest,
     Subtopology,
     Tasks,
     TopicInfo,
@@ -155,130 +149,6 @@ def test_a_member_that_does_not_let_go_is_fenced(scene):
     assert [effect.reason for effect in outcome.effects] == ["rebalance"]
     assert set(scene.group.members) == {"b"}
     assert scene.error("a", 2) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-class TestTopics:
-    def test_missing_source_topics(self, scenes):
-        scene = scenes()
-        reply = scene.join("a")
-        assert (reply.member_epoch, reply.tasks) == (2, Tasks())
-        assert scene.statuses() == ["MISSING_SOURCE_TOPICS"]
-        assert scene.group.state is StreamsGroupState.NOT_READY
-        scene.topics(**{"in": 2})
-        reply = scene.beat("a", 2)
-        assert (reply.member_epoch, reply.tasks, reply.status) == (3, Tasks({"0": (0, 1)}), ())
-        assert scene.group.state is StreamsGroupState.STABLE
-
-    def test_internal_topics_are_asked_for_until_they_are_there(self, counting):
-        reply = counting.join("a")
-        assert counting.statuses() == ["MISSING_INTERNAL_TOPICS"]
-        assert counting.wanted_topics() == {"app-repartition": 4, "app-changelog": 4}
-        assert reply.tasks == Tasks()
-        counting.beat("a", 2)
-        assert counting.wanted_topics() == {"app-repartition": 4, "app-changelog": 4}
-        counting.topics(**{"in": 4}, app_repartition=4, app_changelog=4)
-        reply = counting.beat("a", 2)
-        assert counting.wanted_topics() == {}
-        assert reply.tasks == Tasks({"0": (0, 1, 2, 3), "1": (0, 1, 2, 3)})
-
-    def test_an_internal_topic_of_another_size_is_in_the_way(self, counting):
-        counting.topics(**{"in": 4}, app_repartition=4, app_changelog=3)
-        counting.join("a")
-        assert counting.statuses() == ["INCORRECTLY_PARTITIONED_TOPICS"]
-        assert counting.wanted_topics() == {}
-
-    def test_tasks_go_when_a_source_topic_goes(self, scene):
-        scene.join("a")
-        scene.topics()
-        scene.beat("a", 2, Tasks(ALL))
-        assert scene.statuses() == ["MISSING_SOURCE_TOPICS"]
-        assert scene.group.state is StreamsGroupState.NOT_READY
-        scene.settle("a")
-        assert scene.active("a") == {}
-
-    def test_more_partitions_are_more_tasks(self, scene):
-        scene.join("a")
-        scene.topics(**{"in": 6})
-        assert scene.beat("a", 2).tasks == Tasks({"0": (0, 1, 2, 3, 4, 5)})
-
-    def test_other_topics_are_nobody_s_concern(self, scene):
-        scene.join("a")
-        scene.topics(**{"in": 4}, other=1)
-        scene.beat("a", 2)
-        assert scene.written() == []
-
-    def test_topics_that_are_read_together_must_agree(self, scenes):
-        topology = Topology(
-            0, (Subtopology("0", ("in", "other"), copartition_groups=(CopartitionGroup((0, 1)),)),)
-        )
-        scene = scenes(topology)
-        scene.topics(**{"in": 4}, other=3)
-        reply = scene.join("a")
-        assert scene.statuses() == ["INCORRECTLY_PARTITIONED_TOPICS"]
-        assert reply.status[0].detail == (
-            "Following topics do not have the same number of partitions: [{in=4, other=3}]"
-        )
-
-
-class TestTopologies:
-    def test_another_topology_is_refused(self, scene):
-        scene.join("a")
-        other = Topology(0, (Subtopology("0", ("in", "more")),))
-        joining = {"rebalance_timeout_ms": 1, "process_id": "p"}
-        assert scene.error("b", 0, Tasks(), topology=other, **joining) is ErrorCode.INVALID_REQUEST
-        newer = msgspec.structs.replace(scene.topology, epoch=1)
-        assert scene.error("b", 0, Tasks(), topology=newer, **joining) is ErrorCode.INVALID_REQUEST
-
-    def test_the_order_of_subtopologies_does_not_matter(self, scenes):
-        one, two = Subtopology("0", ("in",)), Subtopology("1", ("other",))
-        scene = scenes(Topology(0, (one, two)))
-        scene.topics(**{"in": 1}, other=1)
-        scene.join("a")
-        assert scene.join("b", topology=Topology(0, (two, one))).error_code is ErrorCode.NONE
-
-    def test_an_older_topology_is_taken_and_told(self, scenes):
-        scene = scenes(Topology(3, (Subtopology("0", ("in",)),)))
-        scene.topics(**{"in": 2})
-        scene.join("a")
-        scene.join("b", topology=Topology(2, (Subtopology("0", ("in",)),)))
-        assert scene.statuses() == ["STALE_TOPOLOGY"]
-        scene.beat("b", 3)
-        assert scene.statuses() == ["STALE_TOPOLOGY"]
-
-    @pytest.mark.parametrize(
-        ("topology", "code"),
-        [
-            (Topology(0, (Subtopology("0"),)), ErrorCode.STREAMS_INVALID_TOPOLOGY),
-            (
-                Topology(0, (Subtopology("0", repartition_source_topics=(TopicInfo("r"),)),)),
-                ErrorCode.STREAMS_INVALID_TOPOLOGY,
-            ),
-            (
-                Topology(
-                    0,
-                    (
-                        Subtopology(
-                            "0",
-                            repartition_source_topics=(TopicInfo("r"),),
-                            repartition_sink_topics=("r",),
-                        ),
-                    ),
-                ),
-                ErrorCode.STREAMS_INVALID_TOPOLOGY,
-            ),
-            (
-                Topology(0, (Subtopology("0", ("in",), state_changelog_topics=(TopicInfo("c", 3),)),)),
-                ErrorCode.STREAMS_INVALID_TOPOLOGY,
-            ),
-            (Topology(0, (Subtopology("0", ("__consumer_offsets",)),)), ErrorCode.STREAMS_INVALID_TOPOLOGY),
-            (Topology(0, (Subtopology("0", ("no name",)),)), ErrorCode.STREAMS_INVALID_TOPOLOGY),
-            (Topology(0, (Subtopology("0", (), ("in.*",)),)), ErrorCode.INVALID_REQUEST),
-            (Topology(-1, (Subtopology("0", ("in",)),)), ErrorCode.UNKNOWN_SERVER_ERROR),
-        ],
-    )
-    def test_what_is_no_topology_is_refused(self, scene, topology, code):
-        joining = {"rebalance_timeout_ms": 1, "process_id": "p", "topology": topology}
-        assert scene.error("a", 0, Tasks(), **joining) is code
 
 
 @pytest.mark.parametrize(
@@ -496,95 +366,3 @@ def test_a_failover_changes_nothing_for_members(scene, compact):
         reply = scene.beat(member_id, 3)
         assert (reply.error_code, reply.member_epoch, reply.tasks) == (ErrorCode.NONE, 3, None)
         assert scene.written() == []
-
-
-class TestOtherKinds:
-    def test_a_streams_group_is_no_consumer_group(self, scene):
-        scene.join("a")
-        request = ConsumerGroupHeartbeatRequest(
-            group_id="app",
-            member_id="x",
-            member_epoch=0,
-            rebalance_timeout_ms=1,
-            subscribed_topic_names=("in",),
-            topic_partitions={},
-        )
-        assert scene.process(request).reply.error_code is ErrorCode.GROUP_ID_NOT_FOUND
-
-    def test_a_consumer_group_is_no_streams_group(self, scene):
-        scene.process(
-            ConsumerGroupHeartbeatRequest(
-                group_id="app",
-                member_id="x",
-                member_epoch=0,
-                rebalance_timeout_ms=1,
-                subscribed_topic_names=("in",),
-                topic_partitions={},
-            )
-        )
-        assert scene.join("a").error_code is ErrorCode.GROUP_ID_NOT_FOUND
-        request = StreamsGroupDescribeRequest(group_ids=("app", "none"))
-        described = scene.process(request).reply.groups
-        assert [one.error_message for one in described] == [
-            "Group app is not a streams group.",
-            "Group none not found.",
-        ]
-
-    def test_an_empty_streams_group_gives_way_to_a_classic_one(self, scene):
-        join = JoinGroupRequest(
-            group_id="app",
-            member_id="",
-            protocol_type="consumer",
-            protocols=(("range", b""),),
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            new_member_suffix="s",
-            token=1,
-        )
-        scene.join("a")
-        assert scene.process(join).reply == JoinGroupResponse(
-            error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=""
-        )
-        scene.beat("a", -1)
-        scene.process(join)
-        assert "app" in scene.coordinator.classic.groups
-        assert "app" not in scene.coordinator.streams.groups
-
-    def test_listed_and_deleted(self, scenes):
-        scene = scenes()
-        scene.join("a")
-        for states, found in ((("not_ready",), 1), (("notready",), 0), ((), 1)):
-            request = ListGroupsRequest(states_filter=states, types_filter=("Streams",))
-            rows = scene.process(request).reply.groups
-            assert len(rows) == found
-        assert (rows[0].protocol_type, rows[0].group_type, rows[0].group_state) == (
-            "streams",
-            "streams",
-            "NotReady",
-        )
-        delete = DeleteGroupsRequest(group_id="app")
-        assert scene.process(delete).reply.error_code is ErrorCode.NON_EMPTY_GROUP
-        scene.beat("a", -1)
-        assert scene.process(delete).reply.error_code is ErrorCode.NONE
-        assert scene.written() == ["-20", "-17", "-23"]
-        assert not scene.coordinator.streams.groups
-        assert not scene.coordinator.streams.soft.groups
-
-
-def test_a_description_tells_all(counting):
-    counting.topics(**{"in": 2}, app_repartition=2, app_changelog=2)
-    counting.join("a", client_id="me", client_host="/1", client_tags={"zone": "z"}, rack_id="r")
-    (found,) = counting.process(StreamsGroupDescribeRequest(group_ids=("app",))).reply.groups
-    assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Stable", 2, 2)
-    assert [one.subtopology_id for one in found.subtopologies] == ["0", "1"]
-    counting.beat("a", 2, client_id="me", client_host="/1")
-    (found,) = counting.process(StreamsGroupDescribeRequest(group_ids=("app",))).reply.groups
-    assert found.subtopologies[1].state_changelog_topics == (TopicInfo("app-changelog", 2),)
-    (member,) = found.members
-    assert (member.client_id, member.client_host, member.rack_id) == ("me", "/1", "r")
-    assert (member.process_id, member.topology_epoch, member.client_tags) == (
-        "process-of-a",
-        0,
-        {"zone": "z"},
-    )
-    assert member.assignment == member.target_assignment == Tasks({"0": (0, 1), "1": (0, 1)})
