@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.nodes.member import ALIVE, MemberStatus
+from fencepost.simulation.world.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from fencepost.simulation.chaos.nursery import Nursery, Process
@@ -23,6 +24,7 @@ class Surroundings(Protocol):
     """The world as a host sees it."""
 
     nursery: Nursery
+    supervisor: Supervisor
 
     def terms(self, host: Any, process: int) -> m.AnyTerms:
         """What the host's next process has to know."""
@@ -32,9 +34,6 @@ class Surroundings(Protocol):
 
     def note(self, host: str, what: str, at_us: int) -> None:
         """Something befell the host."""
-
-    def restart_later(self, host: ProcessHost) -> None:
-        """Start the next process after the time that a restart takes."""
 
     def fail(self, error: Exception) -> None:
         """End the run."""
@@ -78,7 +77,7 @@ class ProcessHost:
 
     def restart_later(self) -> None:
         """Start the next process after the time that a restart takes."""
-        self._world.restart_later(self)
+        self._world.supervisor.restart_later(self)
 
     def stop(self, *, come_back: bool) -> None:
         """End the process in good order; one that stands still learns of it when it goes on."""

@@ -19,6 +19,7 @@ from fencepost.simulation.nodes.member import ALIVE
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.world.rng import Streams
 from fencepost.simulation.world.rules import Rule
+from fencepost.simulation.world.supervisor import Supervisor
 
 H = TypeVar("H", bound=ProcessHost)
 
@@ -58,10 +59,20 @@ class ProcessWorld(abc.ABC, Generic[H]):
         self.network = around.network
         self.nursery = around.nursery
         self._around = around
-        self._restarts = self.streams.samples("restarts", restart.quantiles)
-        self._starts = self.streams.samples("starts", start.quantiles)
+        self.supervisor = Supervisor(
+            self.loop,
+            self.streams,
+            start=start.quantiles,
+            restart=restart.quantiles,
+            goes_on=lambda: self.goes_on,
+        )
         self.on_calm: Callable[[], None] = _nothing
         """Called when the faults end; brokers may still have to come back."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether processes are started at all."""
+        return True
 
     @abc.abstractmethod
     def hear(self, host: str, event: m.Event) -> None:
@@ -72,25 +83,6 @@ class ProcessWorld(abc.ABC, Generic[H]):
         """What the host's next process has to know."""
 
     # -- what happens -------------------------------------------------------------------------------------
-
-    def _begin(self, hosts: list[H]) -> None:
-        for host in hosts:
-            host.wanted = True
-            self.loop.schedule(self.now_us + self._starts.draw(), self._start, host)
-
-    def _start(self, host: ProcessHost) -> None:
-        if host.wanted:
-            host.start()
-
-    def restart_later(self, host: ProcessHost) -> None:
-        """Start a host's next process after the time that a restart takes, unless it had one by then."""
-        host.wanted = True
-        self.loop.schedule(self.now_us + self._restarts.draw(), self._restart, (host, host.generation))
-
-    def _restart(self, due: tuple[ProcessHost, int]) -> None:
-        host, generation = due
-        if host.generation == generation:
-            self._start(host)
 
     def calm(self) -> None:
         """Nothing disturbs the group from here on."""

@@ -37,7 +37,7 @@ class RealWorld(ProcessWorld[RealHost]):
 
     def begin(self) -> None:
         """Let the members start."""
-        self._begin(list(self.members.values())[: self.scenario.group.members])
+        self.supervisor.start_soon(list(self.members.values())[: self.scenario.group.members])
 
     def hear(self, host: str, event: m.Event) -> None:
         """A member's process told something. Records count as processed while they are owned."""

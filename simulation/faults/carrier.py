@@ -6,7 +6,8 @@ import abc
 from collections.abc import Callable, Mapping
 
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
-from fencepost.simulation.faults.stage import HasProcess, Schedule
+from fencepost.simulation.faults.stage import HasProcess
+from fencepost.simulation.world.supervisor import Schedule
 
 
 class PlanCarrier(abc.ABC):

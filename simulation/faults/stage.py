@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from fencepost.simulation.nodes.member import MemberStatus
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.world.rng import Streams
 from fencepost.simulation.world.rules import Rule
-
-
-class Schedule(Protocol):
-    """The time of a run, in microseconds since its start, and what is due."""
-
-    @property
-    def now_us(self) -> int:
-        """What it is now."""
-
-    def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
-        """Call `action(argument)` at that time."""
+from fencepost.simulation.world.supervisor import Schedule
 
 
 class HasProcess(Protocol):

@@ -175,7 +175,7 @@ class MemberHost(Host):
 
     def restart_later(self) -> None:
         """Start the next process after the time that a restart takes."""
-        self.world.restart_later(self)
+        self.world.supervisor.restart_later(self)
 
     def slow_callback(self, lasts_us: int) -> None:
         """The process's next callback takes so much longer."""

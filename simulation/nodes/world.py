@@ -23,6 +23,7 @@ from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.network import Network
 from fencepost.simulation.world.observers import Observer, Violation, hook_lists
 from fencepost.simulation.world.rng import Streams
+from fencepost.simulation.world.supervisor import Supervisor
 
 
 class World:
@@ -63,8 +64,12 @@ class World:
         )
         self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
         self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
-        self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
-        self._starts = self.streams.samples("starts", scenario.group.start.quantiles)
+        self.supervisor = Supervisor(
+            loop,
+            self.streams,
+            start=scenario.group.start.quantiles,
+            restart=scenario.application.restart.quantiles,
+        )
         width = len(str(members))
         self.members: dict[str, MemberHost] = {}
         for number in range(1, members + 1):
@@ -78,23 +83,7 @@ class World:
         for topic in self.scenario.topics:
             self.cluster.create_topic(topic.name, topic.partitions, topic.records_per_second)
         self.cluster.elect()
-        for host in list(self.members.values())[: self.scenario.group.members]:
-            host.wanted = True
-            self.loop.schedule(self.loop.now_us + self._starts.draw(), self._start, host)
-
-    def _start(self, host: MemberHost) -> None:
-        if host.wanted:
-            host.start()
-
-    def restart_later(self, host: MemberHost) -> None:
-        """Start a host's next process after the time that a restart takes, unless it had one by then."""
-        host.wanted = True
-        self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._restart, (host, host.generation))
-
-    def _restart(self, due: tuple[MemberHost, int]) -> None:
-        host, generation = due
-        if host.generation == generation:
-            self._start(host)
+        self.supervisor.start_soon(list(self.members.values())[: self.scenario.group.members])
 
     def calm(self) -> None:
         """Nothing disturbs the group from here on: who is to run runs."""

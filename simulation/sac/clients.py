@@ -270,7 +270,7 @@ class ClientHost(Host):
         if self.generation == generation:
             self._end("stopped")
             if self.wanted:
-                self.world.restart_later(self)
+                self.world.supervisor.restart_later(self)
 
     def crash(self) -> None:
         """The process dies; its connections are reset."""

@@ -56,7 +56,7 @@ class SacNemesis(PlanCarrier):
             client.stop(come_back=True)
         else:
             client.crash()
-            self._world.restart_later(client)
+            self._world.supervisor.restart_later(client)
 
     def _start(self, entry: Entry) -> None:
         client = self._client(entry)

@@ -15,6 +15,7 @@ from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.observers import Violation
 from fencepost.simulation.world.rng import Samples, Streams
+from fencepost.simulation.world.supervisor import Supervisor
 
 
 class SacWorld:
@@ -44,8 +45,12 @@ class SacWorld:
         self.callbacks = streams.samples("callbacks", scenario.application.callback.quantiles)
         self.processing = streams.samples("processing", scenario.application.processing.quantiles)
         self.detection = streams.samples("detection", scenario.network.detection.quantiles)
-        self._restarts = streams.samples("restarts", scenario.application.restart.quantiles)
-        self._starts = streams.samples("starts", scenario.group.start.quantiles)
+        self.supervisor = Supervisor(
+            loop,
+            streams,
+            start=scenario.group.start.quantiles,
+            restart=scenario.application.restart.quantiles,
+        )
         self._choices = streams.random("nodes")
         self._latencies: dict[str, Samples] = {}
         self._connections = 0
@@ -70,24 +75,7 @@ class SacWorld:
     def begin(self) -> None:
         """Let a node lead, and the clients start."""
         self.cluster.elect()
-        for client in list(self.clients.values())[: self.scenario.group.members]:
-            client.wanted = True
-            self.loop.schedule(self.loop.now_us + self._starts.draw(), self._start, client)
-
-    def _start(self, client: ClientHost) -> None:
-        if client.wanted:
-            client.start()
-
-    def restart_later(self, client: ClientHost) -> None:
-        """Start a client's next process after the time that a restart takes, unless it had one by then."""
-        client.wanted = True
-        due = (client, client.generation)
-        self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._restart, due)
-
-    def _restart(self, due: tuple[ClientHost, int]) -> None:
-        client, generation = due
-        if client.generation == generation:
-            self._start(client)
+        self.supervisor.start_soon(list(self.clients.values())[: self.scenario.group.members])
 
     def calm(self) -> None:
         """Nothing disturbs anybody from here on: who is to run runs."""

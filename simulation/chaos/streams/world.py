@@ -80,7 +80,7 @@ class RealApplication(ProcessWorld[RealClient]):
 
     def begin(self) -> None:
         """Let the clients start."""
-        self._begin(list(self.clients.values()))
+        self.supervisor.start_soon(self.clients.values())
 
     def begin_again(self) -> None:
         """The application was shut down, and is started anew."""
@@ -88,14 +88,10 @@ class RealApplication(ProcessWorld[RealClient]):
         for host in self.clients.values():
             host.start()
 
-    def _start(self, host: ProcessHost) -> None:
-        if not self.asked:
-            super()._start(host)
-
-    def restart_later(self, host: ProcessHost) -> None:
-        """Start a client again after a while, unless the application was shut down."""
-        if not self.asked:
-            super().restart_later(host)
+    @property
+    def goes_on(self) -> bool:
+        """Whether the application was not shut down."""
+        return not self.asked
 
     def calm(self) -> None:
         """Nothing disturbs the application from here on."""
