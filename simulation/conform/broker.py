@@ -48,6 +48,10 @@ RETRIED = frozenset(
 """What a coordinator answers that is not there yet."""
 
 
+READY_S = 30.0
+"""How long it may take to be there."""
+
+
 class Asking(Protocol):
     """Whatever a broker can be asked through."""
 
@@ -119,15 +123,20 @@ class Judge:
     async def _find_coordinator(self, group_id: str) -> tuple[str, int]:
         """The first question of a fresh cluster makes it create `__consumer_offsets`."""
         request = cluster.FindCoordinatorRequest(keys=(group_id,))
-        async with asyncio.timeout(30):
-            while True:
-                answer = await self._ask(ApiKey.FIND_COORDINATOR, request)
-                (found,) = answer.coordinators
-                if found.node is not None:
-                    return found.node.host, found.node.port
-                if found.error_code not in RETRIED:
-                    raise EnvironmentLacks(f"no coordinator for groups: {found.error_code.name}")
-                await asyncio.sleep(0.1)
+        deadline = asyncio.get_running_loop().time() + READY_S
+        while True:
+            answer = await self._ask(ApiKey.FIND_COORDINATOR, request)
+            (found,) = answer.coordinators
+            if found.node is not None:
+                return found.node.host, found.node.port
+            if found.error_code not in RETRIED:
+                raise EnvironmentLacks(f"no coordinator for groups: {found.error_code.name}")
+            if asyncio.get_running_loop().time() > deadline:
+                raise EnvironmentLacks(
+                    f"no coordinator for groups: {found.error_code.name} for {READY_S:g} s;"
+                    " are there as many brokers as __consumer_offsets is to have replicas?"
+                )
+            await asyncio.sleep(0.1)
 
     async def _ask(self, api_key: int, message: Any) -> Any:
         return await self._admin.ask(api_key, VERSIONS[api_key], message)

@@ -17,7 +17,7 @@ import msgspec
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
-from fencepost.simulation.conform.broker import RETRIED, Judge
+from fencepost.simulation.conform.broker import READY_S, RETRIED, Judge
 from fencepost.simulation.conform.compare import comparable, differing
 from fencepost.simulation.conform.deviations import (
     NOTHING_MATCHES,
@@ -121,7 +121,7 @@ class Lockstep:
     async def run(self) -> Comparison:
         """All steps, until the sides differ.
 
-        :raises EnvironmentLacks: if the broker goes away.
+        :raises EnvironmentLacks: if the broker goes away, or has no coordinator for the group.
         """
         found = self._comparison
         index = 0
@@ -144,6 +144,8 @@ class Lockstep:
 
     async def close(self) -> None:
         """Take the group away, as far as the broker lets us, and hang up."""
+        if not self._connections:
+            return  # nothing was asked: there is no group
         try:
             described = await self._described_by_broker()
             members = tuple(
@@ -171,12 +173,12 @@ class Lockstep:
 
     async def _group_is_served(self) -> None:
         """Wait until the group's coordinator has loaded its part of the log."""
-        async with asyncio.timeout(30):
-            while True:
-                described = await self._described_by_broker()
-                if described.groups[0].error_code not in RETRIED:
-                    break
-                await asyncio.sleep(_RETRY_S)
+        deadline = self._loop.time() + READY_S
+        while (code := (await self._described_by_broker()).groups[0].error_code) in RETRIED:
+            if self._loop.time() > deadline:
+                group_id = self._situation.group_id
+                raise EnvironmentLacks(f"the coordinator of {group_id}: {code.name} for {READY_S:g} s")
+            await asyncio.sleep(_RETRY_S)
         topics = self._own.image.by_name.values()
         await self._topics_are_known({topic.name: (topic.topic_id, topic.partitions) for topic in topics})
 

@@ -10,12 +10,15 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.assign.spec import GroupSpec
+from fencepost.coordinator.codec.client_cluster import BrokerVersions
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol import consumer
-from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol import cluster, consumer
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
+from fencepost.simulation.conform.broker import Judge
 from fencepost.simulation.conform.compare import comparable, differing
 from fencepost.simulation.conform.deviations import DEVIATIONS
 from fencepost.simulation.conform.generate import generate
+from fencepost.simulation.conform.lockstep import Lockstep
 from fencepost.simulation.conform.probe import neighbour, offsets_partition
 from fencepost.simulation.conform.resolve import UNKNOWN_TOPIC_ID, Situation
 from fencepost.simulation.conform.rules import NAMES
@@ -302,3 +305,32 @@ def test_every_kind_of_step_is_generated_or_scripted() -> None:
     schedules += scripted(GroupCoordinatorConfig(group_consumer_min_session_timeout_ms=100))
     kinds = {type(step) for schedule in schedules for step in schedule.steps}
     assert kinds == set(Step.__args__)  # type: ignore[attr-defined]
+
+
+class Waits:
+    """A broker whose groups have no coordinator, and will have none."""
+
+    asked = 0
+
+    async def ask(self, api_key: int, version: int, message: object) -> cluster.FindCoordinatorResponse:
+        self.asked += 1
+        found = cluster.FoundCoordinator(key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return cluster.FindCoordinatorResponse(coordinators=(found,))
+
+
+async def test_a_cluster_that_never_has_a_coordinator_is_told_once() -> None:
+    admin: Any = Waits()
+    judge = Judge(
+        admin,
+        GroupCoordinatorConfig(),
+        BrokerVersions(error_code=ErrorCode.NONE, api_versions={}, features={}),
+    )
+    schedule = Schedule(name="s", topics={}, steps=(Describe(),))
+    lockstep = Lockstep(judge, schedule, group_id="g", prefix="p", topic_ids={})
+    with pytest.raises(
+        EnvironmentLacks, match="no coordinator for groups: COORDINATOR_NOT_AVAILABLE for 30 s"
+    ):
+        await lockstep.run()
+    asked = admin.asked
+    await lockstep.close()
+    assert admin.asked == asked > 100
