@@ -28,7 +28,6 @@ class Targets:
     def __init__(self, default_assignor: str) -> None:
         self._default = default_assignor
         self._owners = Holders()
-        self._sizes: Counter[int] = Counter()
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
