@@ -42,7 +42,11 @@ _int16, _int32 = _fixed(">h"), _fixed(">i")
 
 
 def read_unsigned_varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned variable-length integer of at most 32 bits."""
+    """An unsigned variable-length integer of at most 32 bits, and the offset behind it.
+
+    :raises MalformedFrame: if it is longer.
+    :raises IndexError: if the data ends before.
+    """
     value = data[at]
     at += 1
     if value < 0x80:
@@ -181,7 +185,10 @@ def field_reader(kafka_type: str | None, hint: Any, *, flexible: bool, tagged: b
 
 
 def skip_tagged_fields(data: bytes, at: int) -> int:
-    """The offset behind a section of tagged fields (KIP-482), whatever they are."""
+    """The offset behind a section of tagged fields (KIP-482), whatever they are.
+
+    :raises MalformedFrame: if a field is longer than what is left.
+    """
     count, at = read_unsigned_varint(data, at)
     for _ in range(count):
         _, at = read_unsigned_varint(data, at)

@@ -56,7 +56,10 @@ class Reader:
         return count
 
     def text(self) -> str:
-        """A text in modified UTF-8, with its length in two bytes."""
+        """A text in modified UTF-8, with its length in two bytes.
+
+        :raises MalformedUserData: if that is not what comes.
+        """
         raw = self.take(int.from_bytes(self.take(2), "big"))
         try:
             units = raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")

@@ -17,7 +17,12 @@ Partition = tuple[str, int]
 
 
 class LogQuestions(abc.ABC):
-    """The questions of AIOKafkaConsumer about logs and topics."""
+    """The questions of AIOKafkaConsumer about logs and topics.
+
+    :raises IllegalStateError: before the start, and about the last fetch of what is not assigned.
+    :raises ConsumerStoppedError: once the consumer is stopped.
+    :raises KafkaTimeoutError: about offsets, if they are not to be had within `request_timeout_ms`.
+    """
 
     _client: Client
     _config: ConsumerConfig
@@ -62,7 +67,10 @@ class LogQuestions(abc.ABC):
     async def offsets_for_times(
         self, timestamps: dict[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offset at or after a time in ms, by partition; None where there is none."""
+        """The first offset at or after a time in ms, by partition; None where there is none.
+
+        :raises ValueError: for a time before 1970.
+        """
         times = {partition: int(time) for partition, time in timestamps.items()}
         for partition, time in times.items():
             if time < 0:

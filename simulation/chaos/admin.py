@@ -132,7 +132,10 @@ class Admin:
         return None if leader < 0 else leader
 
     async def coordinator(self, group_id: str) -> int:
-        """The node that coordinates a group. Asking makes a fresh cluster create the coordinators' log."""
+        """The node that coordinates a group. Asking makes a fresh cluster create the coordinators' log.
+
+        :raises EnvironmentLacks: if none does.
+        """
 
         async def ask() -> cluster.FoundCoordinator:
             reply = await self._ask(ApiKey.FIND_COORDINATOR, cluster.FindCoordinatorRequest(keys=(group_id,)))

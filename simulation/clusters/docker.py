@@ -135,7 +135,7 @@ class DockerRunner:
     def remove(self) -> None:
         """Take the project down at once, with its network and volumes; then delete the folder.
 
-        The folder stays if docker refuses: `fencepost cluster down` can try again.
+        :raises EnvironmentLacks: if docker refuses. The folder stays: `fencepost cluster down` can try again.
         """
         if self._file.exists():
             done = subprocess.run(

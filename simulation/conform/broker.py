@@ -156,7 +156,10 @@ class Judge:
         return created
 
     async def adopt_topic(self, name: str, partitions: int) -> TopicId:
-        """The id of a topic that the broker makes by itself, once it is there."""
+        """The id of a topic that the broker makes by itself, once it is there.
+
+        :raises EnvironmentLacks: if it does not come, or has no id.
+        """
         await self._until(name, lambda found: len(found.partitions) == partitions)
         self._made[name] = None
         topic_id = (await self._metadata(name)).topic_id

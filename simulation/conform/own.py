@@ -130,7 +130,10 @@ class Own:
         self._change(self._cluster.image)
 
     def ask(self, api_key: int, version: int, message: Any, client_id: str, client_host: str) -> Any:
-        """Our answer to a request, through bytes both ways."""
+        """Our answer to a request, through bytes both ways.
+
+        :raises FencepostError: if our endpoint does not speak that version of the API.
+        """
         frame = request_frame(api_key, version, 1, client_id, message)[4:]
         header = read_header(frame)
         codec = codec_of(api_key, version)

@@ -113,7 +113,10 @@ class Endpoint:
             )
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """A new topic with settings of its own."""
+        """A new topic with settings of its own.
+
+        :raises FencepostError: for what Kafka would refuse.
+        """
         try:
             self.brokers.cluster.create_topics({name: partitions}, read_topic_configs(config))
         except ProtocolError as error:
@@ -146,7 +149,10 @@ class Endpoint:
                     runner.process(MemberHeard(group_id=group_id, member_id=member_id))
 
     def move_coordinator(self, group_id: str | None, node_id: int | None, load_s: float) -> None:
-        """Other brokers lead the shards of all groups, or of one."""
+        """Other brokers lead the shards of all groups, or of one.
+
+        :raises FencepostError: if there is no such broker.
+        """
         groups = self.brokers.groups
         nodes = groups.node_ids
         if node_id is not None and (isinstance(node_id, bool) or node_id not in nodes):

@@ -105,7 +105,10 @@ class RabbitEndpoint:
         return list(range(first, stream.next_offset))
 
     def messages(self, name: str) -> list[StreamMessage]:
-        """All messages that a stream still has."""
+        """All messages that a stream still has.
+
+        :raises FencepostError: if there is no such stream, or a batch in it that can't be read.
+        """
         found = []
         for kept in _mended(lambda: self.catalogue.stream(name)).chunks:
             try:
@@ -139,7 +142,10 @@ class RabbitEndpoint:
         return name
 
     def disconnect(self, who: StreamConsumer | str) -> None:
-        """Break the connections of a consumer, or those of that name."""
+        """Break the connections of a consumer, or those of that name.
+
+        :raises FencepostError: if there is none.
+        """
         name = who.connection if isinstance(who, StreamConsumer) else who
         found = [
             each for each in self.broker.connections if name in (each.session.name, each.session.client_name)

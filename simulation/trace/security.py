@@ -49,7 +49,10 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
         return f"SASL_{transport}" if self.mechanism else transport
 
     def context(self) -> ssl.SSLContext | None:
-        """For a connection, if it is one of TLS."""
+        """For a connection, if it is one of TLS.
+
+        :raises FencepostError: if the certificates or the key can't be used.
+        """
         if not self.tls:
             return None
         try:
