@@ -313,8 +313,7 @@ class SingleActiveConsumer:
     def _perform(self, action: Action) -> None:
         match action:
             case Moved():
-                if self._observer is not None:
-                    self._observer.on_state(action.event, action.source, action.target)
+                self._tell("on_state", action.event, action.source, action.target)
             case Connect():
                 self._connecting = self._transport.connect(_Ear(self, action.connection))
                 self._connecting.add_done_callback(lambda done: self._connect_done(action.connection, done))
@@ -324,8 +323,7 @@ class SingleActiveConsumer:
                 future.add_done_callback(lambda done: self._subscribe_done(action.connection, done))
             case AnswerUpdate():
                 assert self._connection is not None
-                if self._observer is not None:
-                    self._observer.on_answer(action.offset)
+                self._tell("on_answer", action.offset)
                 self._connection.answer(action.correlation_id, action.offset)
                 self._pay()
             case RunCallback():
@@ -337,6 +335,18 @@ class SingleActiveConsumer:
                 self._unreadable = None
             case Disconnect():
                 self._hang_up()
+
+    def _tell(self, what: str, *seen: object) -> None:
+        """Tell the observer. What the consumer does must not get lost in one that raises."""
+        if self._observer is not None:
+            try:
+                getattr(self._observer, what)(*seen)
+            except Exception as error:
+                self._report("the observer failed", error)
+
+    def _report(self, message: str, error: BaseException) -> None:
+        """What the application's own code raised, and nobody waits for: the loop logs it."""
+        asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def _arm(self) -> None:
         deadline = self._machine.next_deadline()
@@ -436,8 +446,7 @@ class SingleActiveConsumer:
         phase = "end"
         while self._handed_over is not None and kind is not SacCallback.ACTIVATED:
             await self._wait()
-        if self._observer is not None:
-            self._observer.on_callback(kind, "begin")
+        self._tell("on_callback", kind, "begin")
         try:
             if kind is SacCallback.ACTIVATED:
                 chosen = await _result(self._listener.on_activated(self))
@@ -456,11 +465,8 @@ class SingleActiveConsumer:
             if self._stopped and isinstance(error, asyncio.CancelledError):
                 raise
             phase = "raised"
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the listener failed when the consumer was {kind}", "exception": error}
-            )
-        if self._observer is not None:
-            self._observer.on_callback(kind, phase)
+            self._report(f"the listener failed when the consumer was {kind}", error)
+        self._tell("on_callback", kind, phase)
         self._callback_over(offset)
 
     def _call_done(self, task: asyncio.Task[None]) -> None:

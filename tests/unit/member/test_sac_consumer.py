@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification as WireOffset
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.rabbit.transport import RabbitTransport
-from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SingleActiveConsumer
+from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SacObserver, SingleActiveConsumer
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SacMemberState
 from fencepost.member.sac.transport import (
@@ -132,10 +133,17 @@ class Listener(SacListener):
 
 
 class Scene:
-    def __init__(self, subscription: SacSubscription = SUBSCRIPTION) -> None:
+    def __init__(
+        self, subscription: SacSubscription = SUBSCRIPTION, *, observer: SacObserver | None = None
+    ) -> None:
         self.node, self.clock, self.listener = Node(), Clock(), Listener()
         self.consumer = SingleActiveConsumer(
-            subscription, self.node, listener=self.listener, clock=self.clock, rng=random.Random(1)
+            subscription,
+            self.node,
+            listener=self.listener,
+            clock=self.clock,
+            rng=random.Random(1),
+            observer=observer,
         )
 
     async def active(self) -> None:
@@ -319,6 +327,27 @@ async def test_a_listener_that_fails_gives_the_connection_up(scene: Scene) -> No
     assert scene.node.last.answers == []
     assert [str(context["exception"]) for context in failures] == ["no offset"]
     assert scene.consumer.state is SacMemberState.BACKING_OFF
+
+
+@pytest.mark.parametrize("where", ["on_state", "on_callback", "on_answer"])
+async def test_nothing_gets_lost_in_an_observer_that_raises(where: str) -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+
+    class Observer:
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            def observe(*seen: object) -> None:
+                if name == where:
+                    raise LookupError(name)
+
+            return observe
+
+    scene = Scene(observer=Observer())  # type: ignore[arg-type]
+    async with asyncio.timeout(1):
+        await scene.active()
+        await scene.consumer.close()
+    assert scene.node.last.answers == [(1, FIRST)]
+    assert {str(context["exception"]) for context in failures} == {where}
 
 
 @pytest.mark.parametrize("ends", [pytest.fail.Exception("no"), asyncio.CancelledError()], ids=repr)
