@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -260,6 +260,32 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
             if delay_ms is None
             else delay_ms,
         )
+
+
+class SettingsByGroup(Generic[Settings]):
+    """What holds for each group. `settings_of` makes it of a group's configuration; most groups have none."""
+
+    __slots__ = ("_default", "_own", "_settings_of")
+
+    def __init__(self, settings_of: Callable[[GroupConfig], Settings]) -> None:
+        self._settings_of = settings_of
+        self._own: dict[str, Settings] = {}
+        self._default: Settings | None = None
+        """Made when it is asked for: many a coordinator does no more than load."""
+
+    def configure(self, group_id: str, config: GroupConfig | None) -> None:
+        """Give a group a configuration of its own, or take it away."""
+        if config is None:
+            self._own.pop(group_id, None)
+        else:
+            self._own[group_id] = self._settings_of(config)
+
+    def of(self, group_id: str) -> Settings:
+        """The settings that hold for a group."""
+        found = self._own.get(group_id) or self._default
+        if found is None:
+            found = self._default = self._settings_of(GroupConfig())
+        return found
 
 
 def _bounds(broker: GroupCoordinatorConfig, kind: str, field: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fencepost.coordinator.assign.registry import configured_assignors
 from fencepost.coordinator.assign.spec import Assignor
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings, SettingsByGroup
 from fencepost.coordinator.consumer import leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import Surroundings, heartbeat
@@ -33,7 +33,6 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 _CONSUMER_PROTOCOL = "consumer"
-_NO_CONFIG = GroupConfig()
 
 
 class Migration(Protocol):
@@ -62,7 +61,6 @@ class ConsumerGroups:
     """
 
     __slots__ = (
-        "_group_configs",
         "_groups",
         "_newest_topics",
         "_settings",
@@ -87,8 +85,7 @@ class ConsumerGroups:
         self.migration: Migration
         """Set by the coordinator: it knows groups of both kinds."""
         self._newest_topics = -1
-        self._group_configs: dict[str, GroupConfig] = {}
-        self._settings: dict[str, GroupSettings] = {}
+        self._settings = SettingsByGroup(lambda own: own.settings(config))
 
     # Records
 
@@ -115,20 +112,12 @@ class ConsumerGroups:
 
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
         """Give a group a configuration of its own, or take it away. Configuration is in no record."""
-        if config is None:
-            self._group_configs.pop(group_id, None)
-        else:
-            self._group_configs[group_id] = config
-        self._settings.pop(group_id, None)
+        self._settings.configure(group_id, config)
         self.soft.restart_sessions((group_id,))
 
     def settings(self, group_id: str) -> GroupSettings:
         """The session length, heartbeat interval and assignment interval that hold for a group."""
-        key = group_id if group_id in self._group_configs else ""
-        found = self._settings.get(key)
-        if found is None:
-            found = self._settings[key] = self._group_configs.get(key, _NO_CONFIG).settings(self.config)
-        return found
+        return self._settings.of(group_id)
 
     def _session_timeout_ms(self, group_id: str) -> int:
         return self.settings(group_id).session_timeout_ms

@@ -7,7 +7,12 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from fencepost.coordinator.assign.spec import may_assign_again
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, StreamsGroupSettings
+from fencepost.coordinator.config import (
+    GroupConfig,
+    GroupCoordinatorConfig,
+    SettingsByGroup,
+    StreamsGroupSettings,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import NOTHING, MemberFenced, Outcome
@@ -29,7 +34,6 @@ from fencepost.coordinator.streams.target import compute_target
 from fencepost.coordinator.streams.validation import check_request
 
 _STREAMS_PROTOCOL = "streams"
-_NO_CONFIG = GroupConfig()
 
 GiveWay: TypeAlias = Callable[[str], "tuple[Record, ...] | None"]
 """The records that end a group of another kind: none if there is none, None if it stays."""
@@ -41,7 +45,7 @@ class StreamsGroups:
     `give_way` knows the groups of other kinds, by id: an empty classic group gives way to a streams group.
     """
 
-    __slots__ = ("_config", "_give_way", "_group_configs", "_groups", "_settings", "groups", "image", "soft")
+    __slots__ = ("_config", "_give_way", "_groups", "_settings", "groups", "image", "soft")
 
     def __init__(self, config: GroupCoordinatorConfig, give_way: GiveWay) -> None:
         self._config = config
@@ -51,8 +55,7 @@ class StreamsGroups:
         self.soft = SoftState(self._session_timeout_ms)
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""
-        self._group_configs: dict[str, GroupConfig] = {}
-        self._settings: dict[str, StreamsGroupSettings] = {}
+        self._settings = SettingsByGroup(lambda own: own.streams_settings(config))
 
     # Records
 
@@ -86,21 +89,12 @@ class StreamsGroups:
 
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
         """Give a group a configuration of its own, or take it away. Configuration is in no record."""
-        if config is None:
-            self._group_configs.pop(group_id, None)
-        else:
-            self._group_configs[group_id] = config
-        self._settings.pop(group_id, None)
+        self._settings.configure(group_id, config)
         self.soft.restart_sessions((group_id,))
 
     def settings(self, group_id: str) -> StreamsGroupSettings:
         """What holds for a group: session length, intervals, standby tasks."""
-        key = group_id if group_id in self._group_configs else ""
-        found = self._settings.get(key)
-        if found is None:
-            config = self._group_configs.get(key, _NO_CONFIG)
-            found = self._settings[key] = config.streams_settings(self._config)
-        return found
+        return self._settings.of(group_id)
 
     def _session_timeout_ms(self, group_id: str) -> int:
         return self.settings(group_id).session_timeout_ms
