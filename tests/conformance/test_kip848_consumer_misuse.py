@@ -8,7 +8,6 @@ import aiokafka
 import pytest
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 
-from fencepost.member.application import runtime
 from fencepost.member.consumer.errors import CallbackFailed
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -214,9 +213,7 @@ class Watcher:
         raise RuntimeError("out of ink")
 
 
-async def test_an_observer_that_raises_holds_nothing_up(ours, caplog, monkeypatch):
-    monkeypatch.setattr(runtime._standard, "disabled", False)  # as other tests may leave it
-    monkeypatch.setattr(runtime.structlog, "is_configured", lambda: False)
+async def test_an_observer_that_raises_holds_nothing_up(ours, caplog):
     topic = ours.topic(1)
     await ours.produce(topic, [5])
     async with asyncio.timeout(10), ours.consumer(topic, observer=Watcher()) as consumer:

@@ -12,7 +12,6 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
-from fencepost.member.application import runtime
 from fencepost.member.kafka.engine import Call, Fetching
 from tests.batches import batch
 
@@ -228,9 +227,7 @@ async def test_a_fetch_that_fails_is_tried_again(fetching, brokers):
     assert brokers.fetched.count((0, 0)) == 2
 
 
-async def test_a_fetch_whose_answer_is_damaged_is_tried_again(fetching, brokers, caplog, capsys, monkeypatch):
-    monkeypatch.setattr(runtime._standard, "disabled", False)  # as other tests may leave it
-    monkeypatch.setattr(runtime.structlog, "is_configured", lambda: False)
+async def test_a_fetch_whose_answer_is_damaged_is_tried_again(fetching, brokers, caplog, capsys):
     connection = mock.Mock()
     brokers._conns[1, ConnectionGroup.DEFAULT] = connection
     brokers.misleads = True

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application import runtime
 from fencepost.member.application.port import Batch
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.errors import IllegalStreamsState
@@ -20,13 +19,6 @@ from tests.unit.member.played_streams import Rig, settle
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 A, B, C = (f"app-StreamThread-{index}" for index in (1, 2, 3))
-
-
-@pytest.fixture(autouse=True)
-def _standard_logging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log through the standard library, whatever tests before have configured or disabled."""
-    monkeypatch.setattr(logging.getLogger("fencepost.member"), "disabled", False)
-    monkeypatch.setattr(runtime.structlog, "is_configured", lambda: False)
 
 
 def answering(*responses: Any) -> Callable[[BaseException], Any]:
