@@ -11,12 +11,13 @@ from typing import Any, ClassVar, NamedTuple
 from fencepost.member.application.changelog import Changelog
 from fencepost.member.application.global_worker import GlobalWorker
 from fencepost.member.application.port import GlobalReader, GroupMember, ThreadEvents
-from fencepost.member.application.runtime import Runtime, log
+from fencepost.member.application.runtime import Runtime
 from fencepost.member.application.services import Metrics, Service
 from fencepost.member.application.settings import Processing
 from fencepost.member.application.store import StateDirectory
 from fencepost.member.application.worker import Worker
 from fencepost.member.driver.listener import PROGRAM_ENDS
+from fencepost.member.driver.log import log
 from fencepost.member.streams.actions import (
     Action,
     AskForShutdown,

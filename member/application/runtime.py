@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol
-
-import structlog
-
-_logger = structlog.get_logger("fencepost.member")
-_standard = logging.getLogger("fencepost.member")
 
 
 class Runtime(Protocol):
@@ -46,13 +40,3 @@ class LoopRuntime:
     def now(self) -> float:
         """The loop's time."""
         return asyncio.get_running_loop().time()
-
-
-def log(level: int, event: str, **fields: object) -> None:
-    """Log where the process has said; without a word from it, through the standard library."""
-    if structlog.is_configured():
-        _logger.log(level, event, **fields)
-    elif _standard.isEnabledFor(level):
-        error = fields.pop("exc_info", None)
-        said = " ".join([event, *(f"{name}={value}" for name, value in fields.items())])
-        _standard.log(level, said, exc_info=error if isinstance(error, BaseException) else None)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from fencepost.member.application.runtime import Runtime, log
+from fencepost.member.application.runtime import Runtime
+from fencepost.member.driver.log import log
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.changelog import Changelog, ChangelogUnavailable
 from fencepost.member.application.port import Batch, CommitRefused, GroupMember
-from fencepost.member.application.runtime import log
 from fencepost.member.application.store import TaskStore
+from fencepost.member.driver.log import log
 from fencepost.member.streams.thread_states import StreamThreadState
 
 if TYPE_CHECKING:

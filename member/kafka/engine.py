@@ -30,7 +30,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
-from fencepost.member.application.runtime import log
+from fencepost.member.driver.log import log
 from fencepost.member.kafka.client import why_no_start
 
 Frame = Callable[[int, int, str], bytes]

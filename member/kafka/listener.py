@@ -11,9 +11,9 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.application.runtime import log
 from fencepost.member.consumer.actions import CallbackKind
 from fencepost.member.driver.listener import AnyEvent, AnyState, MemberObserver, Phase
+from fencepost.member.driver.log import log
 
 _REQUIRED = ("on_partitions_revoked", "on_partitions_assigned")
 

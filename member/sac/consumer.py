@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-from fencepost.member.application.runtime import log
 from fencepost.member.arguments import check_methods, check_whole
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.listener import PROGRAM_ENDS
+from fencepost.member.driver.log import log
 from fencepost.member.driver.transport import Clock, TimerHandle, TransportError
 from fencepost.member.sac.actions import (
     Action,

@@ -1,0 +1,20 @@
+"""Where members and applications log what is for people: to structlog, or to the standard library."""
+
+from __future__ import annotations
+
+import logging
+
+import structlog
+
+_logger = structlog.get_logger("fencepost.member")
+_standard = logging.getLogger("fencepost.member")
+
+
+def log(level: int, event: str, **fields: object) -> None:
+    """Log where the process has said; without a word from it, through the standard library."""
+    if structlog.is_configured():
+        _logger.log(level, event, **fields)
+    elif _standard.isEnabledFor(level):
+        error = fields.pop("exc_info", None)
+        said = " ".join([event, *(f"{name}={value}" for name, value in fields.items())])
+        _standard.log(level, said, exc_info=error if isinstance(error, BaseException) else None)
