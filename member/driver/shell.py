@@ -9,8 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
-import structlog
-
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.offsets import (
@@ -38,6 +36,7 @@ from fencepost.member.driver.listener import (
     Phase,
     RebalanceListener,
 )
+from fencepost.member.driver.log import log
 from fencepost.member.driver.transport import (
     Clock,
     Reply,
@@ -46,8 +45,6 @@ from fencepost.member.driver.transport import (
     Transport,
     TransportError,
 )
-
-_logger = structlog.get_logger("fencepost.member")
 
 Answered = Callable[[int, Any, int], Actions]
 
@@ -315,17 +312,16 @@ class MachineShell:
         self._callback_over(action, error)
 
     def _log(self, level: int, event: str, **fields: object) -> None:
-        """Log, if the process that this is part of has said where to; a library keeps quiet otherwise."""
-        if structlog.is_configured():
-            member = self._member
-            _logger.log(
-                level,
-                event,
-                group=member.group_id,
-                member=member.member_id,
-                epoch=member.member_epoch,
-                **fields,
-            )
+        """Say which member it is about."""
+        member = self._member
+        log(
+            level,
+            event,
+            group=member.group_id,
+            member=member.member_id,
+            epoch=member.member_epoch,
+            **fields,
+        )
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         FindCoordinator: _find_coordinator,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -516,6 +517,22 @@ async def test_a_library_is_quiet_until_the_process_configures_logs(
     await rig.stable(0)
     rig.driver.abandon()
     assert capsys.readouterr() == ("", "")
+
+
+async def test_logs_go_through_the_standard_library_where_nobody_configured_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    rig = Rig()
+    await rig.stable(0)
+    rig.transport.answers.append(RuntimeError("a defect"))
+    await asyncio.sleep(6)
+    rig.driver.abandon()
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("fencepost.member", "ERROR")
+    assert record.getMessage() == "transport failed group=group member=member epoch=2"
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "a defect"
 
 
 async def test_logs_carry_group_member_and_epoch() -> None:
