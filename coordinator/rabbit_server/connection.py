@@ -106,6 +106,13 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close now, as when a node dies; what the client does not read is dropped."""
+        if self._transport.get_extra_info("sslcontext") is None:
+            self._end()
+        else:
+            self.abort()  # TLS would wait for the client's goodbye
+
+    def _end(self) -> None:
+        """Close behind what was sent, unless the client does not read it."""
         if self._transport.get_write_buffer_size():
             self.abort()
         else:
@@ -136,9 +143,9 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if was_told:
-            self._timer = self._loop.call_later(_LAST_WORDS_S, self.close)
+            self._timer = self._loop.call_later(_LAST_WORDS_S, self._end)
         else:
-            self.close()
+            self._end()
 
     # -- frames -----------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
+import ssl
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from fencepost.coordinator.rabbit_codec.entries import message, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST
 from fencepost.coordinator.rabbit_server.broker import StreamBroker
 from fencepost.coordinator.rabbit_server.cluster import Limits
+from fencepost.coordinator.server import accepting
+from fencepost.coordinator.server.tls import tls_context
 
 pytestmark = pytest.mark.real
 
@@ -217,6 +221,23 @@ async def test_a_node_that_closes_hangs_up_also_on_those_who_read_nothing():
             peer.send(publish(0, [Entry(number, message(bytes(500_000)))]))
     await peer.rest()
     await peer.close()
+
+
+async def test_a_node_that_closes_waits_for_no_goodbye_of_tls(pem, monkeypatch):
+    monkeypatch.setattr(accepting, "_GOODBYE_S", 60)
+    certificate, key = pem
+    trust = ssl.create_default_context(cafile=certificate)
+
+    def silent(port: int) -> ssl.SSLSocket:
+        return trust.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="127.0.0.1")
+
+    async with StreamBroker(ports=(0,), tls=tls_context(certificate, key)) as broker:
+        client = await asyncio.to_thread(silent, broker.ports[0])
+        while not broker.connections:
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(SECONDS):
+            await broker.close()
+    client.close()
 
 
 async def test_a_port_that_is_taken_is_told():
