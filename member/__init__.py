@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fencepost.member.kafka.errors import AuthenticationError as AuthenticationError
     from fencepost.member.kafka.streams import StreamsApp as StreamsApp
     from fencepost.member.rabbit.transport import RabbitTransport as RabbitTransport
-    from fencepost.member.sac.consumer import SacListener as SacListener
     from fencepost.member.sac.consumer import SingleActiveConsumer as SingleActiveConsumer
+    from fencepost.member.sac.listener import SacListener as SacListener
     from fencepost.member.sac.transport import SacSubscription as SacSubscription
     from fencepost.member.sac.transport import SubscriptionRefused as SubscriptionRefused
     from fencepost.member.sac.transport import UnreadableMessages as UnreadableMessages
@@ -34,7 +34,7 @@ _MODULES = {
     "IllegalStreamsState": "streams.errors",
     "KIP848Consumer": "kafka.consumer",
     "RabbitTransport": "rabbit.transport",
-    "SacListener": "sac.consumer",
+    "SacListener": "sac.listener",
     "SacSubscription": "sac.transport",
     "SingleActiveConsumer": "sac.consumer",
     "StreamClientState": "streams.client_states",

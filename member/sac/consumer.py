@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fencepost.member.arguments import check_methods, check_whole
 from fencepost.member.driver.clock import LoopClock
@@ -27,10 +27,11 @@ from fencepost.member.sac.actions import (
     SacCallback,
     Subscribe,
 )
+from fencepost.member.sac.listener import SacListener, SacObserver
 from fencepost.member.sac.machine import SacConfig, SacMember
 from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 from fencepost.member.sac.settings import MAX_OFFSET, check_place
-from fencepost.member.sac.states import SacMemberEvent, SacMemberState
+from fencepost.member.sac.states import SacMemberState
 from fencepost.member.sac.transport import (
     SacConnection,
     SacSubscription,
@@ -58,40 +59,6 @@ class StreamMessage(NamedTuple):
 
 class ConsumerClosed(Exception):
     """The consumer was closed while, or before, a message was asked for."""
-
-
-class SacListener:
-    """What an application wants to know; override what matters. Each method may be plain or async.
-
-    They are called one at a time, and none while the application works on a message.
-    """
-
-    def on_activated(self, consumer: SingleActiveConsumer) -> Any:
-        """It is active from now on: answer an `OffsetSpecification`, or None for behind the stored offset.
-
-        If nothing is stored it starts where the subscription says. If this fails, or answers anything else,
-        the connection is given up, so that another consumer gets its turn.
-        """
-        return None
-
-    def on_stepping_down(self, consumer: SingleActiveConsumer) -> Any:
-        """It is to stop. Store what was processed: when this returns another consumer may start."""
-
-    def on_lost(self, consumer: SingleActiveConsumer) -> Any:
-        """Its connection is gone: another consumer may have started already."""
-
-
-class SacObserver(Protocol):
-    """Sees what the machine does, for traces and checkers."""
-
-    def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
-        """It moved along an arrow of its table."""
-
-    def on_callback(self, kind: SacCallback, phase: str) -> None:
-        """A callback reached `begin`, `end` or `raised`."""
-
-    def on_answer(self, offset: OffsetSpecification) -> None:
-        """A consumer update was answered."""
 
 
 class _Ear:

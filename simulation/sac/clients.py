@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.sac.actions import SacCallback
-from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SingleActiveConsumer
+from fencepost.member.sac.consumer import ConsumerClosed, SingleActiveConsumer
+from fencepost.member.sac.listener import SacListener
 from fencepost.member.sac.offsets import NEXT, OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import ConnectionListener, SacSubscription

@@ -11,7 +11,8 @@ import pytest
 import rstream
 
 from fencepost.member.rabbit.transport import RabbitTransport
-from fencepost.member.sac.consumer import SacListener, SingleActiveConsumer
+from fencepost.member.sac.consumer import SingleActiveConsumer
+from fencepost.member.sac.listener import SacListener
 from fencepost.member.sac.machine import SacConfig
 from fencepost.member.sac.offsets import FIRST
 from fencepost.member.sac.transport import SacSubscription, SubscriptionRefused

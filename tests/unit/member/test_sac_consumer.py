@@ -14,7 +14,8 @@ from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification as WireOffset
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.rabbit.transport import RabbitTransport
-from fencepost.member.sac.consumer import ConsumerClosed, SacListener, SacObserver, SingleActiveConsumer
+from fencepost.member.sac.consumer import ConsumerClosed, SingleActiveConsumer
+from fencepost.member.sac.listener import SacListener, SacObserver
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SacMemberState
 from fencepost.member.sac.transport import (

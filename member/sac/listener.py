@@ -1,0 +1,46 @@
+"""What an application hears of its single active consumer, and what an observer hears of the machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fencepost.member.sac.actions import SacCallback
+from fencepost.member.sac.offsets import OffsetSpecification
+from fencepost.member.sac.states import SacMemberEvent, SacMemberState
+
+if TYPE_CHECKING:
+    from fencepost.member.sac.consumer import SingleActiveConsumer
+
+
+class SacListener:
+    """What an application wants to know; override what matters. Each method may be plain or async.
+
+    They are called one at a time, and none while the application works on a message.
+    """
+
+    def on_activated(self, consumer: SingleActiveConsumer) -> Any:
+        """It is active from now on: answer an `OffsetSpecification`, or None for behind the stored offset.
+
+        If nothing is stored it starts where the subscription says. If this fails, or answers anything else,
+        the connection is given up, so that another consumer gets its turn.
+        """
+        return None
+
+    def on_stepping_down(self, consumer: SingleActiveConsumer) -> Any:
+        """It is to stop. Store what was processed: when this returns another consumer may start."""
+
+    def on_lost(self, consumer: SingleActiveConsumer) -> Any:
+        """Its connection is gone: another consumer may have started already."""
+
+
+class SacObserver(Protocol):
+    """Sees what the machine does, for traces and checkers."""
+
+    def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
+        """It moved along an arrow of its table."""
+
+    def on_callback(self, kind: SacCallback, phase: str) -> None:
+        """A callback reached `begin`, `end` or `raised`."""
+
+    def on_answer(self, offset: OffsetSpecification) -> None:
+        """A consumer update was answered."""
