@@ -26,6 +26,8 @@ MAX_FRAME_BYTES: Final = 1 << 27
 """Of what a node may send; chunks have some megabytes at most."""
 INITIAL_CREDIT: Final = 10
 """Chunks that may be on their way."""
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long a node may take to answer Close."""
 _SUBSCRIPTION: Final = 0
 """The one subscription of a connection."""
 _PASSING: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
@@ -61,6 +63,7 @@ class StreamConnection(asyncio.Protocol):
         self._heard_at = self._said_at = 0.0
         self._is_open = False
         self._is_closed = False
+        self._gone: asyncio.Future[None] = self._loop.create_future()
         self._loss = "the connection was lost"
         self.refusal: SubscriptionRefused | None = None
         """Why nothing can be subscribed to here, ever."""
@@ -77,6 +80,8 @@ class StreamConnection(asyncio.Protocol):
         was_closed, self._is_closed = self._is_closed, True
         if self._timer is not None:
             self._timer.cancel()
+        if not self._gone.done():
+            self._gone.set_result(None)
         waiting: list[asyncio.Future[Any]] = [*self._asked.values(), self._tuned]
         for future in waiting:
             if not future.done():
@@ -91,8 +96,12 @@ class StreamConnection(asyncio.Protocol):
         self._heard_at = self._loop.time()
         self._frames.feed(data)
         try:
-            while not self._is_closed and (frame := self._frames.next_frame()) is not None:
-                self._take(decode(frame))
+            while not self._transport.is_closing() and (found := self._frames.next_frame()) is not None:
+                frame = decode(found)
+                if not self._is_closed:
+                    self._take(frame)
+                elif isinstance(frame, frames.CloseResponse):
+                    self._transport.close()
         except MalformedFrame as error:
             self._abort(str(error))
 
@@ -251,13 +260,27 @@ class StreamConnection(asyncio.Protocol):
         return answer.offset
 
     def close(self) -> None:
-        """Give it up, and say so. The listener hears nothing more."""
-        if not self._is_closed:
-            self._is_closed = True
-            if self._is_open:
-                self._number += 1
-                self._send(frames.Close(self._number, ResponseCode.OK, "OK"))
+        """Give it up, and say so. The listener hears nothing more.
+
+        The socket stays until the node has answered: what it sends meanwhile and nobody reads would make the
+        system throw away what it has not read itself, such as the last offset.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._is_open or self._transport.is_closing():
             self._transport.close()
+            return
+        self._number += 1
+        self._send(frames.Close(self._number, ResponseCode.OK, "OK"))
+        self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+    async def wait_closed(self) -> None:
+        """Wait until the node has heard all that was said, or can't hear it any more."""
+        if not self._gone.done():
+            await asyncio.wait([self._gone])
 
 
 def _code(answer: Frame) -> ResponseCode:

@@ -129,6 +129,8 @@ class SingleActiveConsumer:
         self._machine = SacMember(config or SacConfig(), rng or random.Random())
         self._chosen_clock = clock
         self._connection: SacConnection | None = None
+        self._left: SacConnection | None = None
+        """The last connection that was given up."""
         self._connecting: asyncio.Future[SacConnection] | None = None
         self._timer: tuple[int, TimerHandle] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -181,6 +183,7 @@ class SingleActiveConsumer:
         while not self._machine.is_over and not self._stopped:
             await self._wait()
         self._stop()
+        await self._wait_left()
 
     def abandon(self) -> None:
         """Stop at once and tell nobody, as a process that is killed."""
@@ -250,6 +253,7 @@ class SingleActiveConsumer:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if (failure := self._failure or self._unreadable) is not None:
+                await self._wait_left()
                 raise failure
             if self._machine.is_over or self._stopped:
                 raise ConsumerClosed("the consumer is closed")
@@ -259,6 +263,10 @@ class SingleActiveConsumer:
         waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wakers.append(waker)
         await waker
+
+    async def _wait_left(self) -> None:
+        if self._left is not None:
+            await self._left.wait_closed()
 
     def _wake(self) -> None:
         wakers, self._wakers = self._wakers, []
@@ -458,7 +466,7 @@ class SingleActiveConsumer:
             self._connecting = None
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
+            self._left, self._connection = self._connection, None
 
     def _stop(self) -> None:
         self._stopped = True

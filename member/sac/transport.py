@@ -92,6 +92,9 @@ class SacConnection(Protocol):
     def close(self) -> None:
         """Give it up; the server takes the consumer out of its group. Its listener hears nothing more."""
 
+    async def wait_closed(self) -> None:
+        """Wait until the server has heard all that was said, or can't hear it any more."""
+
 
 class SacTransport(Protocol):
     """The way from one consumer to the nodes of its stream."""

@@ -115,6 +115,9 @@ class ClientConnection:
             at = max(loop.now_us + self._world.latency(self._client.name), self._said_us)
             loop.schedule(at, lambda _: server.end("normal"), None)
 
+    async def wait_closed(self) -> None:
+        """What was said arrives."""
+
     # -- what the consumer asks -----------------------------------------------------------------------------
 
     def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:

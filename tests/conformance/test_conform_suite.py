@@ -111,19 +111,22 @@ async def test_a_full_streams_group_agrees_with_ourselves(broker: Broker) -> Non
     assert verdicts(report)["streams.group.full"] == "pass"
 
 
-async def test_a_session_ends_on_both_sides(broker: Broker) -> None:
-    broker.coordinator.consumer.config = msgspec.structs.replace(
-        CONFIG, group_consumer_session_timeout_ms=300, group_consumer_heartbeat_interval_ms=100,
+async def test_a_session_ends_on_both_sides() -> None:
+    config = msgspec.structs.replace(
+        CONFIG,
+        group_consumer_session_timeout_ms=300,
+        group_consumer_heartbeat_interval_ms=100,
+        group_consumer_min_session_timeout_ms=100,
         group_consumer_min_heartbeat_interval_ms=50,
-    )  # fmt: skip
-    broker.coordinator.consumer._settings.clear()
-    judge = await Judge.connect(broker.bootstrap_servers)
-    judge.config = broker.coordinator.consumer.config
-    try:
-        steps = (scripts.join("A", "x"), Wait(ms=450), Beat(member="A"), Describe())
-        report = await Suite(judge, "run").run([schedule(*steps)], seed=0, requests=0)
-    finally:
-        await judge.close()
+    )
+    async with Broker(config=config) as broker:
+        judge = await Judge.connect(broker.bootstrap_servers)
+        judge.config = config
+        try:
+            steps = (scripts.join("A", "x"), Wait(ms=450), Beat(member="A"), Describe())
+            report = await Suite(judge, "run").run([schedule(*steps)], seed=0, requests=0)
+        finally:
+            await judge.close()
     assert report.differences == []
     assert verdicts(report)["timer.session"] == "pass"
 

@@ -17,6 +17,7 @@ from fencepost.coordinator.rabbit_codec.chunks import write_chunk
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.entries import message
 from fencepost.member.driver.transport import Disconnected, TransportError
+from fencepost.member.rabbit import connection as rabbit_connection
 from fencepost.member.rabbit.transport import RabbitTransport
 from fencepost.member.sac.transport import SacSubscription
 
@@ -60,6 +61,7 @@ class Node:
             "Open": lambda asked: [frames.OpenResponse(asked.correlation_id)],
             "Metadata": lambda asked: [self.places(asked)],
             "Subscribe": lambda asked: [frames.SubscribeResponse(asked.correlation_id)],
+            "Close": lambda asked: [frames.CloseResponse(asked.correlation_id)],
             **answers,
         }
         self.heartbeat_s = 0
@@ -84,6 +86,12 @@ class Node:
                 self.heard.append(name)
                 for each in self.answers.get(name, lambda asked: [])(asked):
                     writer.write(each if isinstance(each, bytes) else encode(each))
+
+    def pause(self, seconds: float) -> None:
+        """Read nothing for so long."""
+        (writer,) = self._serving.values()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        asyncio.get_running_loop().call_later(seconds, writer.transport.resume_reading)  # type: ignore[attr-defined]
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[Node]:
@@ -220,6 +228,35 @@ async def test_a_connection_that_is_closed_tells_nothing_more() -> None:
         with pytest.raises(TransportError):
             await connection.subscribe(ORDERS)
         assert ear.heard == []
+
+
+async def test_a_node_hears_all_that_was_said_before_a_connection_is_closed() -> None:
+    """What the client does not read while it goes would reset the socket, and take along what was sent."""
+    chunk = frames.Deliver(0, write_chunk(0, 0, 1, [message(bytes(1000))], 1))
+
+    def busy(asked: Any) -> list[Frame | bytes]:
+        node.pause(0.1)
+        return [frames.SubscribeResponse(asked.correlation_id), *[chunk] * 300]
+
+    async with Node(Subscribe=busy).listening() as node:
+        connection = await connected(node, Ear())
+        await connection.subscribe(ORDERS)
+        for offset in range(5):
+            connection.store_offset(ORDERS, offset)
+        connection.close()
+        connection.close()
+        for _ in range(2):
+            await asyncio.wait_for(connection.wait_closed(), 20)
+        assert node.heard[-6:] == ["StoreOffset"] * 5 + ["Close"]
+
+
+async def test_a_node_that_does_not_answer_close_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rabbit_connection, "CLOSE_TIMEOUT_S", 0.05)
+    async with Node(Close=lambda asked: []).listening() as node:
+        connection = await connected(node, Ear())
+        connection.close()
+        await asyncio.wait_for(connection.wait_closed(), 20)
+        assert node.heard[-1] == "Close"
 
 
 async def test_silence_ends_the_connection_where_heartbeats_are_agreed() -> None:

@@ -89,6 +89,9 @@ class Connection:
     def close(self) -> None:
         self.closed = True
 
+    async def wait_closed(self) -> None:
+        pass
+
 
 class Node:
     """A transport whose far end is the test."""
