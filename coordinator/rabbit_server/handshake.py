@@ -130,7 +130,7 @@ def _open(session: Session, frame: frames.Open) -> Frame | None:
 
 def _close(session: Session, frame: frames.Close) -> None:
     session.send(frames.CloseResponse(frame.correlation_id))
-    session.end(was_told=True)
+    session.end()
 
 
 def _heartbeat(session: Session, frame: frames.Heartbeat) -> None:

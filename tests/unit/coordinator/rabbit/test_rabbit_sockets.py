@@ -19,6 +19,7 @@ from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST
+from fencepost.coordinator.rabbit_server import connection
 from fencepost.coordinator.rabbit_server.broker import StreamBroker
 from fencepost.coordinator.rabbit_server.cluster import Limits
 from fencepost.coordinator.server import accepting
@@ -147,6 +148,16 @@ async def test_a_frame_that_is_too_large_is_answered_once_the_connection_is_open
         assert close.code == ResponseCode.FRAME_TOO_LARGE
         assert await late.rest() == b""
         await late.close()
+
+
+async def test_a_connection_ends_with_the_answer_to_close(monkeypatch):
+    monkeypatch.setattr(connection, "_LAST_WORDS_S", 10 * SECONDS)
+    async with StreamBroker(ports=(0,)) as broker:
+        peer = await Peer.opened(broker)
+        peer.send(frames.Close(5, ResponseCode.OK, "OK"))
+        assert await peer.receive() == frames.CloseResponse(5)
+        assert await peer.rest() == b""
+        await peer.close()
 
 
 async def test_one_connection_too_many_is_refused():
