@@ -21,7 +21,7 @@ _SNAPPY_STREAM: Final = b"\x82SNAPPY\0" + 2 * (1).to_bytes(4)
 """What Java's snappy puts before its blocks: its name, and twice the number of its format."""
 
 
-class _TooLong(Exception):
+class TooLong(Exception):
     """What was compressed is longer than allowed."""
 
 
@@ -35,7 +35,7 @@ def decompressed(compression: int, data: bytes) -> bytes:
     most = max(MOST_BYTES, MOST_TIMES * len(data))
     try:
         return decompress(data, most)
-    except _TooLong:
+    except TooLong:
         reason = f"the records become longer than {most} bytes when they are decompressed with {name}"
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from None
     except Exception as error:
@@ -44,12 +44,17 @@ def decompressed(compression: int, data: bytes) -> bytes:
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from error
 
 
-def _gunzipped(data: bytes, most: int) -> bytes:
-    """By zlib, which is as strict as clients are; Python's own reader of gzip passes over unknown flags."""
+def gunzipped(data: bytes, most: int) -> bytes:
+    """By zlib, which is as strict as clients are; Python's own reader of gzip passes over unknown flags.
+
+    :raises TooLong: if it becomes more than so many bytes.
+    :raises ValueError: if the data is cut short, or goes on behind the end.
+    :raises zlib.error: if it is no gzip.
+    """
     stream = zlib.decompressobj(wbits=_GZIP)
     found = stream.decompress(data, most + 1)
     if len(found) > most:
-        raise _TooLong
+        raise TooLong(f"more than {most} bytes")
     if not stream.eof or stream.unused_data:
         raise ValueError("the stream and the batch end at different places")
     return found
@@ -74,7 +79,7 @@ def _unsnapped(data: bytes, most: int) -> bytes:
 
 def _unsnapped_block(cramjam: Any, block: bytes, most: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(block) > most:
-        raise _TooLong
+        raise TooLong
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
@@ -94,14 +99,14 @@ def _into_room(name: str) -> Callable[[bytes, int], bytes]:
                 if "whole buffer" not in str(error):
                     raise
                 if size >= most:
-                    raise _TooLong from None
+                    raise TooLong from None
                 size *= _GROWTH
 
     return decompress
 
 
 _CODECS: Final[tuple[tuple[str, Callable[[bytes, int], bytes]], ...]] = (
-    ("gzip", _gunzipped),
+    ("gzip", gunzipped),
     ("snappy", _unsnapped),
     ("lz4", _into_room("lz4")),
     ("zstd", _into_room("zstd")),

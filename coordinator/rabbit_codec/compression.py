@@ -5,15 +5,14 @@ The formats are those of RabbitMQ's clients: gzip, Snappy's frames, LZ4's frames
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
+
+from fencepost.coordinator.codec.compression import gunzipped
 
 MAX_UNCOMPRESSED_BYTES: Final = 1 << 26
 """Of a batch."""
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """By their numbers in a batch's first byte."""
-_GZIP = 16 + zlib.MAX_WBITS
-"""What zlib calls gzip."""
 
 
 class InvalidBatch(Exception):
@@ -31,7 +30,7 @@ def decompressed(compression: int, data: bytes, length: int) -> bytes:
         raise InvalidBatch(f"a batch of {length} bytes, at most {MAX_UNCOMPRESSED_BYTES}")
     name = COMPRESSIONS[compression]
     try:
-        found = _gunzipped(data, length) if name == "gzip" else _opened(name, data, length)
+        found = gunzipped(data, length) if name == "gzip" else _opened(name, data, length)
     except ModuleNotFoundError:
         raise InvalidBatch(f"a batch in {name}, which takes fencepost[kafka] to be read") from None
     except Exception as error:
@@ -40,10 +39,6 @@ def decompressed(compression: int, data: bytes, length: int) -> bytes:
     if len(found) != length:
         raise InvalidBatch(f"a batch in {name} of {length} bytes, as it says, that are others")
     return found
-
-
-def _gunzipped(data: bytes, length: int) -> bytes:
-    return zlib.decompressobj(wbits=_GZIP).decompress(data, length + 1)
 
 
 def _opened(name: str, data: bytes, length: int) -> bytes:
