@@ -177,7 +177,10 @@ class SingleActiveConsumer:
         await self._until(lambda: self.state in _SUBSCRIBED)
 
     async def close(self) -> None:
-        """Step down if it is active, and go. What the application works on counts as processed."""
+        """Step down if it is active, and go. What the application works on counts as processed.
+
+        Returns once the node has heard all that was said, or has said nothing for 5 s.
+        """
         self._handed_over = None
         self._run(self._machine.close(self._clock.now_ms()))
         while not self._machine.is_over and not self._stopped:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, get_args
 
+import msgspec
+
 from fencepost.simulation.faults.plan import Kind, Plan
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import SacFault, SacScenario
@@ -16,8 +18,8 @@ _NUMBERED: Final = frozenset((Kind.RESTART, Kind.START, Kind.STOP, Kind.SUBSCRIB
 _TO_TOPICS: Final = frozenset((Kind.CREATE_TOPIC, Kind.GROW_TOPIC, Kind.DELETE_TOPIC))
 
 
-def _tags(faults: Iterable[type]) -> frozenset[Kind]:
-    return frozenset(Kind(str(fault.__struct_config__.tag)) for fault in faults)  # type: ignore[attr-defined]
+def _tags(faults: Iterable[type[msgspec.Struct]]) -> frozenset[Kind]:
+    return frozenset(Kind(str(fault.__struct_config__.tag)) for fault in faults)
 
 
 KINDS: Final[dict[type[AnyScenario], frozenset[Kind]]] = {

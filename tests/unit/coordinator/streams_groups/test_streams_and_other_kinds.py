@@ -15,31 +15,23 @@ from fencepost.coordinator.protocol.streams import (
     TopicInfo,
 )
 
+CONSUMER_JOINS = ConsumerGroupHeartbeatRequest(
+    group_id="app",
+    member_id="x",
+    member_epoch=0,
+    rebalance_timeout_ms=1,
+    subscribed_topic_names=("in",),
+    topic_partitions={},
+)
+
 
 def test_a_streams_group_is_no_consumer_group(scene):
     scene.join("a")
-    request = ConsumerGroupHeartbeatRequest(
-        group_id="app",
-        member_id="x",
-        member_epoch=0,
-        rebalance_timeout_ms=1,
-        subscribed_topic_names=("in",),
-        topic_partitions={},
-    )
-    assert scene.process(request).reply.error_code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert scene.process(CONSUMER_JOINS).reply.error_code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_a_consumer_group_is_no_streams_group(scene):
-    scene.process(
-        ConsumerGroupHeartbeatRequest(
-            group_id="app",
-            member_id="x",
-            member_epoch=0,
-            rebalance_timeout_ms=1,
-            subscribed_topic_names=("in",),
-            topic_partitions={},
-        )
-    )
+    scene.process(CONSUMER_JOINS)
     assert scene.join("a").error_code is ErrorCode.GROUP_ID_NOT_FOUND
     request = StreamsGroupDescribeRequest(group_ids=("app", "none"))
     described = scene.process(request).reply.groups
