@@ -97,6 +97,19 @@ class Committer(Peer):
         reply = await self.until_settled(code, key, version, **fields_of(key, version, **fields))
         return self.told(reply.topics)
 
+    async def commit_with(self, version: int, epoch: int, topics: Any) -> Any:
+        """A commit in the transaction of this producer, which is no member."""
+        return await self.settled(
+            *(28, version),
+            transactional_id=self.transactional_id,
+            producer_id=self.producer,
+            producer_epoch=epoch,
+            group_id=self.group,
+            generation_id=-1,
+            member_id="",
+            topics=topics,
+        )
+
     async def commit(
         self, version: int, topics: Topics, group: str = "group", epoch: int = -1, member: str = ""
     ) -> Any:
@@ -172,15 +185,8 @@ async def repeated_commits_in_transactions(peer: Committer) -> AsyncIterator[Any
         peer.producer, epoch = producer.producer_id, producer.producer_epoch
         if version < 5:
             assert await peer.add_offsets(epoch) == "none"
-        answer = await peer.settled(
-            *(28, version),
-            transactional_id=peer.transactional_id,
-            producer_id=peer.producer,
-            producer_epoch=epoch,
-            group_id=peer.group,
-            generation_id=-1,
-            member_id="",
-            topics=repeated(peer, positions, by_id=False, at_once=at_once),
+        answer = await peer.commit_with(
+            version, epoch, repeated(peer, positions, by_id=False, at_once=at_once)
         )
         ended = await peer.end(epoch, commit=True)
         await peer.init()  # answered once the offsets of the transaction count
@@ -247,16 +253,7 @@ async def commits_to_a_topic_that_goes(peer: Committer) -> AsyncIterator[Any]:
         return found.error_code.name, found.committed_offset
 
     one = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
-    await peer.settled(
-        *(28, 5),
-        transactional_id=peer.transactional_id,
-        producer_id=peer.producer,
-        producer_epoch=epoch,
-        group_id=peer.group,
-        generation_id=-1,
-        member_id="",
-        topics=[{"name": gone, "partitions": [one]}],
-    )
+    await peer.commit_with(5, epoch, [{"name": gone, "partitions": [one]}])
     yield "open", await fetched(True), await fetched(False)
     await peer.ask_plain(20, 5, topic_names=(gone,), timeout=5_000)
     deadline = time.monotonic() + 60
