@@ -49,7 +49,7 @@ class WallTimeExceeded(RuntimeError):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run. `digest` is equal for equal runs, on every machine."""
+    """What came of a run. `digest` is equal for equal runs, on every machine and Python."""
 
     scenario: str
     seed: int

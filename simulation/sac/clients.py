@@ -270,7 +270,10 @@ class ClientHost(Host):
             self._tasks.append(self.loop.create_task(self._close(self.generation)))
 
     async def _close(self, generation: int) -> None:
-        await asyncio.gather(*(each.consumer.close() for each in self.subscribers))
+        closing = [self.loop.create_task(each.consumer.close()) for each in self.subscribers]
+        self._tasks += closing
+        for task in closing:  # asyncio.gather takes more turns of the loop in some Pythons than in others
+            await task
         if self.generation == generation:
             self._end("stopped")
             if self.wanted:
