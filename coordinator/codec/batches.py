@@ -13,6 +13,8 @@ from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = 61
 _CRC_FROM = 21
+_FLAGS_AT = 22
+"""The lower byte of the attributes."""
 _BATCH_OVERHEAD = 12
 """Bytes of a batch before the part that its length counts."""
 _LENGTH_TO_RECORDS = HEADER_BYTES - _BATCH_OVERHEAD
@@ -71,11 +73,44 @@ def _crc32c() -> Callable[[bytes | memoryview], int]:
     return function
 
 
+def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHeader:
+    """The header of the one batch that a Produce request may bring for a partition.
+
+    :raises ProtocolError: CORRUPT_MESSAGE or INVALID_RECORD for anything else; UNSUPPORTED_COMPRESSION_TYPE
+        for zstd before version 7.
+    """
+    header = _header_of(records)
+    if api_version < _FIRST_VERSION_WITH_ZSTD and header.attributes & COMPRESSION == _ZSTD:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd in Produce version {api_version}, it came with version {_FIRST_VERSION_WITH_ZSTD}",
+        )
+    return header
+
+
+def is_transactional(records: bytes | memoryview | None) -> bool:
+    """Whether what a producer sent says that it is part of a transaction."""
+    return records is not None and len(records) >= HEADER_BYTES and bool(records[_FLAGS_AT] & _TRANSACTIONAL)
+
+
 def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHeader:
     """The header of the one batch that a producer sent.
 
     :raises ProtocolError: CORRUPT_MESSAGE, INVALID_RECORD or MESSAGE_TOO_LARGE, as Kafka's LogValidator.
     """
+    header = _header_of(records)
+    assert records is not None
+    if len(records) > max_bytes:
+        raise ProtocolError(
+            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(records)} bytes, message.max.bytes is {max_bytes}"
+        )
+    if _crc32c()(memoryview(records)[_CRC_FROM:]) != header.crc:
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "the batch fails its checksum")
+    _check_content(header)
+    return header
+
+
+def _header_of(records: bytes | memoryview | None) -> BatchHeader:
     if records is None or len(records) < HEADER_BYTES:
         size = 0 if records is None else len(records)
         code = ErrorCode.CORRUPT_MESSAGE if size else ErrorCode.INVALID_RECORD
@@ -89,28 +124,7 @@ def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHe
         )
     if header.length + _BATCH_OVERHEAD < len(records):
         raise ProtocolError(ErrorCode.INVALID_RECORD, "exactly one record batch is expected for a partition")
-    if len(records) > max_bytes:
-        raise ProtocolError(
-            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(records)} bytes, message.max.bytes is {max_bytes}"
-        )
-    if _crc32c()(memoryview(records)[_CRC_FROM:]) != header.crc:
-        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "the batch fails its checksum")
-    _check_content(header)
     return header
-
-
-def check_compression(records: bytes | memoryview | None, api_version: int) -> None:
-    """Whether a Produce request of this version may bring records that are compressed so.
-
-    :raises ProtocolError: UNSUPPORTED_COMPRESSION_TYPE for zstd before version 7.
-    """
-    if api_version >= _FIRST_VERSION_WITH_ZSTD or records is None or len(records) < HEADER_BYTES:
-        return
-    if BatchHeader._make(_HEADER.unpack_from(records)).attributes & COMPRESSION == _ZSTD:
-        raise ProtocolError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"zstd in Produce version {api_version}, it came with version {_FIRST_VERSION_WITH_ZSTD}",
-        )
 
 
 def _check_content(header: BatchHeader) -> None:
@@ -128,10 +142,9 @@ def _check_content(header: BatchHeader) -> None:
             ErrorCode.INVALID_RECORD,
             f"{header.records} records with a last offset delta of {header.last_offset_delta}",
         )
-    if header.producer_id != NO_PRODUCER_ID and (header.producer_epoch < 0 or header.base_sequence < 0):
+    if header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0:
         raise ProtocolError(
-            ErrorCode.INVALID_RECORD,
-            f"producer epoch {header.producer_epoch} and sequence {header.base_sequence}, expected 0 or more",
+            ErrorCode.INVALID_RECORD, f"sequence {header.base_sequence} of a producer, expected 0 or more"
         )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
-from fencepost.coordinator.codec.batches import BatchHeader, check_compression
+from fencepost.coordinator.codec.batches import is_transactional, sent_batch
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicPartition
@@ -59,26 +58,31 @@ def _each(
 def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> logs.ProduceResponse | NoReply:
     """Batches go to the log as they are; those of a transaction only if it is open."""
 
-    def verify(topic: Topic, partition: int, header: BatchHeader) -> None:
-        services.transactions.check_batch(
-            request.transactional_id,
-            header,
-            TopicPartition(topic.name, partition),
-            api_version=request.api_version,
-        )
+    nameless = request.transactional_id is None and any(
+        is_transactional(one.records) for topic in request.topics for one in topic.partitions
+    )
+
+    def check(reference: OfTopic[logs.ProducedPartition], data: logs.ProducedPartition) -> None:
+        if nameless:
+            raise ProtocolError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a transactional batch, and no transactional id",
+            )
 
     def append(topic: Topic, data: logs.ProducedPartition) -> logs.AppendedPartition:
+        log, place = services.log(topic, data.partition), TopicPartition(topic.name, data.partition)
+        header = sent_batch(data.records, request.api_version)
+        services.transactions.check_batch(
+            request.transactional_id, header, place, log.producers, api_version=request.api_version
+        )
         if request.acks not in {-1, 0, 1}:
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}, expected -1, 0 or 1")
-        log = services.log(topic, data.partition)
-        check_compression(data.records, request.api_version)
         clock = services.transactions
         now_ms = clock.now_ms() if log.settings.stamps else clock.latest_ms()
         return logs.AppendedPartition(
             partition=data.partition,
             base_offset=log.append(
                 data.records,
-                partial(verify, topic, data.partition),
                 now_ms=now_ms,
                 name=f"{topic.name}-{data.partition}",
             ),
@@ -94,7 +98,7 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
             record_errors=error.errors if isinstance(error, logs.RefusedRecords) else (),
         )
 
-    topics = _each(services, request.topics, append, refuse)
+    topics = _each(services, request.topics, append, refuse, check)
     if request.acks != 0:
         return logs.ProduceResponse(topics=topics)
     for topic in topics:

@@ -96,16 +96,15 @@ class PartitionLog:
     def append(
         self,
         records: bytes | memoryview | None,
-        verify: Callable[[BatchHeader], None] | None = None,
         *,
         now_ms: int | None = None,
         name: str = "",
     ) -> int:
         """Append one batch; the offset of its first record.
 
-        A batch that an idempotent producer sends again is not appended again. `verify` is asked about the
-        first batch of a transaction, and raises if the transaction is not open. By `now_ms` records are too
-        old or too far ahead, and it is their time where the log sets it. `name` is for messages.
+        A batch that an idempotent producer sends again is not appended again. Whether a transaction is
+        open is for its coordinator to say, before. By `now_ms` records are too old or too far ahead, and it
+        is their time where the log sets it. `name` is for messages.
         :raises ProtocolError: with the code that Kafka answers for such a batch.
         """
         settings = self.settings
@@ -120,10 +119,6 @@ class PartitionLog:
             after_max_ms=settings.after_max_ms,
         )
         latest = check_records(records, header, rules)
-        if header.is_transactional and not self.producers.is_open(header.producer_id, header.producer_epoch):
-            if verify is None:
-                raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "a transactional batch outside of one")
-            verify(header)
         duplicate = self.producers.check(header)
         if duplicate is not None:
             return duplicate

@@ -27,6 +27,16 @@ class _Batch(NamedTuple):
     base_offset: int
 
 
+class _Verification(NamedTuple):
+    """What the coordinator was asked about, before the first batch of a transaction is in the log."""
+
+    epoch: int
+    own_epochs: bool
+    """Whether each transaction of the producer has an epoch of its own."""
+    first: int
+    """The lowest sequence of those that came."""
+
+
 class _Producer:
     """One producer in one log."""
 
@@ -45,7 +55,7 @@ class _Producer:
 class Producers:
     """The producers of one log."""
 
-    __slots__ = ("_aborted", "_open", "_producers")
+    __slots__ = ("_aborted", "_open", "_producers", "_verifications")
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
@@ -53,15 +63,38 @@ class Producers:
         """Producers with an open transaction, and its first offset; ascending, for logs only grow."""
         self._aborted: list[tuple[int, AbortedTransaction]] = []
         """Aborted transactions by the offset of their markers, ascending."""
+        self._verifications: dict[int, _Verification] = {}
 
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset that belongs to an open transaction."""
         return next(iter(self._open.values()), None)
 
-    def is_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has a transaction open here, at this epoch."""
-        return producer_id in self._open and self._producers[producer_id].epoch == epoch
+    def needs_verification(self, header: BatchHeader, *, own_epochs: bool) -> bool:
+        """Whether a batch may begin a transaction here, so that the coordinator has to know of it.
+
+        `own_epochs` is whether each transaction of the producer has an epoch of its own.
+        :raises ProtocolError: INVALID_PRODUCER_EPOCH for a producer that was fenced.
+        """
+        producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
+        if not header.is_transactional or producer_id == NO_PRODUCER_ID:
+            return False
+        self._check_epoch(producer_id, epoch)
+        if producer_id in self._open and self._producers[producer_id].epoch == epoch:
+            return False
+        before = self._verifications.get(producer_id)
+        if before is None:
+            self._verifications[producer_id] = _Verification(epoch, own_epochs, first)
+        elif epoch > before.epoch or (epoch == before.epoch and first < before.first):
+            self._verifications[producer_id] = before._replace(epoch=epoch, first=first)
+        return True
+
+    def _check_epoch(self, producer_id: int, epoch: int) -> None:
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise ProtocolError(
+                ErrorCode.INVALID_PRODUCER_EPOCH, f"producer epoch {epoch} is older than {producer.epoch}"
+            )
 
     def check(self, header: BatchHeader) -> int | None:
         """The base offset of the same batch when it is here already, None when it may be appended.
@@ -69,33 +102,42 @@ class Producers:
         :raises ProtocolError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, or INVALID_TXN_STATE for
             a batch outside of the transaction that the producer has open.
         """
-        if header.producer_id == NO_PRODUCER_ID:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if producer_id == NO_PRODUCER_ID:
             return None
-        producer = self._producers.get(header.producer_id)
-        if producer is None:
-            # Nothing is known of it: it is new, or its records were deleted. Any sequence will do.
-            return None
+        producer = self._producers.get(producer_id)
         first, last = header.base_sequence, _last_sequence(header)
-        if header.producer_epoch == producer.epoch:
+        if producer is not None and epoch == producer.epoch:
             for batch in producer.batches:
                 if (first, last) == (batch.first, batch.last):
                     return batch.base_offset
-        if header.producer_epoch < producer.epoch:
-            raise ProtocolError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer epoch {header.producer_epoch} is older than {producer.epoch}",
-            )
-        same = header.producer_epoch == producer.epoch and producer.batches
+        self._check_epoch(producer_id, epoch)
+        self._check_first(producer_id, first)
+        if producer is None:
+            # Nothing is known of it: it is new, or its records were deleted. Any sequence will do.
+            return None
+        same = epoch == producer.epoch and producer.batches
         expected = (producer.batches[-1].last + 1) % _SEQUENCES if same else 0
         if first != expected:
             raise ProtocolError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {first}, expected {expected}"
             )
         if producer.transaction_start is not None and not header.is_transactional:
-            raise ProtocolError(
-                ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has a transaction open"
-            )
+            raise ProtocolError(ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has a transaction open")
         return None
+
+    def _check_first(self, producer_id: int, first: int) -> None:
+        """Let nothing come before the batch that began a transaction, and was refused or is still to come."""
+        verification = self._verifications.get(producer_id)
+        if verification is None:
+            return
+        producer = self._producers.get(producer_id)
+        is_new = producer is None or not producer.batches
+        expected = 0 if verification.own_epochs and is_new else verification.first
+        if first > expected:
+            raise ProtocolError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"sequence {first}, expected {expected} at most"
+            )
 
     def appended(self, header: BatchHeader, base_offset: int) -> None:
         """A batch is in the log."""
@@ -104,8 +146,10 @@ class Producers:
         producer = self._at_epoch(header.producer_id, header.producer_epoch)
         producer.last_timestamp = header.max_timestamp
         producer.batches.append(_Batch(header.base_sequence, _last_sequence(header), base_offset))
-        if header.is_transactional and producer.transaction_start is None:
-            producer.transaction_start = self._open[header.producer_id] = base_offset
+        if header.is_transactional:
+            self._verifications.pop(header.producer_id, None)
+            if producer.transaction_start is None:
+                producer.transaction_start = self._open[header.producer_id] = base_offset
 
     def check_marker(self, producer_id: int, epoch: int) -> None:
         """Whether a marker may end the producer's transaction.
@@ -124,6 +168,7 @@ class Producers:
         producer.last_timestamp = timestamp_ms
         producer.coordinator_epoch = COORDINATOR_EPOCH
         start, producer.transaction_start = producer.transaction_start, None
+        self._verifications.pop(producer_id, None)
         self._open.pop(producer_id, None)
         if start is not None and not commit:
             self._aborted.append((offset, AbortedTransaction(producer_id=producer_id, first_offset=start)))

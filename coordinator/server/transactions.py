@@ -27,6 +27,7 @@ from fencepost.coordinator.protocol.transactions import (
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.groups import GroupCoordinators
+from fencepost.coordinator.server.producers import Producers
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.transactions.config import TransactionConfig
 from fencepost.coordinator.transactions.coordinator import (
@@ -113,20 +114,20 @@ class TransactionCoordinators:
         transactional_id: str | None,
         header: BatchHeader,
         partition: TopicPartition,
+        producers: Producers,
         *,
         api_version: int,
     ) -> None:
         """Whether a batch may begin a transaction in a partition; newer clients' partitions are added.
 
+        `producers` are those that the partition's log knows.
         :raises ProtocolError: if the producer has no such transaction, with a code that its version of
             Produce knows (KIP-890).
         """
-        if transactional_id is None:
-            raise ProtocolError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "a transactional batch, and no transactional id",
-            )
         added = api_version >= _ADDED_BY_BROKER_FROM
+        if not producers.needs_verification(header, own_epochs=added):
+            return
+        assert transactional_id is not None, "nothing transactional comes without it"
         reply = self._process(
             AddPartitionsToTxnRequest(
                 transactional_id=transactional_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
-from fencepost.coordinator.codec.batches import end_marker, is_commit, stored_batch
+from fencepost.coordinator.codec.batches import end_marker, is_commit, sent_batch, stored_batch
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.server.logs import PartitionLog
 from tests import batches
@@ -19,9 +19,13 @@ def batch(*values: bytes, producer: int = -1, epoch: int = 0, sequence: int = -1
 
 
 def put(log: PartitionLog, *values: bytes, producer: int = -1, epoch: int = 0, sequence: int = -1) -> int:
-    return log.append(
-        batch(*values, producer=producer, epoch=epoch, sequence=sequence), verify=lambda header: None
-    )
+    return log.append(batch(*values, producer=producer, epoch=epoch, sequence=sequence))
+
+
+def asks(log: PartitionLog, sequence: int, *, epoch: int = 0, own_epochs: bool = False) -> bool:
+    """Whether the coordinator has to be asked about a batch of producer 7."""
+    header = sent_batch(batch(b"a", producer=7, epoch=epoch, sequence=sequence), 12)
+    return log.producers.needs_verification(header, own_epochs=own_epochs)
 
 
 def end(log: PartitionLog, producer: int, *, commit: bool, epoch: int = 0) -> None:
@@ -108,16 +112,52 @@ def test_markers_are_what_clients_expect():
         PartitionLog().append(marker)
 
 
-def test_a_batch_outside_of_its_transaction_is_refused_and_asked_about_once():
-    log, asked = PartitionLog(), []
+def test_the_coordinator_is_asked_about_the_first_batch_of_a_transaction():
+    log = PartitionLog()
+    assert asks(log, 0)
+    put(log, b"a", producer=7, sequence=0)
+    assert not asks(log, 1)
     with refused(ErrorCode.INVALID_TXN_STATE):
-        log.append(batch(b"a", producer=7, sequence=0))
-    assert log.high_watermark == 0
-    for sequence in (0, 1):
-        log.append(batch(b"a", producer=7, sequence=sequence), verify=asked.append)
-    assert [header.base_sequence for header in asked] == [0]
-    with refused(ErrorCode.INVALID_TXN_STATE):
-        log.append(batches.batch(b"b", producer=(7, 0, 2)))
+        log.append(batches.batch(b"b", producer=(7, 0, 1)))
+    end(log, 7, commit=True, epoch=1)
+    assert asks(log, 0, epoch=1)
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        asks(log, 1)
+
+
+def test_no_batch_comes_before_the_one_that_was_asked_about_first():
+    log = PartitionLog()
+    assert asks(log, 4)
+    assert asks(log, 3)
+    assert asks(log, 5)
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        put(log, b"b", producer=7, sequence=4)
+    put(log, b"a", producer=7, sequence=3)
+    put(log, b"b", producer=7, sequence=4)
+
+
+@pytest.mark.parametrize("own_epochs", [True, False])
+def test_where_each_transaction_has_its_epoch_a_producer_begins_at_0(own_epochs):
+    log = PartitionLog()
+    assert asks(log, 3, own_epochs=own_epochs)
+    if own_epochs:
+        with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+            put(log, b"a", producer=7, sequence=3)
+        assert asks(log, 0, own_epochs=True)
+        put(log, b"a", producer=7, sequence=0)
+    else:
+        put(log, b"a", producer=7, sequence=3)
+
+
+def test_a_marker_makes_forget_what_was_asked_about():
+    log = PartitionLog()
+    assert asks(log, 2)
+    end(log, 7, commit=False)
+    assert asks(log, 3)
+    put(log, b"a", producer=8, sequence=0)
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        put(log, b"a", producer=7, sequence=3)
+    put(log, b"a", producer=7, sequence=0)
 
 
 def test_a_marker_of_a_newer_epoch_fences_and_begins_anew():

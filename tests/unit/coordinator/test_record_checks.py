@@ -12,7 +12,7 @@ from aiokafka.record.util import calc_crc32c
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fencepost.coordinator.codec.batches import check_compression, stored_batch
+from fencepost.coordinator.codec.batches import sent_batch, stored_batch
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import RefusedRecords
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
@@ -205,11 +205,11 @@ def test_what_only_some_clients_can_decompress_is_refused() -> None:
 
 
 def test_zstd_comes_with_version_7() -> None:
-    check_compression(batch(GOOD, compression=4), 7)
-    for other in (batch(GOOD, compression=3), batch(GOOD), b"", None):
-        check_compression(other, 3)
+    sent_batch(batch(GOOD, compression=4), 7)
+    for other in (batch(GOOD, compression=3), batch(GOOD)):
+        sent_batch(other, 3)
     with pytest.raises(ProtocolError) as refused:
-        check_compression(batch(GOOD, compression=4)[:-1] + b"!", 6)
+        sent_batch(batch(GOOD, compression=4)[:-1] + b"!", 6)
     assert refused.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 

@@ -38,7 +38,7 @@ def batch(
 def filled(*batches: bytes) -> PartitionLog:
     log = PartitionLog()
     for each in batches:
-        log.append(each, lambda header: None)
+        log.append(each)
     return log
 
 
@@ -167,7 +167,7 @@ def test_what_is_too_old_or_too_much() -> None:
     assert kept(retention_bytes=2 * one + 1) == 2
     assert kept(retention_bytes=2 * one) == 3
     assert kept(retention_bytes=0) == 5
-    log.append(batch((1, b"k", b"v"), producer=7), lambda header: None)
+    log.append(batch((1, b"k", b"v"), producer=7))
     assert kept(retention_bytes=0) == 5, "an open transaction stays"
 
 
