@@ -208,9 +208,12 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where those who read committed records have to stop: the start of the first open transaction."""
+        """Where those who read committed records have to stop: the start of the first open transaction.
+
+        Of that one the first records may be deleted.
+        """
         unstable = self.producers.first_unstable_offset
-        return self.high_watermark if unstable is None else unstable
+        return self.high_watermark if unstable is None else max(unstable, self.log_start_offset)
 
     @property
     def _end(self) -> int:
@@ -231,9 +234,8 @@ class PartitionLog:
 
     def _limit(self, committed: bool) -> int:
         """The index behind the last batch that may be read."""
-        if not committed or self.producers.first_unstable_offset is None:
-            return len(self._batches)
-        return bisect_left(self._base_offsets, self.last_stable_offset)
+        unstable = self.producers.first_unstable_offset if committed else None
+        return len(self._batches) if unstable is None else bisect_left(self._base_offsets, unstable)
 
     def _batch_at(self, offset: int) -> int:
         """The index of the batch that holds the offset; behind the last one for the log's end."""

@@ -160,6 +160,17 @@ def test_a_marker_makes_forget_what_was_asked_about():
     put(log, b"a", producer=7, sequence=0)
 
 
+def test_of_an_open_transaction_the_first_records_may_be_deleted():
+    log = PartitionLog()
+    put(log, b"a", producer=7, sequence=0)
+    put(log, b"b", b"c", producer=7, sequence=1)
+    log.delete_records(2)
+    assert log.last_stable_offset == 2
+    assert told(log, offset=2) == ([], [])
+    end(log, 7, commit=True)
+    assert log.last_stable_offset == log.high_watermark == 4
+
+
 def test_a_marker_of_a_newer_epoch_fences_and_begins_anew():
     log = PartitionLog()
     put(log, b"a", producer=7, epoch=0, sequence=0)
