@@ -16,6 +16,7 @@ from fencepost.coordinator.protocol.logs import OfTopic
 
 _READ_COMMITTED = 1
 _FIRST_VERSION_WITH_RECORD_ERRORS = 8
+_FIRST_FETCH_BY_ID = 13
 
 
 def decode_produce(values: dict[str, Any], context: RequestContext) -> logs.ProduceRequest:
@@ -82,6 +83,7 @@ def decode_fetch(values: dict[str, Any], context: RequestContext) -> logs.FetchR
         session_id=values.get("session_id", 0),
         session_epoch=values.get("session_epoch", -1),
         committed=values["isolation_level"] == _READ_COMMITTED,
+        by_id=context.api_version >= _FIRST_FETCH_BY_ID,
         forgotten=tuple(
             OfTopic(
                 name=topic.get("topic"),

@@ -108,6 +108,8 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     committed: bool = False
     """Whether records of open transactions are held back, and those of aborted ones are told (KIP-98)."""
     topics: tuple[OfTopic[FetchPartition], ...]
+    by_id: bool = False
+    """Whether topics go by their ids, and not by their names."""
     forgotten: tuple[OfTopic[int], ...] = ()
     """Partitions that a session shall no longer hold."""
 

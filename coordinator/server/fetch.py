@@ -6,8 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fencepost.coordinator.protocol.errors import ProtocolError
-from fencepost.coordinator.protocol.logs import FetchedPartition, FetchRequest, FetchResponse
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.logs import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+)
 from fencepost.coordinator.server.fetch_sessions import (
     NO_SESSION,
     Fetched,
@@ -19,6 +24,9 @@ from fencepost.coordinator.server.fetch_sessions import (
 )
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import Asked, Services
+
+_MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Errors that do not hurry an answer: who asks on for what was deleted would ask without a pause."""
 
 
 class FetchApi:
@@ -37,23 +45,24 @@ class FetchApi:
             return FetchResponse(error_code=error.code)
         fetch = _Fetch(services, request, session)
         found = fetch.read()
-        if found.has_error or found.size >= request.min_bytes or request.max_wait_ms <= 0:
+        needed = min(request.min_bytes, request.max_bytes)
+        if found.is_urgent or found.size >= needed or request.max_wait_ms <= 0 or not found.positions:
             return fetch.reply(found)
-        positions = fetch.positions()
-        if not positions:
-            return fetch.reply(found)
-        return _Waiting(fetch, positions).future
-
-
-class _Found(NamedTuple):
-    fetched: list[Fetched]
-    size: int
-    has_error: bool
+        return _Waiting(fetch, found.positions, needed).future
 
 
 class _Position(NamedTuple):
     log: PartitionLog
     offset: int
+
+
+class _Found(NamedTuple):
+    fetched: list[Fetched]
+    positions: list[_Position]
+    """Where it was read, of all partitions that there are."""
+    size: int
+    is_urgent: bool
+    """Whether the client has to hear of an error at once."""
 
 
 class _Fetch:
@@ -69,22 +78,27 @@ class _Fetch:
 
     def read(self) -> _Found:
         """What is there now, within the limits of the request."""
-        left, size, has_error = self.request.max_bytes, 0, False
-        fetched = []
+        left, size, is_urgent = self.request.max_bytes, 0, False
+        fetched: list[Fetched] = []
+        positions: list[_Position] = []
         for wanted in self.wanted:
             try:
-                one = self._read_partition(wanted, left, first=size == 0)
+                log = self._log(wanted)
+                positions.append(_Position(log, wanted.partition.fetch_offset))
+                one = self._read_partition(log, wanted.partition, left, first=size == 0)
             except ProtocolError as error:
-                has_error = True
+                is_urgent |= error.code not in _MISSING
                 one = FetchedPartition(partition=wanted.partition.partition, error_code=error.code)
             found = sum(map(len, one.batches))
             size += found
             left -= found
             fetched.append(Fetched(wanted, one))
-        return _Found(fetched, size, has_error)
+        return _Found(fetched, positions, size, is_urgent)
 
-    def _read_partition(self, wanted: Wanted, left: int, *, first: bool) -> FetchedPartition:
-        log, partition, committed = self._log(wanted), wanted.partition, self.request.committed
+    def _read_partition(
+        self, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
+    ) -> FetchedPartition:
+        committed = self.request.committed
         log.check_leader_epoch(partition.current_leader_epoch)
         limit = max(0, min(left, partition.partition_max_bytes))
         records = log.read(partition.fetch_offset, limit, at_least_one=first, committed=committed)
@@ -101,10 +115,6 @@ class _Fetch:
         topic = self.services.cluster.find(wanted.name, wanted.topic_id)
         return self.services.log(topic, wanted.partition.partition)
 
-    def positions(self) -> list[_Position]:
-        """Where it reads; none of them had an error."""
-        return [_Position(self._log(wanted), wanted.partition.fetch_offset) for wanted in self.wanted]
-
     def reply(self, found: _Found) -> FetchResponse:
         """The answer. The client hears of a new session with all it asked for, later of news only."""
         if self.session is None:
@@ -116,21 +126,23 @@ class _Fetch:
 class _Waiting:
     """A fetch that waits. It costs one callback per append to its partitions, and one timer."""
 
-    def __init__(self, fetch: _Fetch, positions: list[_Position]) -> None:
+    def __init__(self, fetch: _Fetch, positions: list[_Position], needed: int) -> None:
         loop = fetch.services.loop
         self.future: asyncio.Future[FetchResponse] = loop.create_future()
         self._fetch = fetch
         self._positions = positions
+        self._needed = needed
+        """How many bytes end the wait."""
         self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._finish)
         for position in positions:
             position.log.watch(self._appended)
         self.future.add_done_callback(self._stop)
 
     def _appended(self) -> None:
-        ready, needed, committed = 0, self._fetch.request.min_bytes, self._fetch.request.committed
+        ready, committed = 0, self._fetch.request.committed
         for position in self._positions:
             ready += position.log.available(position.offset, committed=committed)
-            if ready >= needed or position.log.is_closed:
+            if ready >= self._needed or position.log.is_closed:
                 self._finish()
                 return
 

@@ -46,8 +46,10 @@ class _Held(NamedTuple):
 class FetchSession:
     """The partitions of one client, in the order in which they are read."""
 
-    def __init__(self, session_id: int) -> None:
+    def __init__(self, session_id: int, *, by_id: bool) -> None:
         self.session_id = session_id
+        self.by_id = by_id
+        """Whether its topics go by their ids, and not by their names."""
         self.epoch = 1
         """What the next request must say."""
         self._held: dict[_Key, _Held] = {}
@@ -109,15 +111,15 @@ class FetchSessions:
     def session_of(self, request: FetchRequest) -> FetchSession | None:
         """The session in which a request is answered, up to date with it; None for one outside of any.
 
-        :raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH: the client has to
-            name all its partitions again.
+        :raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
+            FETCH_SESSION_TOPIC_ID_ERROR: the client has to name all its partitions again.
         """
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             self._sessions.pop(request.session_id, None)
             wanted = list(wanted_by(request))
             if request.session_epoch == FINAL_EPOCH or not wanted:
                 return None
-            return self._begin(wanted)
+            return self._begin(wanted, by_id=request.by_id)
         session = self._sessions.pop(request.session_id, None)
         if session is None:
             raise ProtocolError(
@@ -129,6 +131,11 @@ class FetchSessions:
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                 f"session epoch {request.session_epoch}, expected {session.epoch}",
             )
+        if request.by_id != session.by_id:
+            raise ProtocolError(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                f"the topics of the session go by their {'ids' if session.by_id else 'names'}",
+            )
         session.epoch = (session.epoch + 1) % _EPOCHS or 1
         session.update(wanted_by(request), request.forgotten)
         if not session:
@@ -136,13 +143,13 @@ class FetchSessions:
             return None
         return session
 
-    def _begin(self, wanted: list[Wanted]) -> FetchSession:
+    def _begin(self, wanted: list[Wanted], *, by_id: bool) -> FetchSession:
         if len(self._sessions) >= self._limit:
             del self._sessions[next(iter(self._sessions))]
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._random.randrange(1, _EPOCHS)
-        session = self._sessions[session_id] = FetchSession(session_id)
+        session = self._sessions[session_id] = FetchSession(session_id, by_id=by_id)
         session.update(wanted, ())
         return session
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -105,6 +106,15 @@ def test_requests_out_of_order_are_refused_and_the_session_goes_on():
     session.epoch = 2**31 - 1
     assert sessions.session_of(request(session.session_id, 2**31 - 1)) is session
     assert session.epoch == 1
+
+
+def test_names_and_ids_of_topics_do_not_mix():
+    sessions = FetchSessions()
+    session = begun(sessions, p0=0)
+    later = request(session.session_id, 1, p0=5)
+    with refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR):
+        sessions.session_of(msgspec.structs.replace(later, by_id=True))
+    assert numbers(sessions.session_of(later)) == [(0, 5)]
 
 
 def test_the_session_used_longest_ago_makes_room():

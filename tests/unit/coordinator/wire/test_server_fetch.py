@@ -1,0 +1,46 @@
+"""What a fetch waits for. Real sockets on a real loop."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from tests.unit.coordinator.wire.raw_client import Wire, fetch_fields, nested, produce_fields
+
+pytestmark = pytest.mark.real
+
+
+def beside_a_missing_topic(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same topics, and before them one that was deleted."""
+    partition = nested(1, 17, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    gone = nested(1, 17, "FetchTopic", topic_id=uuid.UUID(int=77), partitions=(partition,))
+    return fields | {"topics": (gone, *fields["topics"])}
+
+
+async def test_a_missing_topic_does_not_hurry_the_others(broker, wire):
+    fields = beside_a_missing_topic(fetch_fields(broker, max_wait=60_000))
+    wire.send(1, 17, **fields)
+    await (await Wire.to(broker)).ask(0, 9, **produce_fields(b"value"))
+    missing, found = (topic.partitions[0] for topic in (await wire.receive()).responses)
+    assert ErrorCode(int(missing.error_code)) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert (found.error_code, len(found.records) > 0) == (0, True)
+    alone = fields | {"topics": fields["topics"][:1]}
+    assert len((await wire.ask(1, 17, **alone)).responses) == 1, "without others there is nothing to wait for"
+
+
+async def test_nothing_waits_for_more_than_the_answer_may_hold(broker, wire):
+    await wire.ask(0, 9, **produce_fields(b"value"))
+    fields = fetch_fields(broker, max_wait=60_000, min_bytes=1 << 20) | {"max_bytes": 1}
+    assert (await wire.ask(1, 17, **fields)).responses[0].partitions[0].records
+
+
+async def test_a_session_that_names_topics_does_not_go_on_with_their_ids(broker, wire):
+    fields = fetch_fields(broker, max_wait=0) | {"session_epoch": 0}
+    session = (await wire.ask(1, 17, **fields)).session_id
+    later = {"session_id": session, "session_epoch": 1, "topics": ()}
+    reply = await wire.ask(1, 12, **fields | later)
+    assert ErrorCode(int(reply.error_code)) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert (await wire.ask(1, 17, **fields | later)).error_code == 0
