@@ -202,9 +202,12 @@ def _read(services: Services, resource: ChangedResource, entries: Mapping[str, s
     """
     match resource.resource_type:
         case ResourceType.TOPIC:
+            if not resource.name:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
             check_topic_name(resource.name)
+            read = read_topic_configs(entries)
             services.cluster.find(resource.name, None)
-            return read_topic_configs(entries)
+            return read
         case ResourceType.GROUP:
             if not resource.name:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
@@ -252,13 +255,13 @@ def _value(change: ConfigChange) -> str:
 
 def _in_list(change: ConfigChange, entries: Mapping[str, str]) -> str:
     """A list with more elements, or fewer."""
+    wanted = [part for part in _value(change).split(",") if part]
     setting = TOPIC_SETTINGS.get(change.name)
     if setting is None or setting.config_type is not ConfigType.LIST:
         raise ProtocolError(
             ErrorCode.INVALID_CONFIG, f"Can't change {change.name} by elements: its type is not LIST"
         )
     present = [part for part in entries.get(change.name, setting.default).split(",") if part]
-    wanted = [part for part in _value(change).split(",") if part]
     if change.operation == ConfigOperation.APPEND:
         return ",".join([*present, *(part for part in wanted if part not in present)])
     return ",".join(part for part in present if part not in wanted)
