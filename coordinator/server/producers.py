@@ -14,7 +14,7 @@ from fencepost.coordinator.codec.batches import COORDINATOR_EPOCH, BatchHeader
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.inspection import ActiveProducer
 from fencepost.coordinator.protocol.logs import AbortedTransaction
-from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
+from fencepost.coordinator.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 _REMEMBERED_BATCHES = 5
 """How many batches of a producer are recognised when they come again: as many as it may have in flight."""
@@ -91,9 +91,10 @@ class Producers:
 
     def _check_epoch(self, producer_id: int, epoch: int) -> None:
         producer = self._producers.get(producer_id)
-        if producer is not None and epoch < producer.epoch:
+        known = NO_PRODUCER_EPOCH if producer is None else producer.epoch
+        if epoch < known:
             raise ProtocolError(
-                ErrorCode.INVALID_PRODUCER_EPOCH, f"producer epoch {epoch} is older than {producer.epoch}"
+                ErrorCode.INVALID_PRODUCER_EPOCH, f"producer epoch {epoch} is older than {known}"
             )
 
     def check(self, header: BatchHeader) -> int | None:

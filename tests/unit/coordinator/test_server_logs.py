@@ -115,6 +115,8 @@ def test_a_gap_or_an_old_epoch_of_a_producer_is_refused():
         log.append(batch(b"b", producer=(7, 2, 1)))
     assert log.append(batch(b"b", producer=(7, 2, 0))) == 1
     assert log.append(batch(b"b", producer=(8, 0, 40))) == 2, "nothing is known of another producer"
+    with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        log.append(batch(b"c", producer=(9, -2, 0)))
 
 
 def test_sequences_wrap():
