@@ -206,6 +206,7 @@ async def transactions(peer: Producer) -> AsyncIterator[Any]:
     yield await peer.add(1, here), await peer.add(0, here, producer=peer.producer + 9)
     yield await peer.add(0, here), await peer.in_txn(0, 0)
     yield "outside", await peer.produce(batch_now(peer.producer, 0, 1))
+    yield "no id", await peer.produce(batch_now(peer.producer, 0, 1, txn=True))
     yield "open", await peer.fetch(committed=True), await peer.fetch(committed=False)
     for time_ms in (-1, -2, -3):
         yield time_ms, [await peer.list_offset(time_ms, committed=each) for each in (False, True)]
@@ -225,8 +226,11 @@ async def transactions(peer: Producer) -> AsyncIterator[Any]:
 
 async def transactions_with_epochs(peer: Producer) -> AsyncIterator[Any]:
     peer.producer = (await peer.init()).producer_id
-    yield await peer.in_txn(0, 0, version=12), await peer.end(0, commit=True, version=5)
+    yield "first", await peer.in_txn(0, 3, version=12), await peer.in_txn(0, 0, version=12)
+    yield await peer.end(0, commit=True, version=5)
     yield "retry", await peer.end(0, commit=True, version=5), await peer.in_txn(0, 1, version=12)
+    for name in (peer.transactional_id, "other", None):
+        yield name == "other", await peer.produce(batch_now(peer.producer, 0, 2, txn=True), name, 12)
     yield await peer.in_txn(1, 0, version=12), await peer.end(1, commit=False, version=5)
     yield (
         "nothing open",
@@ -301,6 +305,35 @@ async def deletions(peer: Producer) -> AsyncIterator[Any]:
     yield await peer.delete_records(-1), await peer.list_offset(-2, committed=False)
 
 
+async def deletions_in_a_transaction(peer: Producer) -> AsyncIterator[Any]:
+    peer.producer = (await peer.init()).producer_id
+    for sequence in (0, 1):
+        yield await peer.in_txn(0, sequence, version=12)
+    end = (await peer.list_offset(-1, committed=False))[1]
+    yield await peer.delete_records(end - 1), await peer.list_offset(-1, committed=True)
+    yield await peer.fetch(committed=True, offset=end - 1), await peer.fetch(committed=False, offset=end - 1)
+    for _ in range(2):  # the second answer comes when the markers are written
+        yield await peer.end(0, commit=True, version=5)
+    yield await peer.list_offset(-1, committed=True)
+
+
+async def waits(peer: Producer) -> AsyncIterator[Any]:
+    """Which fetches take as long as they may."""
+
+    def of(name: str, offset: int) -> dict[str, Any]:
+        partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        return {"topic": name, "partitions": [partition]}
+
+    end = (await peer.list_offset(-1, committed=False))[1]
+    here, wrong, gone = of(peer.topic, end), of(peer.topic, end + 9), of("no-such-topic", 0)
+    for topics in ([here], [gone, here], [gone], [wrong], [wrong, gone], [of(peer.topic, 0), gone]):
+        for least, most in ((1, 1 << 20), (1 << 20, 1 << 20), (1 << 20, 1), (0, 1)):
+            began = time.monotonic()
+            fields = {"max_wait": 200, "min_bytes": least, "max_bytes": most, "topics": topics}
+            await peer.ask_plain(1, 12, replica_id=-1, isolation_level=0, session_epoch=-1, **fields)
+            yield len(topics), least, most, time.monotonic() - began > 0.15
+
+
 async def inspections(peer: Producer) -> AsyncIterator[Any]:
     yield "nothing yet", await peer.described(peer.transactional_id), await peer.described("")
     peer.producer = (await peer.init()).producer_id
@@ -332,6 +365,8 @@ async def inspections(peer: Producer) -> AsyncIterator[Any]:
         transactions_with_epochs,
         settings,
         deletions,
+        deletions_in_a_transaction,
+        waits,
         inspections,
         times_and_keys,
     ],
