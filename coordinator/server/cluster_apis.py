@@ -77,7 +77,7 @@ def _metadata(services: Services, request: cluster.MetadataRequest, asked: Asked
         topics = tuple(_described(services, topic) for topic in services.cluster.image.by_name.values())
     else:
         create = services.auto_create_topics and request.allow_auto_topic_creation
-        topics = tuple(_wanted(services, reference, create) for reference in request.topics)
+        topics = tuple(_wanted(services, each, create) for each in dict.fromkeys(request.topics))
     if request.include_topic_operations:
         topics = tuple(map(_with_operations, topics))
     return cluster.MetadataResponse(

@@ -278,6 +278,14 @@ async def test_what_can_not_be_produced_is_refused(wire, topic, acks, code):
     assert (partition.error_code, partition.base_offset) == (code, -1)
 
 
+async def test_a_topic_that_is_asked_for_twice_is_described_once(wire):
+    orders, other = (
+        nested(3, 12, "MetadataRequestTopic", topic_id=None, name=one) for one in ("orders", "no")
+    )
+    reply = await wire.ask(3, 12, topics=(orders, other, orders))
+    assert [topic.name for topic in reply.topics] == ["orders", "no"]
+
+
 async def test_a_topic_is_created_when_it_is_asked_for_and_allowed():
     name = nested(3, 12, "MetadataRequestTopic", topic_id=None, name="new")
     async with Broker(auto_create_topics=True, default_partitions=4) as broker:
