@@ -28,13 +28,16 @@ def initialized(
     :raises ProtocolError: PRODUCER_FENCED if the producer that asks has been replaced.
     """
     told = request.producer_id != NO_PRODUCER_ID
-    if now.producer_epoch >= EXHAUSTED_EPOCH and (not told or request.producer_epoch == now.producer_epoch):
+    mine = {NO_PRODUCER_EPOCH, now.producer_epoch}
+    if now.producer_epoch == LAST_EPOCH:  # it was fenced by itself, at the end of its last transaction
+        mine.add(now.last_producer_epoch)
+    if now.producer_epoch >= EXHAUSTED_EPOCH and request.producer_epoch in mine:
         return msgspec.structs.replace(
             now,
             producer_id=next_producer_id,
             producer_epoch=0,
             last_producer_id=now.producer_id,
-            last_producer_epoch=now.producer_epoch if told else NO_PRODUCER_EPOCH,
+            last_producer_epoch=request.producer_epoch,
         )
     if not told:
         last = NO_PRODUCER_EPOCH

@@ -220,6 +220,21 @@ def test_epochs_run_out_and_another_id_begins(scene: Scene, producer: tuple[int,
     assert scene.init(producer=(100, 32_766)) == ("NONE", producer_id, 0), "its answer was lost"
 
 
+def test_the_epoch_at_which_a_transaction_was_aborted_is_nobodys(
+    scene: Scene, producer: tuple[int, int]
+) -> None:
+    last = (100, 32_766)
+    scene.set(producer_epoch=last[1])
+    scene.add(last, P0)
+    assert scene.init(producer=last)[0] == "CONCURRENT_TRANSACTIONS"
+    assert scene.written().producer_epoch == 32_767
+    assert scene.init(producer=(100, 32_765))[0] == "PRODUCER_FENCED"
+    name, producer_id, epoch = scene.init(producer=last)
+    assert (name, epoch) == ("NONE", 0)
+    assert producer_id != 100
+    assert scene.init(producer=last) == ("NONE", producer_id, 0), "its answer was lost"
+
+
 @pytest.mark.parametrize(
     ("before", "epoch", "commit", "code", "bumped"),
     [
