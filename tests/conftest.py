@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.clusters.artifacts import Installation, prepare
+from fencepost.simulation.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion
 from fencepost.simulation.world.loop import VirtualLoop
 
 if TYPE_CHECKING:
@@ -75,17 +76,27 @@ def kafka_installation() -> Installation:
 
     FENCEPOST_TESTS_WITHOUT_KAFKA, if set, is the reason why nobody should try.
     """
+    return installation_of(KAFKA_VERSION)
+
+
+@pytest.fixture(scope="session")
+def newest_kafka_installation() -> Installation:
+    """The same of the newest Kafka."""
+    return installation_of(NEWEST_KAFKA)
+
+
+def installation_of(version: KafkaVersion) -> Installation:
     if reason := os.environ.get("FENCEPOST_TESTS_WITHOUT_KAFKA"):
         pytest.skip(reason)
 
     async def prepared() -> Installation:
         async with asyncio.timeout(FETCH_SECONDS):
-            return await prepare()
+            return await prepare(version)
 
     try:
         return asyncio.run(prepared())
     except (EnvironmentLacks, TimeoutError) as error:
-        pytest.skip(str(error) or f"Maven does not fetch Kafka within {FETCH_SECONDS} s")
+        pytest.skip(str(error) or f"Maven does not fetch Kafka {version} within {FETCH_SECONDS} s")
 
 
 @pytest.fixture(scope="session")

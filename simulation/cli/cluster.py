@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from cyclopts import Parameter
@@ -15,7 +15,7 @@ from fencepost.simulation.cli.arguments import Json, whole
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.clusters.cluster import Cluster, tidy_up
 from fencepost.simulation.clusters.runner import Condition
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, Profile
+from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile
 from fencepost.simulation.clusters.state import UP, ClusterState, RunnerName, StateFolder, find
 
 
@@ -52,6 +52,7 @@ def cluster(
     profile: Annotated[
         Profile, Parameter(help="How soon a dead member is noticed: after 2 s, or Kafka's own 45 s.")
     ] = "fast",
+    kafka: Annotated[KafkaVersion, Parameter(help="Which Kafka.")] = KAFKA_VERSION,
     port: Annotated[
         int | None,
         Parameter(
@@ -67,7 +68,7 @@ def cluster(
     `up` returns when every node serves, at once if it is up already. `down` kills it and deletes its data.
     """
     if action == "up":
-        report = asyncio.run(_up(nodes, runner, profile, port))
+        report = asyncio.run(_up(_Wanted(nodes, runner, profile, kafka, port)))
     elif action == "down":
         report = _down()
     else:
@@ -79,14 +80,24 @@ def cluster(
     return 0
 
 
-async def _up(nodes: int, runner: RunnerName, profile: Profile, port: int | None) -> ClusterReport:
+class _Wanted(NamedTuple):
+    """What `up` was asked for."""
+
+    nodes: int
+    runner: RunnerName
+    profile: Profile
+    kafka: KafkaVersion
+    port: int | None
+
+
+async def _up(wanted: _Wanted) -> ClusterReport:
     """Start the cluster, or find that it is up. SIGTERM stops it half-way as Ctrl-C does."""
     if (folder := _found()) is not None:
-        return await _stays(folder, nodes, runner, profile, port)
+        return await _stays(folder, wanted)
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    started = Cluster(nodes=nodes, runner=runner, profile=profile, port=port, name=UP)
+    started = Cluster(**wanted._asdict(), name=UP)
     try:
         await started.start()
     except FileExistsError as error:
@@ -98,17 +109,15 @@ async def _up(nodes: int, runner: RunnerName, profile: Profile, port: int | None
     return report
 
 
-async def _stays(
-    folder: StateFolder, nodes: int, runner: RunnerName, profile: Profile, port: int | None
-) -> ClusterReport:
+async def _stays(folder: StateFolder, wanted: _Wanted) -> ClusterReport:
     """The report of a cluster that is up, if it is the one that was asked for.
 
     :raises FencepostError: if it is another, or some of its nodes are not running.
     """
     state = folder.state
     first = state.nodes[0].clients.port
-    have = (len(state.nodes), state.runner, state.profile, first)
-    if have != (nodes, runner, profile, first if port is None else port):
+    have = _Wanted(len(state.nodes), state.runner, state.profile, state.kafka, first)
+    if have != wanted._replace(port=first if wanted.port is None else wanted.port):
         raise FencepostError(
             f"another one is up ({_named(state)}, first port {first}): fencepost cluster down, then up again"
         )
@@ -150,7 +159,7 @@ def _of(state: ClusterState, conditions: dict[int, Condition]) -> ClusterReport:
         nodes=len(state.nodes),
         profile=state.profile,
         cluster_id=state.cluster_id,
-        kafka=KAFKA_VERSION,
+        kafka=state.kafka,
         brokers=tuple(
             NodeReport(node.node_id, node.clients.address, conditions[node.node_id].value)
             for node in state.nodes
@@ -160,7 +169,7 @@ def _of(state: ClusterState, conditions: dict[int, Condition]) -> ClusterReport:
 
 def _named(state: ClusterState) -> str:
     count = len(state.nodes)
-    return f"{count} node{'s' if count > 1 else ''}, {state.runner}, {state.profile}"
+    return f"Kafka {state.kafka}, {count} node{'s' if count > 1 else ''}, {state.runner}, {state.profile}"
 
 
 def _print(report: ClusterReport, action: str) -> None:

@@ -1,7 +1,7 @@
 """Kafka's own jars, fetched once with Maven into the user's cache, and a Java to run them.
 
 <cache>/fencepost/kafka-4.3.1/lib/*.jar            the broker and what it needs, 44 MB
-<cache>/fencepost/kafka-4.3.1/bootstrap.checkpoint what formatting writes for every node alike
+<cache>/fencepost/kafka-4.3.1/formatted/           what formatting writes for every node alike
 <cache>/fencepost/kafka-4.3.1/classes-*.jsa        classes as this Java keeps them, 48 MB: nodes start sooner
 """
 
@@ -18,11 +18,13 @@ from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.clusters.classes import classes_file, is_wanted, options, record
+from fencepost.simulation.clusters.layout import META
 from fencepost.simulation.clusters.ports import LOOPBACK
 from fencepost.simulation.clusters.processes import run_program, telling_line
 from fencepost.simulation.clusters.settings import (
     KAFKA_VERSION,
     Endpoint,
+    KafkaVersion,
     NodeAddresses,
     broker_properties,
     properties_text,
@@ -31,12 +33,18 @@ from fencepost.simulation.environment import cache_directory, find_java
 
 FETCH_SECONDS = 900.0
 FORMAT_SECONDS = 120.0
-CHECKPOINT = "bootstrap.checkpoint"
+FORMATTED = "formatted"
 
 # Short starts count, and nodes of a test share few cores: one fast compiler, one simple collector.
 JAVA_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
-_POM = f"""\
+_LACKING: Mapping[KafkaVersion, str] = {"4.4.0": "kafka-tools-api"}
+"""What repositories lack of a version, and brokers do without."""
+
+
+def _pom(version: KafkaVersion) -> str:
+    lacking = _LACKING.get(version)
+    return f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>fencepost</groupId>
@@ -46,7 +54,8 @@ _POM = f"""\
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka_2.13</artifactId>
-      <version>{KAFKA_VERSION}</version>
+      <version>{version}</version>
+{_EXCLUSION.format(lacking) if lacking else ""}\
     </dependency>
     <dependency>
       <groupId>org.slf4j</groupId>
@@ -58,13 +67,24 @@ _POM = f"""\
 """
 
 
+_EXCLUSION = """\
+      <exclusions>
+        <exclusion>
+          <groupId>org.apache.kafka</groupId>
+          <artifactId>{}</artifactId>
+        </exclusion>
+      </exclusions>
+"""
+
+
 class Installation(NamedTuple):
     """What it takes to run a node."""
 
+    version: KafkaVersion
     java: Path
     jars: tuple[Path, ...]
-    checkpoint: Path
-    """The file that goes into the log folder of each new node, beside its meta.properties."""
+    formatted: Path
+    """The folder whose files go into the log folder of each new node, beside its meta.properties."""
     classes: Path
     """What each node maps, so that it starts sooner; empty if this Java keeps no classes."""
 
@@ -74,24 +94,27 @@ class Installation(NamedTuple):
         return [str(self.java), *JAVA_OPTIONS, *options(self.classes), "-cp", class_path, main, *arguments]
 
 
-async def prepare(environ: Mapping[str, str] = os.environ) -> Installation:
+async def prepare(
+    version: KafkaVersion = KAFKA_VERSION, environ: Mapping[str, str] = os.environ
+) -> Installation:
     """An installation that is complete; what is missing in the cache is fetched and made.
 
     :raises EnvironmentLacks: if there is no Java, or what is missing cannot be had.
     """
     java = find_java(environ)
-    folder = cache_directory(environ) / f"kafka-{KAFKA_VERSION}"
+    folder = cache_directory(environ) / f"kafka-{version}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         async with _alone(folder):
-            if not _main_jar(folder).is_file():
-                await _fetch(folder, environ)
+            if not _main_jar(folder, version).is_file():
+                await _fetch(version, folder, environ)
             jars = _jars(folder)
-            installation = Installation(java, jars, folder / CHECKPOINT, classes_file(folder, java, jars))
-            if not installation.checkpoint.is_file():
+            classes = classes_file(folder, java, jars)
+            installation = Installation(version, java, jars, folder / FORMATTED, classes)
+            if not installation.formatted.is_dir():
                 await _format(installation)
             if is_wanted(installation.classes):
-                await record(installation.command, installation.checkpoint, installation.classes)
+                await record(installation.command, installation.formatted, installation.classes)
     except OSError as error:
         raise EnvironmentLacks(
             f"cannot keep Kafka in the cache folder {folder}: {(error.strerror or str(error)).lower()}; "
@@ -100,8 +123,8 @@ async def prepare(environ: Mapping[str, str] = os.environ) -> Installation:
     return installation
 
 
-def _main_jar(folder: Path) -> Path:
-    return folder / "lib" / f"kafka_2.13-{KAFKA_VERSION}.jar"
+def _main_jar(folder: Path, version: KafkaVersion) -> Path:
+    return folder / "lib" / f"kafka_2.13-{version}.jar"
 
 
 def _jars(folder: Path) -> tuple[Path, ...]:
@@ -126,15 +149,15 @@ async def _alone(folder: Path) -> AsyncIterator[None]:
         yield
 
 
-async def _fetch(folder: Path, environ: Mapping[str, str]) -> None:
+async def _fetch(version: KafkaVersion, folder: Path, environ: Mapping[str, str]) -> None:
     """The jars, all of them or none."""
     maven = shutil.which("mvn", path=environ.get("PATH"))
     if maven is None:
         raise EnvironmentLacks(
-            f"Kafka {KAFKA_VERSION} is not in the cache, and Maven, which fetches it, is not installed: "
-            f"install Maven (mvn), or copy the jars of a Kafka {KAFKA_VERSION} download into {folder / 'lib'}"
+            f"Kafka {version} is not in the cache, and Maven, which fetches it, is not installed: "
+            f"install Maven (mvn), or copy the jars of a Kafka {version} download into {folder / 'lib'}"
         )
-    (folder / "pom.xml").write_text(_POM, encoding="utf-8")
+    (folder / "pom.xml").write_text(_pom(version), encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as scratch:
         lib = Path(scratch) / "lib"
         words = [maven, "--quiet", "--batch-mode", "--file", str(folder / "pom.xml")]
@@ -143,12 +166,12 @@ async def _fetch(folder: Path, environ: Mapping[str, str]) -> None:
             done = await run_program(words, seconds=FETCH_SECONDS, environ=_with_java(environ))
         except TimeoutError as error:
             raise EnvironmentLacks(
-                f"Maven did not fetch Kafka {KAFKA_VERSION} within {FETCH_SECONDS:.0f} s: "
+                f"Maven did not fetch Kafka {version} within {FETCH_SECONDS:.0f} s: "
                 "check the connection and run again"
             ) from error
-        if done.code or not (lib / _main_jar(folder).name).is_file():
+        if done.code or not (lib / _main_jar(folder, version).name).is_file():
             raise EnvironmentLacks(
-                f"Maven cannot fetch Kafka {KAFKA_VERSION}: {telling_line(done.output)}; "
+                f"Maven cannot fetch Kafka {version}: {telling_line(done.output)}; "
                 "check the connection, or Maven's settings.xml if there is a mirror"
             )
         shutil.rmtree(folder / "lib", ignore_errors=True)
@@ -167,7 +190,7 @@ async def _format(installation: Installation) -> None:
 
     It holds the level of each feature; a folder without it has none of those that came after Kafka 3.
     """
-    with tempfile.TemporaryDirectory(prefix=".formatting-", dir=installation.checkpoint.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".formatting-", dir=installation.formatted.parent) as scratch:
         node = NodeAddresses(1, *(Endpoint(LOOPBACK, port, LOOPBACK, port) for port in (9092, 9093, 9094)))
         data = Path(scratch) / "data"
         properties = Path(scratch) / "server.properties"
@@ -180,10 +203,10 @@ async def _format(installation: Installation) -> None:
             raise EnvironmentLacks(
                 f"Kafka did not format a folder within {FORMAT_SECONDS:.0f} s: the machine is too busy"
             ) from error
-        made = data / CHECKPOINT
-        if done.code or not made.is_file():
+        if done.code or not data.is_dir():
             raise EnvironmentLacks(
-                f"Kafka {KAFKA_VERSION} cannot format a folder: {telling_line(done.output)}; "
-                f"if its jars are damaged, delete {installation.checkpoint.parent} and run again"
+                f"Kafka {installation.version} cannot format a folder: {telling_line(done.output)}; "
+                f"if its jars are damaged, delete {installation.formatted.parent} and run again"
             )
-        made.replace(installation.checkpoint)
+        (data / META).unlink()
+        data.replace(installation.formatted)

@@ -48,7 +48,7 @@ def is_wanted(classes: Path) -> bool:
     return status.st_size == 0 and time.time() - status.st_mtime > RETRY_SECONDS
 
 
-async def record(command: Callable[..., Sequence[str]], checkpoint: Path, classes: Path) -> None:
+async def record(command: Callable[..., Sequence[str]], formatted: Path, classes: Path) -> None:
     """Start a node, end it, and keep its classes: an empty file if this Java keeps none, or took too long.
 
     `command` gives the words that run a class of Kafka's.
@@ -56,7 +56,7 @@ async def record(command: Callable[..., Sequence[str]], checkpoint: Path, classe
     with tempfile.TemporaryDirectory(prefix=".recording-", dir=classes.parent) as scratch:
         home = Path(scratch)
         node = NodeAddresses(1, *(Endpoint(LOOPBACK, port, LOOPBACK, port) for port in free_ports(3)))
-        lay_out(home, checkpoint, node, [node], cluster_id=new_id(), profile="stock", more={})
+        lay_out(home, formatted, node, [node], cluster_id=new_id(), profile="stock", more={})
         made = home / "classes.jsa"
         java, *words = command("kafka.Kafka", str(home / PROPERTIES))
         if not await _ran([java, f"-XX:ArchiveClassesAtExit={made}", *words], home) or not made.is_file():

@@ -20,7 +20,7 @@ from fencepost.simulation.clusters.ports import PortTaken, port_taken
 from fencepost.simulation.clusters.probe import BrokerAnswer, NotKafka, ask
 from fencepost.simulation.clusters.processes import myself
 from fencepost.simulation.clusters.runner import Condition, Runner
-from fencepost.simulation.clusters.settings import Profile
+from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile
 from fencepost.simulation.clusters.state import (
     ClusterState,
     NodeState,
@@ -57,6 +57,7 @@ class Cluster:
         nodes: int = 1,
         runner: RunnerName = "jvm",
         profile: Profile = "fast",
+        kafka: KafkaVersion = KAFKA_VERSION,
         port: int | None = None,
         start_seconds: float = START_SECONDS,
         name: str | None = None,
@@ -67,6 +68,7 @@ class Cluster:
         self._count = nodes
         self._runner_name: RunnerName = runner
         self._profile: Profile = profile
+        self._kafka: KafkaVersion = kafka
         self._port = port
         self._start_seconds = start_seconds
         self._name = name
@@ -79,7 +81,7 @@ class Cluster:
     def attached(cls, folder: StateFolder) -> Cluster:
         """The cluster of a state file, whoever started it."""
         state = folder.state
-        cluster = cls(nodes=len(state.nodes), runner=state.runner, profile=state.profile)
+        cluster = cls(nodes=len(state.nodes), runner=state.runner, profile=state.profile, kafka=state.kafka)
         cluster._folder = folder
         cluster._runner = _runner(folder)
         return cluster
@@ -142,6 +144,7 @@ class Cluster:
         state = ClusterState(
             runner=self._runner_name,
             profile=self._profile,
+            kafka=self._kafka,
             cluster_id=new_id(),
             nodes=make(self._count, self._port),
             owner=myself(),

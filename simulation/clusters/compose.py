@@ -13,12 +13,12 @@ from fencepost.coordinator.rabbit_server.handshake import RABBITMQ_VERSION
 from fencepost.simulation.clusters.settings import (
     KAFKA_VERSION,
     Endpoint,
+    KafkaVersion,
     NodeAddresses,
     Profile,
     broker_properties,
 )
 
-KAFKA_IMAGE = f"apache/kafka:{KAFKA_VERSION}"
 SINGLE_PORT = 9092
 THREE_PORTS = (19092, 19093, 19094)
 LOG_DIR = "/var/lib/kafka/data"
@@ -115,11 +115,16 @@ def environment(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def compose_file(
-    nodes: Sequence[NodeAddresses], profile: Profile, cluster_id: str, more: Mapping[str, str] | None = None
+    nodes: Sequence[NodeAddresses],
+    profile: Profile,
+    cluster_id: str,
+    *,
+    kafka: KafkaVersion = KAFKA_VERSION,
+    more: Mapping[str, str] | None = None,
 ) -> str:
     """The file for one cluster of the docker runner, with `more` properties for each node."""
     services = "".join(
-        _kafka(service(node.node_id), node, nodes, profile, cluster_id, profiles="", more=more)
+        _kafka(service(node.node_id), node, nodes, profile, cluster_id, kafka=kafka, profiles="", more=more)
         for node in nodes
     )
     return f"services:\n{services}"
@@ -144,6 +149,7 @@ def _kafka(
     profile: Profile,
     cluster_id: str,
     *,
+    kafka: KafkaVersion = KAFKA_VERSION,
     profiles: str,
     more: Mapping[str, str] | None = None,
 ) -> str:
@@ -152,7 +158,7 @@ def _kafka(
     lines = [f"  {name}:"]
     lines += [f"    profiles: [{profiles}]"] if profiles else []
     lines += [
-        f"    image: {KAFKA_IMAGE}",
+        f"    image: apache/kafka:{kafka}",
         "    ports:",
         f'      - "{node.clients.host}:{node.clients.port}:{node.clients.bind_port}"',
         "    environment:",

@@ -56,7 +56,8 @@ class DockerRunner:
         state = self._folder.state
         nodes = [node.addresses for node in state.nodes]
         self._file.write_text(
-            compose_file(nodes, state.profile, state.cluster_id, state.properties), encoding="utf-8"
+            compose_file(nodes, state.profile, state.cluster_id, kafka=state.kafka, more=state.properties),
+            encoding="utf-8",
         )
         await self._compose("pull", "--quiet", seconds=PULL_SECONDS, doing="fetch Kafka's image")
 

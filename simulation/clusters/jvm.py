@@ -69,7 +69,7 @@ class JvmRunner:
 
     async def prepare(self) -> None:
         """Find Java, fetch Kafka if need be, and make sure that there is room."""
-        self._installation = await prepare()
+        self._installation = await prepare(self._folder.state.kafka)
         self._require_room()
 
     def _require_room(self) -> None:
@@ -84,14 +84,14 @@ class JvmRunner:
     async def start(self, node_id: int) -> None:
         """Start the process; the node is up some time later."""
         if self._installation is None:
-            self._installation = await prepare()
+            self._installation = await prepare(self._folder.state.kafka)
         home = self._home(node_id)
         if not (home / "data").exists():
             state = self._folder.state
             nodes = [node.addresses for node in state.nodes]
             lay_out(
                 home,
-                self._installation.checkpoint,
+                self._installation.formatted,
                 *(nodes[node_id - 1], nodes),
                 cluster_id=state.cluster_id,
                 profile=state.profile,

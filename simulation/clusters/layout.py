@@ -16,6 +16,8 @@ from fencepost.simulation.clusters.settings import (
 )
 
 PROPERTIES = "server.properties"
+META = "meta.properties"
+"""Who a node is; the one file of its data that differs from node to node."""
 
 
 def new_id() -> str:
@@ -28,7 +30,7 @@ def new_id() -> str:
 
 def lay_out(
     home: Path,
-    checkpoint: Path,
+    formatted: Path,
     node: NodeAddresses,
     nodes: Sequence[NodeAddresses],
     *,
@@ -36,16 +38,15 @@ def lay_out(
     profile: Profile,
     more: Mapping[str, str],
 ) -> None:
-    """Give a new node its data and its properties, the profile's and `more`."""
+    """Give a new node its data, with what is in `formatted`, and its properties, the profile's and `more`."""
     data = home / "data"
-    data.mkdir(parents=True)
-    shutil.copyfile(checkpoint, data / checkpoint.name)
+    shutil.copytree(formatted, data)
     identity = {
         "version": "1",
         "cluster.id": cluster_id,
         "node.id": str(node.node_id),
         "directory.id": new_id(),
     }
-    (data / "meta.properties").write_text(properties_text(identity), encoding="utf-8")
+    (data / META).write_text(properties_text(identity), encoding="utf-8")
     properties = broker_properties(node, nodes, profile, str(data), more=more)
     (home / PROPERTIES).write_text(properties_text(properties), encoding="utf-8")

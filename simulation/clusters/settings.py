@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-KAFKA_VERSION = "4.3.1"
+KafkaVersion: TypeAlias = Literal["4.3.1", "4.4.0"]
+KAFKA_VERSION: KafkaVersion = "4.3.1"
+"""What is run unless another one is asked for."""
+NEWEST_KAFKA: KafkaVersion = "4.4.0"
 
 Profile: TypeAlias = Literal["fast", "stock"]
 """How soon the cluster notices things: `stock` as Kafka ships, `fast` as tests can wait."""

@@ -19,7 +19,13 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.clusters.processes import ProcessIdentity, sight_of
-from fencepost.simulation.clusters.settings import Endpoint, NodeAddresses, Profile
+from fencepost.simulation.clusters.settings import (
+    KAFKA_VERSION,
+    Endpoint,
+    KafkaVersion,
+    NodeAddresses,
+    Profile,
+)
 from fencepost.simulation.environment import cache_directory
 
 RunnerName: TypeAlias = Literal["jvm", "docker"]
@@ -55,6 +61,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeState, ...]
     owner: ProcessIdentity | None
     """Whose end is the cluster's end; None once it stays up by itself."""
+    kafka: KafkaVersion = KAFKA_VERSION
     properties: dict[str, str] = {}
     """Each node's, beside what the profile and its place say."""
     project: str = ""

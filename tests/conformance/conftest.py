@@ -370,7 +370,7 @@ def jars_of(cache: pathlib.Path, group: str, artifact: str, version: str, *only:
 def streams_jars(kafka_installation: Installation) -> list[pathlib.Path]:
     """What Kafka Streams takes beyond the broker's jars."""
     only = "-DincludeArtifactIds=kafka-streams,rocksdbjni"
-    cache = kafka_installation.checkpoint.parent
+    cache = kafka_installation.formatted.parent
     return jars_of(cache, "org.apache.kafka", "kafka-streams", KAFKA_VERSION, only)
 
 
@@ -378,7 +378,7 @@ def streams_jars(kafka_installation: Installation) -> list[pathlib.Path]:
 def rabbit_jars(kafka_installation: Installation) -> list[pathlib.Path]:
     """RabbitMQ's client of streams; it logs through the broker's jars."""
     only = ("-DincludeScope=runtime", "-DexcludeGroupIds=org.slf4j")
-    cache = kafka_installation.checkpoint.parent
+    cache = kafka_installation.formatted.parent
     return jars_of(cache, "com.rabbitmq", "stream-client", RABBIT_CLIENT_VERSION, *only)
 
 

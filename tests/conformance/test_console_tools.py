@@ -26,7 +26,7 @@ TOOLS = "org.apache.kafka.tools"
 @pytest.fixture(scope="session")
 def tools_jar(kafka_installation: Installation) -> pathlib.Path:
     """The jar with Kafka's tools, fetched once into the cache."""
-    folder = kafka_installation.checkpoint.parent / "kafka-tools"
+    folder = kafka_installation.formatted.parent / "kafka-tools"
     folder.mkdir(exist_ok=True)
     jar = folder / f"kafka-tools-{KAFKA_VERSION}.jar"
     with (folder / "lock").open("w") as lock:

@@ -110,6 +110,7 @@ def main(words):
         folder = Path(properties(words[words.index("--config") + 1])["log.dirs"])
         folder.mkdir()
         (folder / "bootstrap.checkpoint").write_text("features")
+        (folder / "meta.properties").write_text("node.id=1\n")
     elif recorded := [word for word in words if word.startswith("-XX:ArchiveClassesAtExit=")]:
         record(Path(recorded[0].partition("=")[2]))
     else:

@@ -104,10 +104,11 @@ def test_people_read_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_another_one_or_one_with_a_dead_node_is_not_taken_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "up"]) == 0
-    for other in (["--nodes", "3"], ["--runner", "docker"], ["--profile", "stock"], ["--port", "9092"]):
+    others = "--nodes 3", "--runner docker", "--profile stock", "--kafka 4.4.0", "--port 9092"
+    for other in others:
         capsys.readouterr()
-        assert main(["cluster", "up", *other]) == 2
-        assert "another one is up (1 node, jvm, fast, first port" in capsys.readouterr().err
+        assert main(["cluster", "up", *other.split()]) == 2
+        assert "another one is up (Kafka 4.3.1, 1 node, jvm, fast, first port" in capsys.readouterr().err
     folder = state.find(state.UP)
     assert folder is not None
     process = folder.state.nodes[0].process

@@ -365,14 +365,14 @@ async def test_maven_fetches_what_is_missing_once(empty_cache: Path) -> None:
     first, second = await asyncio.gather(artifacts.prepare(), artifacts.prepare())
     assert first == second
     assert [jar.name for jar in first.jars] == ["a.jar", "b.jar", MAIN_JAR]
-    assert first.checkpoint.read_text() == "features"
+    assert (first.formatted / "bootstrap.checkpoint").read_text() == "features"
     assert (empty_cache / "calls").read_text() == "x\n"
-    folder = first.checkpoint.parent
+    folder = first.formatted.parent
     assert first.classes.read_text() == "classes"
     assert f"-XX:SharedArchiveFile={first.classes}" in first.command("kafka.Kafka")
     assert sorted(path.name for path in folder.iterdir()) == [
-        "bootstrap.checkpoint",
         first.classes.name,
+        "formatted",
         "lib",
         "lock",
         "pom.xml",
