@@ -41,6 +41,15 @@ class ConsumerGroupMigrationPolicy(enum.StrEnum):
     DISABLED = "disabled"
 
 
+class ReleaseVersion(enum.StrEnum):
+    """A release of Kafka whose rules differ from those of the one before, as `kafka-storage` takes it."""
+
+    V4_3 = "4.3"
+    V4_4 = "4.4"
+    """A change of the preferred assignor raises a consumer group's epoch (KAFKA-20434), and one that has lost
+    its last member needs no other target (KAFKA-20442)."""
+
+
 class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker's properties say about groups, offsets and transactions; units by name.
 
@@ -103,6 +112,9 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     transaction_max_timeout_ms: Positive = 900_000
     transactional_id_expiration_ms: Positive = 604_800_000
+
+    release_version: ReleaseVersion = ReleaseVersion.V4_3
+    """Whose rules hold. No property of Kafka's: there it is the code that runs."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)

@@ -9,7 +9,13 @@ from typing import Protocol
 
 from fencepost.coordinator.assign.registry import configured_assignors
 from fencepost.coordinator.assign.spec import Assignor
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings, SettingsByGroup
+from fencepost.coordinator.config import (
+    GroupConfig,
+    GroupCoordinatorConfig,
+    GroupSettings,
+    ReleaseVersion,
+    SettingsByGroup,
+)
 from fencepost.coordinator.consumer import leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import Surroundings, heartbeat
@@ -33,6 +39,8 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 _CONSUMER_PROTOCOL = "consumer"
+V4_3 = ReleaseVersion.V4_3
+"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
 class Migration(Protocol):
@@ -191,6 +199,7 @@ class ConsumerGroups:
             max_size=self.config.group_consumer_max_size,
             regex_refresh_interval_ms=self.config.group_consumer_regex_refresh_interval_ms,
             resolving=group_id in self.soft.resolving,
+            preference_raises_epoch=self.config.release_version is not V4_3,
             now_ms=now_ms,
         )
 
@@ -225,7 +234,10 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         if group is None or not group.members:
             return None
-        return Outcome(records=leaving.removal_records(group, (), self.image))  # of nobody
+        nobody = ()
+        return Outcome(
+            records=leaving.removal_records(group, nobody, self.image, self.config.release_version)
+        )
 
     def topics_changed(self, before: TopicsImage, after: TopicsImage, changed: Iterable[str]) -> None:
         """The cluster's topics are others; `changed` are the names of those that differ."""

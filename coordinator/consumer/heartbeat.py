@@ -61,6 +61,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     regex_refresh_interval_ms: int
     resolving: bool
     """Whether an answer about the group's regular expressions is outstanding."""
+    preference_raises_epoch: bool
+    """Whether another preferred assignor is reason enough for a new target (Kafka 4.4)."""
     now_ms: int
 
 
@@ -125,7 +127,14 @@ def evaluate(
     effects = _effects(group, new, counts, around)
 
     epoch = group.group_epoch
-    bump = names_changed or change is RegexChange.RESOLVED or absorbed is not None
+    bump = (
+        names_changed
+        or change is RegexChange.RESOLVED
+        or absorbed is not None
+        or (
+            around.preference_raises_epoch and new is not old and _prefers_another(group, new, counts, around)
+        )
+    )
     if bump or soft.metadata_expired(epoch, around.now_ms):
         digest = metadata_hash(counts.topics(), around.image)
         if bump or digest != group.metadata_hash:
@@ -223,6 +232,14 @@ def _taken(group: ConsumerGroup, absorbed: ConsumerGroupMember | None) -> Taken:
         return group.partition_epochs.taken(topic_id, partitions).difference(gone.get(topic_id, ()))
 
     return taken
+
+
+def _prefers_another(
+    group: ConsumerGroup, member: ConsumerGroupMember, counts: SubscriptionCounts, around: Surroundings
+) -> bool:
+    """Whether the group's members, by these counts, now ask for another assignor than before."""
+    names = tuple(around.assignors)
+    return preferred_assignor(group.counts, names) != preferred_assignor(counts, names, member)
 
 
 def _effects(

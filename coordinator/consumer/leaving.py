@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.consumer import regular_expressions, validation
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -24,6 +25,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
@@ -73,16 +75,27 @@ def member_to_remove(group: ConsumerGroup, request: LeaveGroupRequest) -> Consum
 
 
 def removal_records(
-    group: ConsumerGroup, members: Sequence[ConsumerGroupMember], image: TopicsImage
+    group: ConsumerGroup,
+    members: Sequence[ConsumerGroupMember],
+    image: TopicsImage,
+    release: ReleaseVersion,
 ) -> tuple[Record, ...]:
-    """The records that remove members for good and raise the group epoch, once for all of them."""
+    """The records that remove members for good and raise the group epoch, once for all of them.
+
+    From Kafka 4.4 on a group that loses its last member has the target of its epoch: none is to be computed.
+    """
     records = [record for member in members for record in member_tombstones(group.group_id, member.member_id)]
     counts = group.counts.copy()
     for member in members:
         counts.replace(member, None)
     records.extend(regular_expressions.end_unused(group, counts))
-    value = ConsumerGroupMetadataValue(group.group_epoch + 1, metadata_hash(counts.topics(), image))
+    epoch = group.group_epoch + 1
+    value = ConsumerGroupMetadataValue(epoch, metadata_hash(counts.topics(), image))
     records.append(Record(ConsumerGroupMetadataKey(group.group_id), value))
+    if release is not ReleaseVersion.V4_3 and len(members) == len(group.members):
+        # As of time 0, as in a new group: the next target waits for nothing.
+        target = ConsumerGroupTargetAssignmentMetadataValue(epoch, 0)
+        records.append(Record(ConsumerGroupTargetAssignmentMetadataKey(group.group_id), target))
     return tuple(records)
 
 

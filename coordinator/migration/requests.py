@@ -205,7 +205,7 @@ class ClassicProtocol:
         """The records that remove members of a consumer group for good, or turn it into a classic group."""
         ids = {member.member_id for member in gone}
         if not downgrade.may_downgrade(group, ids, self._config):
-            return leaving.removal_records(group, gone, image)
+            return leaving.removal_records(group, gone, image, self._config.release_version)
         classic = downgrade.downgrade(group, ids, image, now_ms)
         self._classic.adopt(classic, now_ms, rebalance=True)
         value = classic.value(classic.assignments)

@@ -59,6 +59,7 @@ DEFAULTS = {
     "offsets.topic.compression.codec": 0,
     "transaction.max.timeout.ms": 900_000,
     "transactional.id.expiration.ms": 604_800_000,
+    "release.version": "4.3",
 }
 """Kafka 4.3."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.assign.spec import GroupSpec
+from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import TopicsChanged
@@ -107,6 +108,50 @@ class TestTies:
         for member, assignor in zip("ABCD", ("uniform", "uniform", "range", "range"), strict=True):
             scene.join(member, self.BOTH, server_assignor=assignor)
         assert sorted(sum(map(len, scene.target(m).values())) for m in "ABCD") == [1, 1, 2, 2]
+
+
+class TestKafka44:
+    """Kafka 4.4.0, asked over the wire; but a tie, which keeps its groups from settling."""
+
+    @pytest.fixture
+    def newer(self, scenes: Any) -> Any:
+        scene = scenes(release_version=ReleaseVersion.V4_4, group_consumer_assignment_interval_ms=15_000)
+        scene.topics(x=4)
+        return scene
+
+    def test_another_preferred_assignor_raises_it(self, newer: Any) -> None:
+        newer.join("A")
+        newer.beat("A", 2, server_assignor="uniform")
+        assert newer.group.group_epoch == 2
+        newer.beat("A", 2, server_assignor="range")
+        assert newer.group.group_epoch == 3
+
+    def test_a_member_without_topics_raises_it_by_its_assignor(self, newer: Any) -> None:
+        newer.join("A", (), server_assignor="range")
+        assert newer.group.group_epoch == 2
+
+    @pytest.mark.parametrize("assignors", [("uniform", "range"), ("range", "uniform")])
+    def test_a_tie_comes_to_rest(self, newer: Any, assignors: tuple[str, str]) -> None:
+        for member_id, assignor in zip("AB", assignors, strict=True):
+            newer.join(member_id, server_assignor=assignor)
+        epoch = newer.group.group_epoch
+        newer.now_ms += 15_000
+        newer.settle("A", "B")
+        assert newer.epochs() == (epoch, epoch)
+
+    @pytest.mark.parametrize("goes", [lambda s: s.beat("A", -1), lambda s: s.after(45_000)])
+    def test_a_group_without_members_has_the_target_of_its_epoch(self, newer: Any, goes: Step) -> None:
+        newer.join("A")
+        goes(newer)
+        assert newer.epochs() == (3, 3)
+        newer.join("B")
+        assert newer.target("B") == {"x": (0, 1, 2, 3)}, "no target is put off"
+
+    def test_a_group_with_members_left_waits_for_its_target(self, newer: Any) -> None:
+        newer.join("A")
+        newer.join("B")
+        newer.beat("A", -1)
+        assert newer.epochs() == (4, 2)
 
 
 class TestTopics:
