@@ -12,7 +12,7 @@ from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
 from fencepost.coordinator.codec.client_administration import AlterConfigsCall
 from fencepost.coordinator.codec.client_cluster import BrokerVersions
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.protocol import administration, cluster
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
@@ -254,7 +254,19 @@ async def configuration(admin: Asking) -> GroupCoordinatorConfig:
         _ASSIGNORS.get(name.strip(), name.strip())
         for name in told.get("group.consumer.assignors", "uniform,range").split(",")
     )
+    told.setdefault("release.version", await _release(admin))
     return GroupCoordinatorConfig.from_properties(told)
+
+
+async def _release(admin: Asking) -> ReleaseVersion:
+    """Whose rules the broker goes by: no property tells, but each release speaks of something new."""
+    versions: BrokerVersions = await admin.ask(
+        ApiKey.API_VERSIONS,
+        VERSIONS[ApiKey.API_VERSIONS],
+        cluster.ApiVersionsRequest(client_software_name="fencepost", client_software_version="conform"),
+    )
+    spoken = versions.api_versions.get(ApiKey.TXN_OFFSET_COMMIT)
+    return ReleaseVersion.V4_4 if spoken is not None and spoken.max_version >= 6 else ReleaseVersion.V4_3
 
 
 async def _settings(admin: Asking, node_id: int) -> administration.DescribedConfigs:

@@ -1,4 +1,4 @@
-"""What differs from Kafka 4.3.1 on purpose: the table in docs/deviations.md is made from this list.
+"""What differs from Kafka 4.3.1 and 4.4.0 on purpose: the table in docs/deviations.md is made from this list.
 
 A request that shows one of them ends its schedule, since the two sides may be in different states from
 then on.
@@ -7,9 +7,11 @@ then on.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.simulation.conform.exchange import Exchange
 from fencepost.simulation.conform.schedule import DescribeStreams
@@ -64,6 +66,22 @@ def _full_for_an_instance(x: Exchange, fields: Sequence[str]) -> bool:
 
 def _described_as_declared(x: Exchange, fields: Sequence[str]) -> bool:
     return isinstance(x.step, DescribeStreams) and all(_DECLARED.match(field) for field in fields)
+
+
+def _tied(x: Exchange, fields: Sequence[str]) -> bool:
+    """Whether no assignor had more votes than any other, before the request or after it."""
+    if x.config.release_version is ReleaseVersion.V4_3:
+        return False
+    for view in (x.before, x.after):
+        votes = Counter(each.server_assignor for each in view.members.values() if each.server_assignor)
+        first, *others = [count for _, count in votes.most_common(2)] or [0]
+        if first in others:
+            return True
+    return False
+
+
+def _task_offsets_wanted(x: Exchange, fields: Sequence[str]) -> bool:
+    return all(field.startswith("task_offset_interval_ms: ") for field in fields)
 
 
 def _never(x: Exchange, fields: Sequence[str]) -> bool:
@@ -139,6 +157,22 @@ DEVIATIONS: tuple[Deviation, ...] = (
         fencepost="The numbers that were decided are shown as soon as they are.",
         why="An answer about one group must not depend on what other groups do.",
         explains=_described_as_declared,
+    ),
+    Deviation(
+        name="assignors-tied",
+        kafka="4.4: while as many members ask for one assignor as for another, heartbeats that change "
+        "nothing raise the group's epoch again and again, and the group does not settle.",
+        fencepost="The epoch is raised when a member asks for another assignor and that decides.",
+        why="A group must come to rest.",
+        explains=_tied,
+    ),
+    Deviation(
+        name="streams-task-offsets",
+        kafka="4.4 asks members of streams groups how far their tasks have got, to warm tasks up before "
+        "they move.",
+        fencepost="Nobody is asked, and tasks move at once, as in 4.3.",
+        why="Streams groups follow the rules of 4.3.",
+        explains=_task_offsets_wanted,
     ),
 )
 

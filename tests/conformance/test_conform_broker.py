@@ -1,4 +1,4 @@
-"""`fencepost conform` against a Kafka 4.3.1 in a JVM: no answer may differ but where that is on purpose.
+"""`fencepost conform` against real Kafkas in JVMs: no answer may differ but where that is on purpose.
 
 Needs Java 17 or newer and Maven, or Kafka in the user's cache; else it is skipped.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.settings import Profile
+from fencepost.simulation.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion, Profile
 from fencepost.simulation.conform.broker import Judge
 from fencepost.simulation.conform.scripted import scripted
 from fencepost.simulation.conform.suite import Report, Suite
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 REQUESTS = 2_500
 
 
-async def judged(profile: Profile, requests: int) -> Report:
-    async with Cluster(profile=profile) as cluster:
+async def judged(profile: Profile, requests: int, kafka: KafkaVersion = KAFKA_VERSION) -> Report:
+    async with Cluster(profile=profile, kafka=kafka) as cluster:
         judge = await Judge.connect(cluster.bootstrap_servers)
         try:
             return await Suite(judge, "ci").run(scripted(judge.config), seed=1, requests=requests)
@@ -45,3 +45,11 @@ async def test_no_answer_differs_with_stock_settings() -> None:
     assert report.differences == []
     verdicts = {rule.rule: rule.verdict for rule in report.rules}
     assert verdicts["target.batched"] == verdicts["streams.assignment.delayed"] == "pass"
+
+
+@pytest.mark.usefixtures("newest_kafka_installation")
+async def test_no_answer_of_the_newest_kafka_differs() -> None:
+    report = await judged("fast", REQUESTS, NEWEST_KAFKA)
+    assert report.differences == []
+    verdicts = {rule.rule: rule.verdict for rule in report.rules}
+    assert verdicts["regex.join_unresolved"] == verdicts["describe.empty"] == "pass"
