@@ -16,6 +16,8 @@ from fencepost.coordinator.protocol.inspection import ActiveProducer
 from fencepost.coordinator.protocol.logs import AbortedTransaction
 from fencepost.coordinator.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
+_REMEMBERED_VERIFICATIONS = 1_000
+"""How many producers are remembered whose transactions may never come: clients make up what they like."""
 _REMEMBERED_BATCHES = 5
 """How many batches of a producer are recognised when they come again: as many as it may have in flight."""
 _SEQUENCES = 2**31
@@ -85,6 +87,8 @@ class Producers:
         before = self._verifications.get(producer_id)
         if before is None:
             self._verifications[producer_id] = _Verification(epoch, own_epochs, first)
+            if len(self._verifications) > _REMEMBERED_VERIFICATIONS:
+                del self._verifications[next(iter(self._verifications))]
         elif epoch > before.epoch or (epoch == before.epoch and first < before.first):
             self._verifications[producer_id] = before._replace(epoch=epoch, first=first)
         return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
@@ -198,3 +200,18 @@ def test_restored_logs_know_their_transactions():
     assert told(again) == told(log) == ([0, 1], [(7, 0)])
     end(again, 8, commit=True)
     assert again.last_stable_offset == 4
+
+
+def test_producers_that_never_get_into_the_log_do_not_fill_the_memory():
+    log = PartitionLog()
+    tracemalloc.start()
+    try:
+        sizes = []
+        for known in (2_000, 20_000):
+            for producer in range(known):
+                header = sent_batch(batch(b"a", producer=producer, sequence=1), 12)
+                assert log.producers.needs_verification(header, own_epochs=True)
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] < sizes[0] + 200_000
