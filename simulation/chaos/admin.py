@@ -27,6 +27,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, TopicId
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.simulation.clusters.probe import addresses
 from fencepost.simulation.conform.broker import VERSIONS, configuration
 from fencepost.simulation.conform.wire import Connection
 
@@ -62,7 +63,7 @@ class Admin:
     """Asks a cluster's brokers, wherever one answers."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._addresses = [_address(each) for each in bootstrap_servers.split(",")]
+        self._addresses = tuple(addresses(bootstrap_servers).values())
         self._connection: Connection | None = None
         self._next = 0
         self._turn = asyncio.Lock()
@@ -293,8 +294,3 @@ class Admin:
             return await connection.ask(api_key, version, message)
         finally:
             await connection.close()
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.strip().rpartition(":")
-    return host.strip("[]"), int(port)

@@ -19,7 +19,7 @@ from fencepost.simulation.chaos.staging import Progress, Staging
 from fencepost.simulation.chaos.streams.stage import ApplicationStage
 from fencepost.simulation.chaos.tempo import DEFAULT_US, tempo
 from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.probe import examine
+from fencepost.simulation.clusters.probe import addresses, examine
 from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
@@ -60,9 +60,9 @@ async def run_real(
     playable(scenario, client)
     began = time.perf_counter()
     own = cluster if isinstance(cluster, Cluster) else None
-    servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else cluster
+    servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else ",".join(addresses(cluster))
     if own is None:
-        await examine(servers.partition(",")[0].strip(), _EXAMINE_S)
+        await examine(servers, _EXAMINE_S)
     recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
     chronicle = RealChronicle(recorder)
     async with AsyncExitStack() as stack:

@@ -104,17 +104,39 @@ def reason_of(error: OSError) -> str:
     return (os.strerror(number) if number else str(error) or type(error).__name__).lower()
 
 
-async def examine(address: str, seconds: float = 5.0) -> BrokerAnswer:
-    """The answer of the broker that a user named, once it is known that KIP-848 groups work there.
+def addresses(servers: str) -> dict[str, tuple[str, int]]:
+    """Host and port of each broker that a user named, one or, as clients take them, several with commas.
 
-    :raises FencepostError: if `address` is not HOST:PORT.
+    :raises FencepostError: if one is not HOST:PORT.
+    """
+    found = {}
+    for address in [each.strip() for each in servers.split(",") if each.strip()] or [servers]:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise FencepostError(f"--cluster {address}: expected HOST:PORT, such as 127.0.0.1:9092")
+        found[address] = host.strip("[]"), int(port)
+    return found
+
+
+async def examine(servers: str, seconds: float = 5.0) -> BrokerAnswer:
+    """The answer of a broker that a user named, once it is known that KIP-848 groups work there.
+
+    :raises FencepostError: if one of `servers` is not HOST:PORT.
     :raises EnvironmentLacks: if there is no broker, or none that will do; the text says what to do.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise FencepostError(f"--cluster {address}: expected HOST:PORT, such as 127.0.0.1:9092")
+    complaint: EnvironmentLacks | None = None
+    for address, (host, port) in addresses(servers).items():
+        try:
+            return await _examine(address, host, port, seconds)
+        except EnvironmentLacks as error:
+            complaint = complaint or error
+    assert complaint is not None
+    raise complaint
+
+
+async def _examine(address: str, host: str, port: int, seconds: float) -> BrokerAnswer:
     try:
-        answer = await ask(host.strip("[]"), int(port), seconds)
+        answer = await ask(host, port, seconds)
     except NotKafka as error:
         raise EnvironmentLacks(
             f"{address} does not answer as a plaintext Kafka listener does: {error}; "

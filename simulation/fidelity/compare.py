@@ -219,7 +219,7 @@ def _simulated_once(played: Played, model: Fit) -> Latencies:
 
 async def _configuration(cluster: Cluster | str) -> GroupCoordinatorConfig:
     if isinstance(cluster, str):
-        await examine(cluster.partition(",")[0].strip())
+        await examine(cluster)
     admin = Admin(cluster if isinstance(cluster, str) else cluster.bootstrap_servers)
     try:
         return await admin.configuration()

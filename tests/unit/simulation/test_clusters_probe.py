@@ -144,9 +144,19 @@ async def test_no_answer_in_time_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["localhost", ":9092", "localhost:", "localhost:x", "localhost:0", "h:70000"]
+    "address",
+    ["localhost", ":9092", "localhost:", "localhost:x", "localhost:0", "h:70000", "", ",", "h:1,h", "h:1,h:x"],
 )
 async def test_what_is_no_address_is_wrong_usage(address: str) -> None:
     with pytest.raises(FencepostError, match="expected HOST:PORT") as raised:
         await probe.examine(address)
     assert raised.value.exit_code == 2
+
+
+async def test_of_several_brokers_one_has_to_answer() -> None:
+    (nobody,) = free_ports(1)
+    async with server(versions(3, 18, 68), METADATA) as port:
+        answer = await probe.examine(f"127.0.0.1:{nobody}, 127.0.0.1:{port},", seconds=20)
+    assert answer.speaks_kip848
+    with pytest.raises(EnvironmentLacks, match=rf"no broker answers at 127\.0\.0\.1:{nobody} "):
+        await probe.examine(f"127.0.0.1:{nobody},127.0.0.1:{port}", seconds=20)
