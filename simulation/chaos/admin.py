@@ -59,6 +59,16 @@ _RETRIED = frozenset(
 )
 
 
+class TopicTaken(EnvironmentLacks):
+    """A topic that a run is to make is somebody else's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the cluster has a topic {name} already, and a run makes and deletes its own: "
+            "name a cluster without it, or have one started"
+        )
+
+
 class Admin:
     """Asks a cluster's brokers, wherever one answers."""
 
@@ -66,6 +76,8 @@ class Admin:
         self._addresses = tuple(addresses(bootstrap_servers).values())
         self._connection: Connection | None = None
         self._next = 0
+        self._unanswered = 0
+        """How many questions got no answer; what they asked for may have been done."""
         self._turn = asyncio.Lock()
 
     async def close(self) -> None:
@@ -85,6 +97,7 @@ class Admin:
                 try:
                     return await self._once(api_key, version, message)
                 except EnvironmentLacks:
+                    self._unanswered += 1
                     await self.close()
                     self._next += 1
                     if asyncio.get_running_loop().time() > deadline:
@@ -176,18 +189,26 @@ class Admin:
     async def create_topic(self, name: str, partitions: int) -> TopicId:
         """Create a topic, with the cluster's own number of replicas; its id, once brokers know it.
 
+        :raises TopicTaken: if somebody else has created it.
         :raises EnvironmentLacks: if it can't be created.
         """
+        taken = ErrorCode.TOPIC_ALREADY_EXISTS
+        asked_before = False
         topic = administration.NewTopic(name=name, partitions=partitions, replication_factor=-1)
         request = administration.CreateTopicsRequest(topics=(topic,), validate_only=False)
 
         async def ask() -> administration.CreatedTopic:
+            nonlocal asked_before
+            unanswered = self._unanswered
             reply = await self._ask(ApiKey.CREATE_TOPICS, request)
             created: administration.CreatedTopic = reply.topics[0]
+            if created.error_code is taken and not asked_before and self._unanswered == unanswered:
+                raise TopicTaken(name)
+            asked_before = True
             return created
 
         created = await self._until(ask, f"creating the topic {name}")
-        if created.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        if created.error_code not in (ErrorCode.NONE, taken):
             raise EnvironmentLacks(f"the topic {name} can't be created: {created.error_code.name}")
         found = await self._known(name, lambda found: len(found.partitions) == partitions)
         assert found.topic_id is not None

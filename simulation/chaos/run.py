@@ -10,7 +10,7 @@ from typing import Any, Final
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.member.application.changelog import changelog_topic
 from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.admin import Admin
+from fencepost.simulation.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.chaos.chronicle import RealChronicle
 from fencepost.simulation.chaos.playable import playable
 from fencepost.simulation.chaos.result import ChaosResult
@@ -164,10 +164,7 @@ async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) ->
             made += [changelog_topic(scenario.group.id, topic.name) for topic in scenario.topics]
     for name in dict.fromkeys([*(topic.name for topic in scenario.topics), *made]):
         if await admin.partitions(name):
-            raise EnvironmentLacks(
-                f"the cluster has a topic {name} already, and a run makes and deletes its own: "
-                "name a cluster without it, or have one started"
-            )
+            raise TopicTaken(name)
     if await admin.group_exists(scenario.group.id):
         raise EnvironmentLacks(
             f"the cluster has a group {scenario.group.id} already: choose another group.id for the scenario"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.chaos.admin import Admin
+from fencepost.simulation.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.chaos.clock import RealTime, Turns
 from fencepost.simulation.chaos.happenings import Happenings, TopicsChanged
 from fencepost.simulation.chaos.ledger import Ledger
@@ -58,7 +58,11 @@ class RealTopics:
     async def _create(self, name: str, partitions: int) -> None:
         asked_us = self._time.now_us
         self.made[name] = None
-        topic_id = await self._admin.create_topic(name, partitions)
+        try:
+            topic_id = await self._admin.create_topic(name, partitions)
+        except TopicTaken:
+            del self.made[name]
+            raise
         topic = Topic(topic_id=topic_id, name=name, partitions=partitions)
         self._changed(asked_us, self._image.with_topic(topic), name, "created", partitions)
         self._producer.produce(name, range(partitions), self._rates[name] * partitions)

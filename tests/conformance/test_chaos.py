@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import confluent
 from fencepost.simulation.chaos import messages as m
+from fencepost.simulation.chaos.admin import TopicTaken
 from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.pipeline.analyze import analyze
@@ -342,3 +343,14 @@ async def test_a_group_of_others_is_left_alone_whatever_its_protocol(endpoint, s
         await run_real(loads_any(scenario), 1, endpoint, duration_us=12 * SECOND)
     theirs = await asyncio.to_thread(Consumer(settings).committed, [TopicPartition("theirs", 0)], 30)
     assert [each.offset for each in theirs] == [7]
+
+
+async def test_of_two_runs_at_once_one_is_refused_and_leaves_the_other_alone(endpoint):
+    runs = [run_real(loads(SCENARIO), seed, endpoint, duration_us=12 * SECOND) for seed in (1, 2)]
+    found = await asyncio.gather(*runs, return_exceptions=True)
+    refused = [each for each in found if isinstance(each, BaseException)]
+    assert [type(each) for each in refused] == [TopicTaken]
+    assert "the cluster has a topic orders already" in str(refused[0])
+    (result,) = (each for each in found if not isinstance(each, BaseException))
+    assert result.violations == []
+    assert result.records_lost == 0
