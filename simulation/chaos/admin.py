@@ -181,6 +181,11 @@ class Admin:
         reply: cluster.MetadataResponse = await self._ask(ApiKey.METADATA, request)
         return reply.topics[0]
 
+    async def topics(self) -> list[str]:
+        """The names of all topics."""
+        reply: cluster.MetadataResponse = await self._ask(ApiKey.METADATA, cluster.MetadataRequest())
+        return [topic.name for topic in reply.topics if topic.name]
+
     async def partitions(self, name: str) -> int:
         """How many partitions a topic has; 0 if there is no such topic."""
         found = await self._topic(name)

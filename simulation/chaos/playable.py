@@ -42,17 +42,21 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
     return scenario
 
 
+def patterns(scenario: Scenario) -> list[str]:
+    """The expressions that members subscribe to, sooner or later."""
+    later = (step.pattern for step in scenario.steps if isinstance(step, Subscribe))
+    return [each for each in (scenario.group.pattern, *later) if each is not None]
+
+
 def _require_confluent(scenario: Scenario) -> None:
     if find_spec("confluent_kafka") is None:
         raise EnvironmentLacks(
             "client confluent: needs confluent-kafka, which is not installed: pip install confluent-kafka"
         )
-    later = (step.pattern for step in scenario.steps if isinstance(step, Subscribe))
-    patterns = [each for each in (scenario.group.pattern, *later) if each is not None]
-    if patterns:
+    if found := patterns(scenario):
         from fencepost.simulation.chaos.confluent import takes
 
-        for pattern in patterns:
+        for pattern in found:
             if not takes(pattern):
                 raise FencepostError(
                     f"client confluent: {scenario.name} has the pattern {pattern!r}, which librdkafka does"

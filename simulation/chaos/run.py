@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
+import re2
+
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.member.application.changelog import changelog_topic
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.chaos.chronicle import RealChronicle
-from fencepost.simulation.chaos.playable import playable
+from fencepost.simulation.chaos.playable import patterns, playable
 from fencepost.simulation.chaos.result import ChaosResult
 from fencepost.simulation.chaos.stage import RealStage
 from fencepost.simulation.chaos.staging import Progress, Staging
@@ -153,9 +155,9 @@ def _checkers(client: m.ClientName, *, observed: bool) -> Sequence[Observer]:
 
 
 async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) -> None:
-    """A run makes and deletes its topics and its group: they must not be anybody's.
+    """A run makes and deletes its topics and its group, and its members read no other topic.
 
-    :raises EnvironmentLacks: if the cluster has one of them.
+    :raises EnvironmentLacks: if the cluster has one of them, or a topic that members would read besides.
     """
     made = [step.name for step in scenario.steps if isinstance(step, CreateTopic)]
     if isinstance(scenario, StreamsScenario):
@@ -169,3 +171,11 @@ async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) ->
         raise EnvironmentLacks(
             f"the cluster has a group {scenario.group.id} already: choose another group.id for the scenario"
         )
+    if isinstance(scenario, Scenario) and (found := patterns(scenario)):
+        for topic in await admin.topics():
+            for pattern in found:
+                if re2.fullmatch(pattern, topic) is not None:
+                    raise EnvironmentLacks(
+                        f"the cluster has a topic {topic}, which members would read because of the pattern"
+                        f" {pattern!r}: expected a cluster without it, or a pattern that does not match it"
+                    )

@@ -354,3 +354,13 @@ async def test_of_two_runs_at_once_one_is_refused_and_leaves_the_other_alone(end
     (result,) = (each for each in found if not isinstance(each, BaseException))
     assert result.violations == []
     assert result.records_lost == 0
+
+
+async def test_topics_of_others_that_members_would_read_are_told(endpoint):
+    admin = AdminClient({"bootstrap.servers": endpoint, "log_level": 0})
+    await asyncio.to_thread(
+        admin.create_topics([NewTopic("orders-of-others", 1)])["orders-of-others"].result, 30
+    )
+    scenario = loads(SCENARIO + "[[steps]]\nkind = 'subscribe'\nat = '5s'\npattern = 'orders.*'\n")
+    with pytest.raises(EnvironmentLacks, match=r"a topic orders-of-others, .* the pattern 'orders\.\*'"):
+        await run_real(scenario, 1, endpoint, duration_us=12 * SECOND)

@@ -145,7 +145,18 @@ async def test_no_answer_in_time_is_told() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["localhost", ":9092", "localhost:", "localhost:x", "localhost:0", "h:70000", "", ",", "h:1,h", "h:1,h:x"],
+    [
+        "localhost",
+        ":9092",
+        "localhost:",
+        "localhost:x",
+        "localhost:0",
+        "h:70000",
+        "",
+        ",",
+        "h:1,h",
+        "h:1,h:x",
+    ],
 )
 async def test_what_is_no_address_is_wrong_usage(address: str) -> None:
     with pytest.raises(FencepostError, match="expected HOST:PORT") as raised:
