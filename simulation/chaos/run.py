@@ -42,7 +42,7 @@ async def run_real(
     *,
     client: m.ClientName = "fencepost",
     duration_us: int = DEFAULT_US,
-    checkers: Iterable[Observer] | None = None,
+    observers: Iterable[Observer] = (),
     trace: TraceWriter | None = None,
     progress: Progress | None = None,
     flaw: str = "",
@@ -52,7 +52,8 @@ async def run_real(
     A cluster of ours may be disturbed; of another's only the run's own topics and group are touched. The
     caller closes the trace. Nothing is left when this ends, but topics on a cluster of ours if it fails.
 
-    The clients of a Streams application are fencepost's, and judged by checkers of their own.
+    `observers` are told what the checkers are told. The clients of a Streams application are fencepost's, and
+    judged by checkers of their own.
 
     :raises FencepostError: if the time is too short for the scenario, or it can't be played with the client
         (`playable`).
@@ -103,8 +104,8 @@ async def run_real(
         stage = RealStage(played, seed, admin, servers, config=config, own=own, client=client, flaw=flaw)
         async with stage:
             await stage.play(progress)
-        watching = _checkers(client, observed=stage.observed is not None) if checkers is None else checkers
-        retelling = stage.retell([chronicle, *watching], recorder)
+        checkers = _checkers(client, observed=stage.observed is not None)
+        retelling = stage.retell([chronicle, *checkers, *observers], recorder)
     return _result(
         stage,
         scenario,

@@ -18,7 +18,7 @@ from fencepost.simulation.chaos.admin import Admin
 from fencepost.simulation.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.chaos.run import WORLD, run_real
 from fencepost.simulation.chaos.tempo import Tempo, tempo
-from fencepost.simulation.checkers import all_checkers, real_checkers
+from fencepost.simulation.checkers import all_checkers
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.probe import examine
 from fencepost.simulation.fidelity.fit import Fit, fit
@@ -127,26 +127,26 @@ async def play(
     :raises EnvironmentLacks: as `run_real` does.
     """
     traces = out / TRACES
-    traces.mkdir(parents=True, exist_ok=True)
-    if any(traces.iterdir()):
+    if traces.is_dir() and any(traces.iterdir()):
         raise FencepostError(f"{traces}: holds traces already: expected a new folder")
     config = await _configuration(cluster)
     plays = {seed: tempo(scenario, seed, config, duration_us) for seed in seeds}
     latencies = Latencies()
     results: list[ChaosResult] = []
-    with (progress or Silent()).step("on brokers", len(seeds)) as advance:
-        for seed in seeds:
-            with _trace(traces, f"{WORLD}-{seed}") as trace:
-                result = await run_real(
-                    scenario,
-                    seed,
-                    cluster,
-                    duration_us=duration_us,
-                    checkers=[*real_checkers(), latencies],
-                    trace=trace,
-                )
-            results.append(result)
-            advance(1)
+    traces.mkdir(parents=True, exist_ok=True)
+    try:
+        with (progress or Silent()).step("on brokers", len(seeds)) as advance:
+            for seed in seeds:
+                with _trace(traces, f"{WORLD}-{seed}") as trace:
+                    result = await run_real(
+                        scenario, seed, cluster, duration_us=duration_us, observers=[latencies], trace=trace
+                    )
+                results.append(result)
+                advance(1)
+    except BaseException:
+        with contextlib.suppress(OSError):  # it has traces of the seeds before
+            traces.rmdir()
+        raise
     return Played(
         scenario=scenario, config=config, plays=plays, results=results, latencies=latencies, out=out
     )

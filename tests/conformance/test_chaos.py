@@ -23,6 +23,7 @@ from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import TopicTaken
 from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.fidelity.compare import play
 from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.scenarios.load import loads, loads_any
 from fencepost.simulation.trace.parquet import whole_trace
@@ -364,3 +365,11 @@ async def test_topics_of_others_that_members_would_read_are_told(endpoint):
     scenario = loads(SCENARIO + "[[steps]]\nkind = 'subscribe'\nat = '5s'\npattern = 'orders.*'\n")
     with pytest.raises(EnvironmentLacks, match=r"a topic orders-of-others, .* the pattern 'orders\.\*'"):
         await run_real(scenario, 1, endpoint, duration_us=12 * SECOND)
+
+
+async def test_a_comparison_judges_no_log_that_a_cluster_does_not_show(endpoint, tmp_path: Path):
+    played = await play(loads(SCENARIO), [1], endpoint, duration_us=12 * SECOND, out=tmp_path)
+    (result,) = played.results
+    assert [one.kind for one in result.skipped] == ["coordinator's log"]
+    assert result.violations == []
+    assert played.latencies.steady

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli import main
 from fencepost.simulation.cli.compare import _print
+from fencepost.simulation.fidelity import compare
 from fencepost.simulation.fidelity.compare import Comparison, Distribution, Ratio, Side, Violated
+from fencepost.simulation.scenarios.load import load
 
 
 @pytest.mark.parametrize(
@@ -44,7 +49,26 @@ def test_no_broker_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     error = capsys.readouterr().err
     assert "127.0.0.1:1" in error
     assert "Traceback" not in error
-    assert list(tmp_path.rglob("*.parquet")) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [EnvironmentLacks("such a topic already"), KeyboardInterrupt()])
+def test_a_comparison_of_nothing_leaves_its_folder_to_the_next(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def configuration(cluster: object) -> GroupCoordinatorConfig:
+        return GroupCoordinatorConfig()
+
+    async def run_real(*given: object, **more: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compare, "_configuration", configuration)
+    monkeypatch.setattr(compare, "run_real", run_real)
+    with pytest.raises(type(error)):
+        asyncio.run(
+            compare.play(load("steady"), [1, 2], "127.0.0.1:1", duration_us=300_000_000, out=tmp_path)
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
