@@ -19,6 +19,7 @@ TIMEOUT = milliseconds(30_000)
 """How long a broker may take to make a change known."""
 _FIRST_DELETION_BY_STATE = 6
 _SET = 0
+_DELETE = 1
 
 
 def encode_create_topics(request: administration.CreateTopicsRequest, shape: Shape) -> Any:
@@ -162,11 +163,12 @@ def decode_describe_configs(values: dict[str, Any], version: int) -> administrat
 
 
 class AlterConfigsCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings to set on one resource; the others stay as they are."""
+    """Settings of one resource; the others stay as they are."""
 
     resource_type: int
     name: str
-    values: Mapping[str, str]
+    values: Mapping[str, str | None]
+    """None takes a setting away: the default holds again."""
 
 
 class AlterConfigsReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +186,9 @@ def encode_alter_configs(call: AlterConfigsCall, shape: Shape) -> Any:
                 resource_type=call.resource_type,
                 resource_name=call.name,
                 configs=tuple(
-                    shape.AlterableConfig(name=name, config_operation=_SET, value=value)
+                    shape.AlterableConfig(
+                        name=name, config_operation=_DELETE if value is None else _SET, value=value
+                    )
                     for name, value in call.values.items()
                 ),
             ),

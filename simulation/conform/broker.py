@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.clusters.probe import examine
 from fencepost.simulation.conform.probe import offsets_partition
-from fencepost.simulation.conform.wire import Connection
+from fencepost.simulation.conform.wire import Connection, to_the_end
 
 CLIENT_ID = "fencepost-conform"
 _VISIBLE_S = 10.0
@@ -60,7 +60,7 @@ class Asking(Protocol):
 
 
 class Judge:
-    """A broker with KIP-848. Topics that were made here are deleted by `close`."""
+    """A broker with KIP-848."""
 
     def __init__(self, admin: Connection, config: GroupCoordinatorConfig, versions: BrokerVersions) -> None:
         self.config = config
@@ -69,6 +69,9 @@ class Judge:
         self._versions = versions.api_versions
         self._coordinators: dict[int, tuple[str, int]] = {}
         self._made: dict[str, None] = {}
+        """Topics that the broker was asked to create, and may have created."""
+        self._configured: dict[str, dict[str, None]] = {}
+        """The names of the settings that groups were given."""
 
     @classmethod
     async def connect(cls, bootstrap: str) -> Judge:
@@ -96,11 +99,8 @@ class Judge:
         return cls(admin, config, versions)
 
     async def close(self) -> None:
-        """Delete what was made, and hang up."""
-        try:
-            await self.delete_topics_of("")
-        finally:
-            await self._admin.close()
+        """Hang up."""
+        await self._admin.close()
 
     def speaks(self, api_key: int, version: int) -> bool:
         """Whether the broker speaks that version."""
@@ -139,19 +139,19 @@ class Judge:
             await asyncio.sleep(0.1)
 
     async def _ask(self, api_key: int, message: Any) -> Any:
-        return await self._admin.ask(api_key, VERSIONS[api_key], message)
+        return await to_the_end(self._admin.ask(api_key, VERSIONS[api_key], message))
 
     # Topics
 
     async def create_topic(self, name: str, partitions: int) -> administration.CreatedTopic:
         """CreateTopics for one topic; with its id, once the brokers know it."""
         topic = administration.NewTopic(name=name, partitions=partitions, replication_factor=-1)
+        self._made[name] = None
         reply = await self._ask(
             ApiKey.CREATE_TOPICS, administration.CreateTopicsRequest(topics=(topic,), validate_only=False)
         )
         created: administration.CreatedTopic = reply.topics[0]
         if created.error_code is ErrorCode.NONE:
-            self._made[name] = None
             await self._until(name, lambda found: len(found.partitions) == partitions)
         return created
 
@@ -161,7 +161,6 @@ class Judge:
         :raises EnvironmentLacks: if it does not come, or has no id.
         """
         await self._until(name, lambda found: len(found.partitions) == partitions)
-        self._made[name] = None
         topic_id = (await self._metadata(name)).topic_id
         if topic_id is None:
             raise EnvironmentLacks(f"the broker does not tell the id of topic {name}")
@@ -184,14 +183,17 @@ class Judge:
         reply = await self._ask(ApiKey.DELETE_TOPICS, request)
         deleted: administration.DeletedTopic = reply.topics[0]
         if deleted.error_code is ErrorCode.NONE:
-            self._made.pop(name, None)
             await self._until(name, lambda found: found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return deleted
 
     async def delete_topics_of(self, prefix: str) -> None:
-        """Delete those topics that were made here and whose names begin so."""
-        for name in [name for name in self._made if name.startswith(prefix)]:
-            await self.delete_topic(name)
+        """Delete the topics whose names begin so, with those that the broker has made for groups."""
+        reply: cluster.MetadataResponse = await self._ask(ApiKey.METADATA, cluster.MetadataRequest())
+        listed = (topic.name for topic in reply.topics if topic.name is not None)
+        for name in dict.fromkeys([*self._made, *listed]):
+            if name.startswith(prefix):
+                await self.delete_topic(name)
+                self._made.pop(name, None)
 
     async def _metadata(self, name: str) -> cluster.TopicMetadata:
         request = cluster.MetadataRequest(
@@ -209,12 +211,22 @@ class Judge:
 
     async def configure_group(self, group_id: str, values: Mapping[str, str]) -> ErrorCode:
         """IncrementalAlterConfigs for one group, once the brokers know it."""
-        call = AlterConfigsCall(resource_type=administration.ResourceType.GROUP, name=group_id, values=values)
-        reply = await self._ask(INCREMENTAL_ALTER_CONFIGS, call)
-        code: ErrorCode = reply.error_code
+        self._configured.setdefault(group_id, {}).update(dict.fromkeys(values))
+        code = await self._alter(group_id, values)
         if code is ErrorCode.NONE:
             await self._until_configured(group_id, values)
         await asyncio.sleep(_CONFIGURED_S)
+        return code
+
+    async def forget_group(self, group_id: str) -> None:
+        """Take the group's settings away, which outlive it."""
+        if (names := self._configured.pop(group_id, None)) is not None:
+            await self._alter(group_id, names)
+
+    async def _alter(self, group_id: str, values: Mapping[str, str | None]) -> ErrorCode:
+        call = AlterConfigsCall(resource_type=administration.ResourceType.GROUP, name=group_id, values=values)
+        reply = await self._ask(INCREMENTAL_ALTER_CONFIGS, call)
+        code: ErrorCode = reply.error_code
         return code
 
     async def _until_configured(self, group_id: str, values: Mapping[str, str]) -> None:

@@ -40,7 +40,7 @@ from fencepost.simulation.conform.schedule import (
     Step,
     Wait,
 )
-from fencepost.simulation.conform.wire import Connection
+from fencepost.simulation.conform.wire import Connection, to_the_end
 
 EPOCH_MS = 1_000_000_000
 """What our clock shows when a schedule begins: not 0, which means "never" to a coordinator."""
@@ -156,6 +156,7 @@ class Lockstep:
             for call in self._situation.farewell(members):
                 admin = await self._connection(ADMIN, call.group_id)
                 await admin.ask(call.api_key, call.version, call.message)
+            await self._judge.forget_group(self._situation.group_id)
         finally:
             for connection in self._connections.values():
                 connection.hang_up()
@@ -208,7 +209,7 @@ class Lockstep:
         if not self._judge.speaks(call.api_key, call.version):
             return
         connection = await self._connection(call.sender, call.group_id)
-        answer = await connection.ask(call.api_key, call.version, call.message)
+        answer = await to_the_end(connection.ask(call.api_key, call.version, call.message))
         exchange = await self._ask_own(step, call, answer, connection.host)
         self._judge_exchange(exchange)
         self._history = self._history.after(exchange)

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.consumer import (
     DeleteGroupsRequest,
 )
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, TopicId
-from fencepost.simulation.conform.wire import Connection
+from fencepost.simulation.conform.wire import Connection, to_the_end
 
 _MEMBER = "probe"
 _POLL_S = 0.01
@@ -55,7 +55,8 @@ async def await_topics(
     """
     expected = {topic_id: tuple(range(count)) for topic_id, count in topics.values() if count}
     deadline = asyncio.get_running_loop().time() + _LIMIT_S
-    while await _assigned(connection, neighbour(group_id, partitions), tuple(topics)) != expected:
+    names = tuple(topics)
+    while await to_the_end(_assigned(connection, neighbour(group_id, partitions), names)) != expected:
         if asyncio.get_running_loop().time() > deadline:
             raise TimeoutError
         await asyncio.sleep(_POLL_S)

@@ -24,6 +24,7 @@ from fencepost.simulation.conform.lockstep import Comparison, Difference, Lockst
 from fencepost.simulation.conform.rules import NAMES
 from fencepost.simulation.conform.schedule import Schedule, Step
 from fencepost.simulation.conform.shrink import shrink
+from fencepost.simulation.conform.wire import to_the_end
 
 SHRUNK = 5
 """So many differences of one run are made small; the others are told as they are."""
@@ -134,6 +135,8 @@ class Suite:
                     group.create_task(self._work(schedules))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
+        finally:
+            await to_the_end(self._judge.delete_topics_of(self._run_id))
         return self._report()
 
     def _random(self, seed: int, requests: int) -> Iterator[Schedule]:
@@ -203,8 +206,8 @@ class Suite:
         try:
             return await lockstep.run()
         finally:
-            await lockstep.close()
-            await self._topics.release(schedule, prefix)
+            await to_the_end(lockstep.close())
+            await to_the_end(self._topics.release(schedule, prefix))
 
     def _report(self) -> Report:
         broken = {difference.rule for difference in self._differences}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES, MalformedFrame
@@ -13,6 +14,18 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.clusters.probe import reason_of
 
 _SIZE = struct.Struct(">i")
+
+T = TypeVar("T")
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Its result. Who is cancelled meanwhile waits for it first: what is done by then can be undone."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 class Connection:
