@@ -31,7 +31,9 @@ WORLD: Final = "real"
 _EXAMINE_S: Final = 20.0
 _UNSEEN: Final = frozenset({"commit-before-release"})
 """What can't be judged of members that do not tell of their requests."""
-_OF_COORDINATOR: Final = frozenset({"progress", "quiet", "gone-members", "reply-equals-state"})
+_OF_COORDINATOR: Final = frozenset(
+    {"one-claimant", "progress", "quiet", "gone-members", "reply-equals-state"}
+)
 """What can't be judged of a group whose coordinator shows no log."""
 
 

@@ -75,7 +75,8 @@ class RealStage(Staging[RealWorld]):
         """Follow the coordinator's log, if the cluster shows one."""
         if not await self._admin.partitions(OFFSETS_TOPIC):
             reason = (
-                f"the cluster shows no {OFFSETS_TOPIC}: members are checked, the coordinator's state is not"
+                f"the cluster shows no {OFFSETS_TOPIC}: each member is checked, but neither the coordinator's"
+                " state nor whether two members own a partition"
             )
             self.skipped.append(Skipped(kind="coordinator's log", times=1, reason=reason))
             return
