@@ -234,7 +234,10 @@ class Admin:
         await self._known(name, lambda found: len(found.partitions) >= partitions)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic, until brokers know of it."""
+        """Delete a topic, until brokers know of it.
+
+        :raises EnvironmentLacks: if it can't be deleted.
+        """
         request = administration.DeleteTopicsRequest(topics=(cluster.TopicReference(name=name),))
 
         async def ask() -> administration.DeletedTopic:
@@ -242,7 +245,9 @@ class Admin:
             deleted: administration.DeletedTopic = reply.topics[0]
             return deleted
 
-        await self._until(ask, f"deleting the topic {name}")
+        deleted = await self._until(ask, f"deleting the topic {name}")
+        if deleted.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise EnvironmentLacks(f"the topic {name} can't be deleted: {deleted.error_code.name}")
         await self._known(name, lambda found: found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     async def _known(

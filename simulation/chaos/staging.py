@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
+import structlog
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
@@ -35,6 +36,8 @@ from fencepost.simulation.proxy.proxy import Proxy
 from fencepost.simulation.scenarios.scenario import Topic
 from fencepost.simulation.world.rng import Streams
 from fencepost.simulation.world.rules import Direction
+
+log = structlog.get_logger(__name__)
 
 DRAIN_S: Final = 60.0
 """How long members may take for what is left when no more records come."""
@@ -280,11 +283,14 @@ class Staging(abc.ABC, Generic[W]):
         if self._own is not None and not self.ended_us:
             return
         group = self._scenario.group
-        with contextlib.suppress(EnvironmentLacks, TimeoutError):
+        try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._topics.delete_all()
                 if self._time.began_us:  # until then a group of that id is another run's
                     await self._admin.delete_group(group.id, group.protocol)
+        except (EnvironmentLacks, TimeoutError) as error:
+            reason = str(error) or f"it took longer than {_CLOSE_S:g} s"
+            log.error("left_on_the_cluster", topics=list(self._topics.made), group=group.id, reason=reason)
 
 
 async def until(holds: Callable[[], bool]) -> None:

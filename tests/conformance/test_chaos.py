@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from structlog.testing import capture_logs
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import confluent
@@ -23,6 +24,7 @@ from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import TopicTaken
 from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.fidelity.compare import play
 from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.scenarios.load import loads, loads_any
@@ -373,3 +375,15 @@ async def test_a_comparison_judges_no_log_that_a_cluster_does_not_show(endpoint,
     assert [one.kind for one in result.skipped] == ["coordinator's log"]
     assert result.violations == []
     assert played.latencies.steady
+
+
+async def test_what_the_cluster_does_not_delete_is_told():
+    settings = {"group.consumer.session.timeout.ms": 2_000, "group.consumer.min.session.timeout.ms": 1_000}
+    async with EmbeddedKafka(config=settings) as kafka:
+        kafka.fail_next("DeleteTopics", "TOPIC_AUTHORIZATION_FAILED")
+        with capture_logs() as logs:
+            result = await run_real(loads(SCENARIO), 1, kafka.bootstrap_servers, duration_us=12 * SECOND)
+    assert result.violations == []
+    (line,) = (line for line in logs if line["event"] == "left_on_the_cluster")
+    assert (line["topics"], line["group"]) == (["orders"], "orders-service")
+    assert line["reason"] == "the topic orders can't be deleted: TOPIC_AUTHORIZATION_FAILED"
