@@ -7,11 +7,11 @@ from typing import Final, get_args
 
 import msgspec
 
-from fencepost.simulation.faults.plan import Kind, Plan
+from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import SacFault, SacScenario
 from fencepost.simulation.scenarios.scenario import Fault, Scenario
-from fencepost.simulation.scenarios.streams import StreamsFault, StreamsScenario
+from fencepost.simulation.scenarios.streams import Place, Response, StreamsFault, StreamsScenario
 
 _NUMBERED: Final = frozenset((Kind.RESTART, Kind.START, Kind.STOP, Kind.SUBSCRIBE))
 """What is done to the member of that number."""
@@ -49,6 +49,21 @@ def misfit(plan: Plan, scenario: AnyScenario) -> str | None:
             )
         if entry.kind in _TO_TOPICS - {Kind.DELETE_TOPIC} and entry.partitions < 1:
             return f"{where}.partitions: expected at least 1 to {entry.kind}, got {entry.partitions}"
+        if entry.kind is Kind.THREAD_EXCEPTION and (wrong := _no_exception(entry, scenario)):
+            return f"{where}.{wrong}"
         if entry.kind is Kind.SLOW_LINK and entry.added[0] == "lognormal" and entry.added[1] < 1:
             return f"{where}.added: expected a median above zero, got {entry.added[1]}"
+    return None
+
+
+def _no_exception(entry: Entry, scenario: AnyScenario) -> str | None:
+    """Why no thread can meet this exception; None if one can."""
+    response, _, place = entry.name.partition(" ")
+    if response not in get_args(Response) or place not in get_args(Place):
+        responses, places = ", ".join(get_args(Response)), ", ".join(get_args(Place))
+        return f"name: expected an answer ({responses}) and a place ({places}), got {entry.name!r}"
+    if place == "global" and isinstance(scenario, StreamsScenario) and scenario.global_topic is None:
+        return "name: without a global_topic there is no global thread, which would meet it"
+    if entry.partitions < 1:
+        return f"partitions: expected at least 1, the threads that meet it, got {entry.partitions}"
     return None

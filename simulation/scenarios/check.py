@@ -14,7 +14,7 @@ from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacScenario
-from fencepost.simulation.scenarios.streams import StreamsGroup, StreamsScenario
+from fencepost.simulation.scenarios.streams import StreamsGroup, StreamsScenario, ThreadException
 from fencepost.simulation.scenarios.timing import faults_end_us, quiet_of
 from fencepost.simulation.scenarios.values import Moment
 
@@ -42,6 +42,7 @@ def first_mistake(scenario: AnyScenario) -> Mistake | None:
             _topics(scenario),
             _properties(scenario),
             _streams_group(scenario),
+            _threads(scenario),
             _faults(scenario),
         )
         return next((mistake for mistakes in checked for mistake in mistakes), None)
@@ -217,6 +218,13 @@ def _config(scenario: s.Scenario) -> Iterator[Mistake]:
 def _streams_group(scenario: StreamsScenario) -> Iterator[Mistake]:
     if scenario.group.protocol == "classic":
         yield from _classic(scenario.group, GroupCoordinatorConfig.from_properties(scenario.config))
+
+
+def _threads(scenario: StreamsScenario) -> Iterator[Mistake]:
+    """Exceptions that no thread meets."""
+    for index, fault in enumerate(scenario.faults):
+        if isinstance(fault, ThreadException) and fault.where == "global" and scenario.global_topic is None:
+            yield ("faults", index, "where"), "has no effect without a global_topic: there is no such thread"
 
 
 def _classic(group: s.Group | StreamsGroup, config: GroupCoordinatorConfig) -> Iterator[Mistake]:

@@ -76,22 +76,21 @@ class StreamsCluster(Cluster, frozen=True):
     unused = ("regex",)
 
 
+Response: TypeAlias = Literal[
+    "any", "REPLACE_THREAD", "SHUTDOWN_CLIENT", "SHUTDOWN_APPLICATION", "raises", "nonsense"
+]
+Place: TypeAlias = Literal["any", "processing", "poll", "callback", "global"]
+
+
 class ThreadException(_Fault, frozen=True, tag="thread-exception"):
     """An exception of some kind leaves a thread, and the handler answers."""
 
-    response: Literal[
-        "any",
-        "REPLACE_THREAD",
-        "SHUTDOWN_CLIENT",
-        "SHUTDOWN_APPLICATION",
-        "raises",
-        "nonsense",
-    ] = "any"
+    response: Response = "any"
     """What the handler answers: that it raises itself and that it answers nonsense are answers, too.
 
     With "any" each of them but SHUTDOWN_APPLICATION, REPLACE_THREAD half of the times.
     """
-    where: Literal["any", "processing", "poll", "callback", "global"] = "any"
+    where: Place = "any"
     """Where it is raised: the next time that some thread of a client gets there.
 
     With "global" in its global thread; with "any" anywhere else.

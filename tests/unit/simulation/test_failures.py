@@ -196,6 +196,27 @@ def test_a_mutant_or_a_scenario_that_is_wrong_is_refused(tmp_path: Path) -> None
         ),
         ("sac-churn", {"kind": "subscribe"}, "kind: nothing of this world does subscribe"),
         ("streams-failures", {"kind": "restart"}, "kind: nothing of this world does restart"),
+        (
+            "streams-failures",
+            {"kind": "thread-exception", "name": "REPLACE nowhere", "partitions": 1},
+            r"name: expected an answer \(any, .*, nonsense\) and a place \(any, .*\), got 'REPLACE nowhere'",
+        ),
+        (
+            "streams-failures",
+            {"kind": "thread-exception", "name": "any everywhere", "partitions": 1},
+            "got 'any everywhere'",
+        ),
+        ("streams-failures", {"kind": "thread-exception", "partitions": 1}, "name: expected .*got ''"),
+        (
+            "streams-failures",
+            {"kind": "thread-exception", "name": "any global", "partitions": 1},
+            "name: without a global_topic there is no global thread",
+        ),
+        (
+            "streams-failures",
+            {"kind": "thread-exception", "name": "any any"},
+            "partitions: expected at least 1, the threads that meet it, got 0",
+        ),
         ("steady", {"kind": "member-freeze", "lasts_us": -1}, ">= 0.*lasts_us"),
         ("steady", {"kind": "slow-link", "added": ["often", 0, 9]}, "Invalid enum value 'often'.*added"),
     ],

@@ -146,6 +146,9 @@ OTHER_MISTAKES = {
     STREAMS
     + "[[steps]]\nkind = 'scale'\nat = '1m'\nmembers = 3\n": "x.toml:5: steps: unknown key; expected one",
     STREAMS + "[[streams]]\nname = 'a'\n": "x.toml:5: streams: unknown key",
+    STREAMS + "[[faults]]\nkind = 'thread-exception'\nevery = '20s'\nwhere = 'global'\n": (
+        "x.toml:8: faults.0..where: has no effect without a global_topic"
+    ),
     STREAMS + "[[group]]\nmembers = 3\n": "x.toml:5: group: expected a table, got a list",
     STREAMS
     + "[cluster]\nregex = '1s'\n": 'x.toml:6: cluster.regex: has no effect where protocol is "streams"',
