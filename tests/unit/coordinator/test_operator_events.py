@@ -24,6 +24,7 @@ from fencepost.coordinator.protocol.outcome import (
     SessionEnded,
     TopicsChanged,
 )
+from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest, Subtopology, Topology
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
 
@@ -139,3 +140,45 @@ def test_a_classic_group_joins_anew(runtime):
     runtime.process(RebalanceRequested(group_id="g"), 1)
     request = HeartbeatRequest(group_id="g", generation=member.generation, member_id=member.member_id)
     assert runtime.process(request, 2).reply.error_code is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def streams_member(runtime, member_id, now_ms=0):
+    request = StreamsGroupHeartbeatRequest(
+        group_id="g",
+        member_id=member_id,
+        member_epoch=0,
+        rebalance_timeout_ms=10_000,
+        topology=Topology(0, (Subtopology("0", ("orders",)),)),
+        process_id="p",
+        active_tasks={},
+        standby_tasks={},
+        warmup_tasks={},
+    )
+    return runtime.process(request, now_ms).reply
+
+
+def test_streams_members_are_heard(runtime):
+    streams_member(runtime, "heard")
+    streams_member(runtime, "silent")
+    runtime.process(MemberHeard(group_id="g", member_id="heard"), SESSION_MS - 1)
+    runtime.run_due(SESSION_MS)
+    assert list(runtime.coordinator.streams.groups["g"].members) == ["heard"]
+
+
+def test_a_streams_session_ends(runtime):
+    streams_member(runtime, "m")
+    streams_member(runtime, "n")
+    outcome = runtime.process(SessionEnded(group_id="g", member_id="m"), 1)
+    assert outcome.effects == (MemberFenced(group_id="g", member_id="m", reason="session"),)
+    assert list(runtime.coordinator.streams.groups["g"].members) == ["n"]
+    assert runtime.process(SessionEnded(group_id="g", member_id="m"), 2) is NOTHING
+
+
+def test_a_streams_group_gets_another_epoch(runtime):
+    streams_member(runtime, "m")
+    group = runtime.coordinator.streams.groups["g"]
+    epoch = group.group_epoch
+    runtime.process(RebalanceRequested(group_id="g"), 1)
+    assert group.group_epoch == epoch + 1
+    runtime.process(SessionEnded(group_id="g", member_id="m"), 2)
+    assert runtime.process(RebalanceRequested(group_id="g"), 3) is NOTHING

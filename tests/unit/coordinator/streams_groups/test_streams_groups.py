@@ -50,6 +50,7 @@ def test_a_second_member_waits_until_the_first_let_go(scene):
     assert scene.beat("b", 3).tasks is None
     reply = scene.beat("a", 2, Tasks({"0": (0, 1)}))
     assert (reply.member_epoch, reply.tasks) == (3, None)
+    assert scene.group.state is StreamsGroupState.RECONCILING
     assert scene.beat("b", 3).tasks == Tasks({"0": (2, 3)})
     assert scene.group.state is StreamsGroupState.STABLE
 
@@ -97,8 +98,22 @@ def test_a_known_member_may_join_again(scene):
     assert scene.written() == []
 
 
+@pytest.mark.parametrize(
+    ("epoch", "said"), [(1, "smaller member epoch (1)"), (3, "greater member epoch (3)")]
+)
+def test_a_refusal_says_why(scene, epoch, said):
+    scene.join("a")
+    assert said in scene.beat("a", epoch).error_message
+
+
+def test_a_broker_without_the_protocol_takes_nobody(scenes):
+    scene = scenes(group_coordinator_rebalance_protocols=("classic", "consumer"))
+    assert scene.join("a").error_code is ErrorCode.UNSUPPORTED_VERSION
+
+
 def test_strangers_are_unknown(scene):
     assert scene.error("a", 1) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert scene.error("a", -1) is ErrorCode.GROUP_ID_NOT_FOUND
     scene.join("a")
     assert scene.error("b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
     assert scene.error("b", -1) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -120,6 +135,7 @@ def test_one_leaves_and_the_other_takes_over(scene):
     reply = scene.beat("a", -1)
     assert (reply.member_id, reply.member_epoch, reply.status) == ("a", -1, ())
     assert scene.written() == ["-22:a", "-21:a", "-19:a", "17"]
+    assert scene.epochs() == (4, 3)
     scene.settle("b")
     assert scene.active("b") == ALL
     scene.beat("b", -1)
@@ -149,6 +165,40 @@ def test_a_member_that_does_not_let_go_is_fenced(scene):
     assert [effect.reason for effect in outcome.effects] == ["rebalance"]
     assert set(scene.group.members) == {"b"}
     assert scene.error("a", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_one_that_has_let_go_has_all_the_time_it_wants(scene):
+    scene.join("a", rebalance_timeout_ms=20_000)
+    scene.join("b", rebalance_timeout_ms=20_000)
+    scene.settle("a", "b")
+    for _ in range(3):
+        assert scene.after(10_000) == []
+        scene.beat("a", 3)
+        scene.beat("b", 3)
+
+
+def test_a_group_s_own_session_length_counts_at_once(scenes):
+    scene = scenes(group_streams_min_session_timeout_ms=1_000)
+    scene.topics(**{"in": 4})
+    scene.join("a")
+    scene.coordinator.set_group_config("app", GroupConfig(streams_session_timeout_ms=10_000))
+    assert scene.after(9_999) == []
+    (outcome,) = scene.after(1)
+    assert [effect.reason for effect in outcome.effects] == ["session"]
+
+
+@pytest.mark.parametrize("reason", ["session", "rebalance"])
+def test_who_could_not_be_removed_is_removed_half_a_second_later(scene, reason):
+    scene.join("a", rebalance_timeout_ms=20_000)
+    if reason == "rebalance":
+        scene.join("b")
+        scene.beat("a", 2)
+    scene.runtime.journal = Full()
+    assert scene.after(45_000 if reason == "session" else 20_000) == []
+    scene.runtime.journal = scene.journal
+    assert scene.after(499) == []
+    (outcome,) = scene.after(1)
+    assert [(effect.member_id, effect.reason) for effect in outcome.effects] == [("a", reason)]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +272,7 @@ class TestProcesses:
         joining = {"rebalance_timeout_ms": 1, "process_id": "p", "topology": scene.topology}
         code = scene.error("a", 0, Tasks(), user_endpoint=Endpoint("here", 1), **joining)
         assert code is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert scene.last.reply.error_message is None
 
 
 class TestShutdown:

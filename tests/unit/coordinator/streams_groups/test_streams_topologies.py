@@ -80,6 +80,62 @@ class TestTopics:
             "Following topics do not have the same number of partitions: [{in=4, other=3}]"
         )
 
+    @pytest.mark.parametrize(
+        ("missing", "said"), [(3, "t0, t1, t2"), (5, "t0, t1, t2 and 2 additional topics")]
+    )
+    def test_three_missing_topics_are_named(self, scenes, missing, said):
+        scene = scenes(Topology(0, (Subtopology("0", tuple(f"t{number}" for number in range(missing))),)))
+        reply = scene.join("a")
+        assert reply.status[0].detail == f"Source topics {said} are missing."
+
+
+class TestRepartitionTopicsThatAreReadWithOthers:
+    def joined(self, scenes, *internal, source_topics=(0,), **partitions):
+        """The first member of an application whose repartition topics are read together, and with sources."""
+        names = tuple(topic.name for topic in internal)
+        together = CopartitionGroup(source_topics, (), tuple(range(len(internal))))
+        sources = ("in",) if source_topics else ()
+        scene = scenes(
+            Topology(
+                0,
+                (
+                    Subtopology("0", ("other",), repartition_sink_topics=names),
+                    Subtopology(
+                        "1", sources, repartition_source_topics=internal, copartition_groups=(together,)
+                    ),
+                ),
+            )
+        )
+        scene.topics(**partitions)
+        return scene, scene.join("a")
+
+    def test_they_get_the_number_of_those(self, scenes):
+        scene, _ = self.joined(scenes, TopicInfo("r"), other=2, **{"in": 4})
+        assert scene.wanted_topics() == {"r": 4}
+
+    def test_a_number_of_their_own_has_to_be_that(self, scenes):
+        scene, _ = self.joined(scenes, TopicInfo("r", 4), other=2, **{"in": 4})
+        assert scene.wanted_topics() == {"r": 4}
+        scene, reply = self.joined(scenes, TopicInfo("r", 3), other=2, **{"in": 4})
+        assert scene.statuses() == ["INCORRECTLY_PARTITIONED_TOPICS"]
+        assert reply.status[0].detail == (
+            "Number of partitions [3] of repartition topic [r] doesn't match number of partitions [4] "
+            "of the source topic."
+        )
+
+    def test_among_themselves_the_largest_counts(self, scenes):
+        scene, _ = self.joined(scenes, TopicInfo("r"), TopicInfo("s"), source_topics=(), other=2)
+        assert scene.wanted_topics() == {"r": 2, "s": 2}
+
+    def test_among_themselves_one_that_has_a_number_decides(self, scenes):
+        scene, _ = self.joined(scenes, TopicInfo("r", 5), TopicInfo("s"), source_topics=(), other=2)
+        assert scene.wanted_topics() == {"r": 5, "s": 5}
+        scene, reply = self.joined(scenes, TopicInfo("r", 5), TopicInfo("s", 3), source_topics=(), other=2)
+        assert scene.statuses() == ["INCORRECTLY_PARTITIONED_TOPICS"]
+        assert reply.status[0].detail == (
+            "Following topics do not have the same number of partitions: [{r=5, s=3}]"
+        )
+
 
 class TestTopologies:
     def test_another_topology_is_refused(self, scene):
