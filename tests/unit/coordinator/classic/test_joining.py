@@ -21,6 +21,11 @@ def test_what_needs_no_group_makes_none(classic: Any, fields: dict[str, Any], er
     assert classic.scene.coordinator.classic.groups == {}
 
 
+@pytest.mark.parametrize("session_timeout_ms", [6_000, 1_800_000])
+def test_the_shortest_and_the_longest_session_are_good(classic: Any, session_timeout_ms: int) -> None:
+    assert classic.error(classic.join(session_timeout_ms=session_timeout_ms)) == "MEMBER_ID_REQUIRED"
+
+
 @pytest.mark.parametrize("fields", [{"protocol_type": ""}, {"protocols": ()}])
 def test_a_first_member_needs_a_type_and_a_protocol(classic: Any, fields: dict[str, Any]) -> None:
     assert classic.error(classic.join(**fields)) == "INCONSISTENT_GROUP_PROTOCOL"
@@ -202,6 +207,47 @@ class TestEndOfARound:
         answer = classic.joined(token)
         assert (answer.leader, answer.member_id, len(answer.members)) == (two, two, 1)
 
+    def test_a_leader_goes_on_leading_wherever_it_stands(self, classic: Any) -> None:
+        static = [classic.join(instance_id=name, session_timeout_ms=200_000) for name in ("i", "j")]
+        classic.after(3_000)
+        classic.after(3_000)
+        classic.assign()
+        first, second = (classic.joined(token).member_id for token in static)
+        token = classic.join(
+            second, instance_id="j", session_timeout_ms=200_000, protocols={"range": b"other"}
+        )
+        classic.after(60_000)
+        assert classic.joined(token).leader == second
+        classic.assign()
+        again = [
+            classic.join(member_id, instance_id=name, session_timeout_ms=200_000)
+            for member_id, name in ((second, "j"), (first, "i"))
+        ]
+        assert [classic.joined(token).leader for token in again] == [second, second]
+
+    def test_a_member_that_joins_again_has_the_time_that_it_asks_for_now(self, classic: Any) -> None:
+        one, two = classic.stable(2, session_timeout_ms=300_000, rebalance_timeout_ms=10_000)
+        fields = {"session_timeout_ms": 300_000, "protocols": {"range": b"other"}}
+        classic.join(two, rebalance_timeout_ms=100_000, **fields)
+        classic.join(one, rebalance_timeout_ms=10_000, **fields)
+        classic.assign()
+        token = classic.join(one, rebalance_timeout_ms=10_000, **fields)
+        classic.after(99_999)
+        assert classic.waiting() == [token]
+        classic.after(1)
+        assert list(classic.group.members) == [one]
+
+    def test_the_leader_sees_what_members_say_in_the_protocol_that_was_chosen(self, classic: Any) -> None:
+        (one, first), _ = (
+            classic.enter(protocols={"a": b"of a", "b": b"of b"}),
+            classic.enter(protocols={"b": b"also of b"}),
+        )
+        while classic.state == "PreparingRebalance":
+            classic.after(3_000)
+        answer = classic.joined(first)
+        assert (answer.leader, answer.protocol_name) == (one, "b")
+        assert [member.metadata for member in answer.members] == [b"of b", b"also of b"]
+
     def test_the_slowest_member_sets_the_time(self, classic: Any) -> None:
         one, _ = classic.enter(session_timeout_ms=300_000, rebalance_timeout_ms=200_000)
         two, _ = classic.enter(session_timeout_ms=300_000, rebalance_timeout_ms=1_000)
@@ -250,6 +296,12 @@ class TestSize:
         answer = classic.joined(classic.join(late))
         assert (answer.error_code.name, answer.member_id) == ("GROUP_MAX_SIZE_REACHED", "")
         assert classic.leave(late) == ["UNKNOWN_MEMBER_ID"]
+
+    def test_a_loaded_group_that_is_full_goes_on(self, classic: Any) -> None:
+        classic.stable(3)
+        classic.scene.config = type(classic.scene.config)(group_max_size=3)
+        classic.scene.reload()
+        assert classic.state == "Stable"
 
     def test_a_loaded_group_that_is_too_large_rebalances(self, classic: Any) -> None:
         members = classic.stable(3)

@@ -102,6 +102,18 @@ class TestExpiry:
             classic.beat(one, 1)
         assert offset(classic) == 7
 
+    def test_none_go_while_the_group_rebalances(self, classic: Any) -> None:
+        classic.scene.topics(x=1, y=1)
+        fields = {"session_timeout_ms": 1_800_000, "protocols": {"range": other_subscription()}}
+        one, two = classic.stable(2, rebalance_timeout_ms=2 * RETENTION_MS, **fields)
+        classic.commit(one, 1)
+        classic.join(one, rebalance_timeout_ms=2 * RETENTION_MS, **fields)
+        for _ in range(RETENTION_MS // 1_000_000 + 2):
+            classic.after(1_000_000)
+            assert classic.beat(two, 1) == "REBALANCE_IN_PROGRESS"
+        assert classic.state == "PreparingRebalance"
+        assert offset(classic) == 7
+
     def test_in_an_empty_group_the_time_counts_from_when_it_became_empty(self, classic: Any) -> None:
         (one,) = classic.stable(1, session_timeout_ms=1_800_000)
         classic.commit(one, 1)
@@ -186,10 +198,21 @@ class TestAdministration:
         (code,) = classic.process(request).reply.errors.values()
         assert (code.name, offset(classic)) == ("NONE", -1)
 
-    def test_those_of_members_other_than_consumers_are_not(self, classic: Any) -> None:
-        classic.stable(1, protocol_type="connect")
+    def test_consumers_that_cannot_be_read_may_read_any(self, classic: Any) -> None:
+        (one,) = classic.stable(1, protocols={"range": b"\xff"})
+        classic.commit(one, 1)
+        request = OffsetDeleteRequest(group_id="g", partitions=(TopicPartition("x", 0),))
+        (code,) = classic.process(request).reply.errors.values()
+        assert (code.name, offset(classic)) == ("GROUP_SUBSCRIBED_TO_TOPIC", 7)
+
+    def test_those_of_members_other_than_consumers_are_not_until_all_are_gone(self, classic: Any) -> None:
+        (one,) = classic.stable(1, protocol_type="connect")
+        classic.commit(one, 1)
         request = OffsetDeleteRequest(group_id="g", partitions=(TopicPartition("x", 0),))
         assert classic.process(request).reply.error_code.name == "NON_EMPTY_GROUP"
+        classic.leave(one)
+        assert classic.process(request).reply.error_code.name == "NONE"
+        assert offset(classic) == -1
 
 
 class TestOtherKinds:

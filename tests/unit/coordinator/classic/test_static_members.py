@@ -80,6 +80,23 @@ def test_one_that_waits_is_fenced_by_the_one_that_comes_back(classic: Any) -> No
     assert classic.joined(second).generation == 1
 
 
+def test_a_round_that_waited_only_for_it_ends_when_it_comes_back(classic: Any) -> None:
+    first, _ = two_static(classic)
+    waits = classic.join(first, instance_id="one")
+    assert classic.waiting() == [waits]
+    back = classic.join(instance_id="two")
+    assert [classic.joined(token).generation for token in (waits, back)] == [2, 2]
+
+
+def test_the_next_round_waits_for_one_that_came_back(classic: Any) -> None:
+    first, _ = two_static(classic)
+    back = classic.joined(classic.join(instance_id="two")).member_id
+    waits = classic.join(first, instance_id="one")
+    assert classic.waiting() == [waits]
+    classic.join(back, instance_id="two")
+    assert len(classic.joined(waits).members) == 2
+
+
 def test_a_round_keeps_static_members_that_do_not_join(classic: Any) -> None:
     first, second = two_static(classic, session_timeout_ms=100_000)
     token = classic.join(first, instance_id="one", session_timeout_ms=100_000)

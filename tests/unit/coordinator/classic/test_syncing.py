@@ -103,6 +103,32 @@ def test_while_members_join_they_are_sent_back(classic: Any) -> None:
     assert classic.error(classic.sync(two, 1)) == "REBALANCE_IN_PROGRESS"
 
 
+def test_a_second_request_of_a_member_supersedes_the_first(classic: Any) -> None:
+    one, two = joined(classic, 2)
+    first, second = classic.sync(two, 1), classic.sync(two, 1)
+    assert (classic.error(first), classic.waiting()) == ("REBALANCE_IN_PROGRESS", [second])
+    classic.sync(one, 1, {two: b"2"})
+    assert classic.synced(second).assignment == b"2"
+
+
+def test_who_waited_for_an_assignment_in_vain_has_a_session_again(classic: Any) -> None:
+    """While its request waits it counts as alive, however long; afterwards it does not."""
+    tokens = [classic.join(instance_id=name) for name in ("i", "j")]
+    classic.after(3_000)
+    classic.after(3_000)
+    leader, follower = (classic.joined(token).member_id for token in tokens)
+    waits = classic.sync(follower, 1)
+    for _ in range(5):
+        classic.after(5_000)
+        assert classic.beat(leader, 1) == "NONE"
+    classic.join(leader, instance_id="i", protocols={"range": b"other"})
+    assert classic.error(waits) == "REBALANCE_IN_PROGRESS"
+    classic.after(9_999)
+    assert list(classic.group.members) == [leader, follower]
+    classic.after(1)
+    assert list(classic.group.members) == [leader]
+
+
 def test_in_a_stable_group_it_is_answered_again(classic: Any) -> None:
     one, _ = classic.stable(2)
     assert classic.synced(classic.sync(one, 1)).assignment == one.encode()
@@ -152,6 +178,16 @@ class TestFailedWrites:
         assert len(classic.scene.coordinator.classic.timers) == 0
         journal.code = None
         classic.stable(1)
+
+    def test_an_end_that_is_not_written_is_told_to_nobody(
+        self, classic: Any, journal: FailingJournal
+    ) -> None:
+        (one,) = classic.stable(1)
+        journal.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert classic.after(10_000) == []
+        assert (classic.state, classic.waiting()) == ("Empty", [])
+        journal.code = None
+        assert classic.beat(one, 1) == "UNKNOWN_MEMBER_ID"
 
     def test_a_static_member_that_is_not_written_did_not_come_back(
         self, classic: Any, journal: FailingJournal
