@@ -83,6 +83,9 @@ class TestAKnownMemberTakesOverAnInstance:
         assert odd.target("M") == {"x": (0, 1, 2, 3)}
         assert odd.member("M").state is MemberState.STABLE
 
+    def test_what_it_had_itself_is_free_for_it(self, taken_over: Any) -> None:
+        assert taken_over.holds("M") == (taken_over.group.group_epoch, "STABLE", {"x": (0, 1, 2, 3)}, {})
+
     def test_the_group_settles(self, taken_over: Any) -> None:
         taken_over.settle("M", "O")
         assert taken_over.group.state == "Stable"

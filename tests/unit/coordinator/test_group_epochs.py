@@ -259,3 +259,29 @@ def test_the_first_target_of_a_group_is_never_delayed(scenes: Any, interval_ms: 
     scene.topics(x=1)
     assert scene.join("A").assignment == {"id-of-x": (0,)}
     assert scene.group.assignment_timestamp_ms == scene.now_ms
+
+
+def test_only_targets_that_changed_are_written(scene: Any) -> None:
+    """A member's first one is, even if it is to hold nothing."""
+    scene.topics(x=1)
+    scene.join("A")
+    scene.join("B")
+    assert [each for each in scene.written() if each.startswith("7:")] == ["7:B"]
+    assert (scene.target("A"), scene.target("B")) == ({"x": (0,)}, {})
+
+
+def test_an_assignor_sees_the_targets_of_those_who_are_there(scene: Any) -> None:
+    seen: list[Any] = []
+
+    def watched(spec: Any) -> dict[str, dict[str, tuple[int, ...]]]:
+        seen.append(spec)
+        return {member_id: {"id-of-x": (0,)} for member_id in list(spec.subscriptions)[:1]}
+
+    made = type(scene)(assignors={"watched": watched}, group_consumer_assignors=("watched",))
+    made.topics(x=1, y=1)
+    made.join("A", instance_id="i")
+    made.settle("A")
+    made.beat("A", -2, instance_id="i")
+    made.join("B", ["x", "y"], instance_id="i")
+    assert dict(seen[-1].targets) == {"B": {"id-of-x": (0,)}}
+    assert [*seen[-1].subscriptions] == ["B"]

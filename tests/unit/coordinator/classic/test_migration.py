@@ -290,6 +290,16 @@ class TestClassicMembers:
         classic.after(20_000)
         assert one in classic.scene.group.members, "its session is a consumer's now"
 
+    def test_a_consumer_s_session_counts_from_then_on(self, classic: Any) -> None:
+        one, _ = two_classic(classic, session_timeout_ms=300_000)
+        classic.scene.join("A")
+        assert classic.scene.join(one).error_code.name == "NONE"
+        classic.after(44_999)
+        classic.scene.beat("A", classic.scene.member("A").member_epoch)
+        assert one in classic.scene.group.members
+        classic.after(1)
+        assert one not in classic.scene.group.members
+
     def test_it_is_described_as_what_it_is(self, classic: Any) -> None:
         one, _ = upgraded(classic)
         (group,) = classic.process(ConsumerGroupDescribeRequest(group_ids=("g",))).reply.groups
