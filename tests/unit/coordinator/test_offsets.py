@@ -119,12 +119,13 @@ class TestCommit:
         assert record.value.expire_timestamp_ms == NOW + 500
 
     def test_what_does_not_exist_fails_alone_and_keeps_its_place(self) -> None:
-        gone, beyond = TopicPartition("z", 0), TopicPartition("x", 3)
-        outcome = run(committing({gone: 1, X0: 1, beyond: 1}))
+        gone, beyond, below = TopicPartition("z", 0), TopicPartition("x", 3), TopicPartition("x", -1)
+        outcome = run(committing({gone: 1, X0: 1, beyond: 1, below: 1}))
         assert list(errors(outcome).items()) == [
             (gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             (X0, ErrorCode.NONE),
             (beyond, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (below, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]
         assert [record.key for record in outcome.records] == [OffsetCommitKey("g", "x", 0)]
 
@@ -366,6 +367,12 @@ class TestFetch:
         assert [fetching(store, partitions=(p,)).offsets[p].offset for p in (X0, X1)] == [-1, 8]
         assert list(fetching(store).offsets) == [X1, Y0]
 
+    def test_offsets_are_read_before_the_topics_are_known(self) -> None:
+        store, unknown = OffsetStore(), TopicPartition("z", 0)
+        put(store, unknown, 7, topic_id="id-z")
+        assert fetching(store, partitions=(unknown,)).offsets[unknown].offset == 7
+        assert [offset.offset for offset in fetching(store).offsets.values()] == [7]
+
     def test_stable_offsets_are_the_committed_ones(self) -> None:
         assert fetching(stored((X0, 7)), partitions=(X0,), require_stable=True).offsets[X0].offset == 7
 
@@ -408,7 +415,9 @@ class TestDelete:
     def test_a_partition_named_twice_is_deleted_once(self) -> None:
         assert len(deleting(stored((X0, 1)), X0, X0).records) == 1
 
-    @pytest.mark.parametrize("partition", [TopicPartition("z", 0), TopicPartition("x", 3)])
+    @pytest.mark.parametrize(
+        "partition", [TopicPartition("z", 0), TopicPartition("x", 3), TopicPartition("x", -1)]
+    )
     def test_what_does_not_exist_is_named(self, partition: TopicPartition) -> None:
         outcome = deleting(stored((X0, 1)), partition)
         assert errors(outcome) == {partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

@@ -78,6 +78,23 @@ def test_what_was_committed_later_without_a_transaction_stays(scene):
     assert fetch(scene) == {0: 9, 1: 5}
 
 
+def test_what_the_transaction_commits_after_that_counts_again(scene):
+    commit(scene, 5, producer=7)
+    commit(scene, 9)
+    commit(scene, 6, producer=7)
+    end(scene, 7, done=True)
+    assert fetch(scene)[0] == 6
+
+
+def test_offsets_that_are_not_deleted_leave_those_of_transactions(scene):
+    commit(scene, 10, producer=7)
+    scene.join("m")
+    request = OffsetDeleteRequest(group_id=GROUP, partitions=(X0,))
+    assert scene.process(request).reply.errors == {X0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    end(scene, 7, done=True)
+    assert fetch(scene)[0] == 10
+
+
 def test_transactions_of_several_producers_are_apart(scene):
     commit(scene, 5, X0, producer=7)
     commit(scene, 6, X1, producer=8)
