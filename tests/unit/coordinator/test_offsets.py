@@ -497,6 +497,11 @@ class TestStore:
             store.apply(key, None)
         assert store == stored((X0, 1))
 
+    def test_stores_are_equal_that_hold_the_same(self) -> None:
+        assert stored((X0, 1)) == stored((X0, 1))
+        assert stored((X0, 1)) != stored((X0, 2))
+        assert stored((X0, 1)) != stored((X0, 1), (X1, 1))
+
     def test_nothing_is_left_of_a_group_without_offsets(self) -> None:
         store = stored((X0, 1), (X1, 1))
         for partition in (X0, X1):

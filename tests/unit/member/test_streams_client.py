@@ -106,6 +106,32 @@ def test_one_thread_that_rebalances_makes_the_client_rebalance() -> None:
     assert client.state is S.REBALANCING
 
 
+def test_a_thread_that_is_cut_off_counts_as_what_it_was() -> None:
+    client = running()
+    client.connection(A, connected=False)
+    assert client.state is S.RUNNING
+    client.partitions_revoked(B)
+    assert client.state is S.REBALANCING
+    to_running(client, B)
+    assert client.state is S.RUNNING
+
+
+def test_a_client_that_is_told_to_shut_down_says_so_once() -> None:
+    client = running()
+    text = f"{A} was told that the application is to be shut down"
+    assert Complain(text) in client.shutdown_received(A)
+    assert Complain not in kinds(client.shutdown_received(A))
+
+
+def test_what_is_wrong_with_an_answer_is_complained_of() -> None:
+    client = running()
+    answer = Answer(Response.REPLACE_THREAD, complaint="it says nothing")
+    assert Complain("it says nothing", error=True) in client.thread_failed(A, answer)
+    assert client.failures == 1
+    assert Complain not in kinds(client.thread_failed(B, Answer(Response.REPLACE_THREAD)))
+    assert client.failures == 2
+
+
 def test_a_rebalance_that_revokes_nothing_goes_by_way_of_revoked() -> None:
     client = running()
     assert moves(client.partitions_assigned(A), Level.THREAD) == ["PARTITIONS_REVOKED", "PARTITIONS_ASSIGNED"]

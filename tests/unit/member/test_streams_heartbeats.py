@@ -104,6 +104,13 @@ def test_statuses_stay_until_others_come() -> None:
     assert heartbeats.group_is_ready
 
 
+def test_the_epoch_of_the_endpoints_that_it_knows_goes_back() -> None:
+    heartbeats = StreamsHeartbeats(["a"], "process")
+    heartbeats.response(StreamsGroupHeartbeatResponse(endpoint_information_epoch=4))
+    heartbeats.response(StreamsGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR))
+    assert heartbeats.request(heartbeat(3)).endpoint_information_epoch == 4
+
+
 class Scripted:
     """A coordinator's side: a group whose one member gets a task as soon as it has joined."""
 

@@ -97,6 +97,36 @@ def test_closing_commits_what_was_handed_over_and_takes_no_longer_than_it_may(ne
     assert rig.other[-1] == LeaveFinished()
 
 
+def test_who_is_fenced_while_it_closes_has_lost_everything(new_rig) -> None:
+    rig = new_rig(enable_auto_commit=True)
+    rig.stable(0)
+    rig.poll(p0=9)
+    rig.do(rig.member.close(rig.now))
+    assert rig.take(object).offsets[T0].offset == 9
+    rig.pass_time(3_000)
+    rig.take(HeartbeatRequest)
+    rig.answer(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    assert rig.calls[1:] == [("lost", [0])]
+    assert (rig.member.owned, rig.sent) == ((), [])
+    assert LeaveFinished() in rig.other
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (ErrorCode.INVALID_SESSION_TIMEOUT, "session_timeout_ms is 45000, and should be between"),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group cannot be joined"),
+    ],
+)
+def test_who_cannot_join_is_told_why(new_rig, code: ErrorCode, said: str) -> None:
+    rig = new_rig()
+    rig.subscribe()
+    rig.answer(JoinGroupResponse(error_code=code))
+    assert rig.member.state is S.FATAL
+    (raised,) = (action.error for action in rig.other if isinstance(action, RaiseToApplication))
+    assert said in str(raised)
+
+
 def test_closing_in_the_middle_of_a_join_tells_whoever_has_its_id(new_rig) -> None:
     rig = new_rig()
     rig.stable(0)
@@ -111,11 +141,16 @@ def test_closing_in_the_middle_of_a_join_tells_whoever_has_its_id(new_rig) -> No
     assert before_any_join.other == [LeaveFinished()]
 
 
-def test_closing_in_the_middle_of_the_first_join_leaves_as_whom_the_coordinator_made_of_it(new_rig) -> None:
+@pytest.mark.parametrize(
+    ("instance", "option"), [(None, CloseOption.DEFAULT), ("i", CloseOption.LEAVE_GROUP)]
+)
+def test_closing_in_the_middle_of_the_first_join_leaves_as_whom_the_coordinator_made_of_it(
+    new_rig, instance: str | None, option: CloseOption
+) -> None:
     """Otherwise each round would wait until the session of that one ends."""
-    rig = new_rig()
+    rig = new_rig(group_instance_id=instance)
     rig.subscribe()
-    rig.do(rig.member.close(rig.now))
+    rig.do(rig.member.close(rig.now, option))
     rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
     assert rig.take(LeaveGroupRequest).member_id == "m"
     assert LeaveFinished() not in rig.other

@@ -146,6 +146,38 @@ def test_a_leader_looks_for_new_partitions(new_rig) -> None:
     assert rig.take(JoinGroupRequest)
 
 
+def test_a_leader_s_first_look_is_compared_with_what_it_has_assigned(new_rig) -> None:
+    rig = new_rig(metadata_max_age_ms=1_000)
+    rig.subscribe()
+    rig.joined(leads=True)
+    rig.take(CountPartitions)
+    rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
+    rig.take(SyncGroupRequest)
+    rig.synced(0)
+    rig.pass_time(1_000)
+    rig.take(CountPartitions)
+    rig.do(rig.member.partitions_counted(rig.token, {"t": 2}, rig.now))
+    assert rig.take(JoinGroupRequest)
+
+
+@pytest.mark.parametrize(
+    ("settings", "timeout_ms"),
+    [
+        ({}, 305_000),
+        ({"max_poll_interval_ms": 60_000}, 65_000),
+        ({"max_poll_interval_ms": 60_000, "request_timeout_ms": 70_000}, 70_000),
+    ],
+)
+def test_a_join_may_take_as_long_as_the_slowest_poll_and_a_little_more(
+    new_rig, settings: dict[str, int], timeout_ms: int
+) -> None:
+    rig = new_rig(**settings)
+    rig.do(rig.member.subscribe(("t",), None, rig.now))
+    rig.poll()
+    (join,) = rig.sent
+    assert join.timeout_ms == timeout_ms
+
+
 def test_an_eager_member_gives_everything_up_before_it_joins_again(new_rig) -> None:
     rig = new_rig(RangeAssignor())
     rig.stable(0, 1)
