@@ -10,7 +10,13 @@ import pytest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitResponse
-from fencepost.member.consumer.actions import CommitFinished, FetchOffsets, FindLogOffsets, SendCommit
+from fencepost.member.consumer.actions import (
+    CommitFinished,
+    FetchOffsets,
+    FindCoordinator,
+    FindLogOffsets,
+    SendCommit,
+)
 from fencepost.member.consumer.errors import MemberError, NoOffsetForPartition
 
 MakeRig = Callable[..., Any]
@@ -138,6 +144,25 @@ def test_a_fetch_that_cannot_be_answered_now_is_tried_again_with_the_newest_epoc
     r.answer(3)
     r.advance(120)
     assert r.one(FetchOffsets).request.member_epoch == 3
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_a_fetch_or_a_commit_that_meets_no_coordinator_looks_for_it_at_once(
+    rig: MakeRig, code: ErrorCode
+) -> None:
+    r = rig()
+    assigned(r)
+    r.auto_coordinator = False
+    r.fetched(r.one(FetchOffsets), {}, error=code)
+    r.advance(200)
+    assert r.one(FindCoordinator)
+    r = rig()
+    r.stable({FOO: (0,)})
+    r.auto_coordinator = False
+    r.take(r.member.commit({FOO_0: OffsetAndMetadata(offset=5)}, r.now)[1])
+    r.committed(code)
+    r.advance(200)
+    assert r.one(FindCoordinator)
 
 
 def test_a_fetch_that_gets_no_answer_is_tried_again(rig: MakeRig) -> None:
