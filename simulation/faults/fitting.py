@@ -47,6 +47,8 @@ def misfit(plan: Plan, scenario: AnyScenario) -> str | None:
                 f"{where}.member: there is no member {entry.member}, they are numbered from 0 to"
                 f" {plan.members - 1}"
             )
+        if entry.kind is Kind.SUBSCRIBE and not entry.topics and entry.pattern is None:
+            return f"{where}: expected topics or a pattern to {entry.kind} to"
         if entry.kind in _TO_TOPICS - {Kind.DELETE_TOPIC} and entry.partitions < 1:
             return f"{where}.partitions: expected at least 1 to {entry.kind}, got {entry.partitions}"
         if entry.kind is Kind.THREAD_EXCEPTION and (wrong := _no_exception(entry, scenario)):

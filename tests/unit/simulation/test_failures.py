@@ -194,6 +194,7 @@ def test_a_mutant_or_a_scenario_that_is_wrong_is_refused(tmp_path: Path) -> None
             {"kind": "slow-link", "added": ["lognormal", 0, 9]},
             "added: expected a median above zero",
         ),
+        ("steady", {"kind": "subscribe"}, r"entries\[0\]: expected topics or a pattern to subscribe to"),
         ("sac-churn", {"kind": "subscribe"}, "kind: nothing of this world does subscribe"),
         ("streams-failures", {"kind": "restart"}, "kind: nothing of this world does restart"),
         (
