@@ -165,6 +165,13 @@ class TestUpgrade:
         classic.sync(one, 1, dict.fromkeys((one, two), assigned({"x": (0,)})))
         assert classic.scene.join("A").error_code.name == "GROUP_ID_NOT_FOUND"
 
+    def test_topics_that_are_gone_are_left_out(self, classic: Any) -> None:
+        one, _ = classic.enter()
+        classic.after(3_000)
+        classic.sync(one, 1, {one: assigned({"gone": (0,), "x": (0, 1)})})
+        assert classic.scene.join("A").error_code.name == "NONE"
+        assert classic.scene.holds(one)[2] == {"x": (0, 1)}
+
     def test_only_a_join_does(self, classic: Any) -> None:
         two_classic(classic)
         assert classic.scene.beat("A", 3).error_code.name == "GROUP_ID_NOT_FOUND"
@@ -258,6 +265,20 @@ class TestClassicMembers:
         classic.after(1)
         assert sorted(classic.scene.group.members) == ["A", one]
         assert classic.beat(two, 1) == "UNKNOWN_MEMBER_ID"
+
+    def test_it_may_own_what_is_gone(self, classic: Any) -> None:
+        one, _ = upgraded(classic)
+        answer = classic.joined(classic.join(one, protocols=owning({"gone": (0,), "x": (0, 1)})))
+        assert answer.error_code.name == "NONE"
+
+    def test_nobody_joins_under_the_instance_id_of_another(self, classic: Any) -> None:
+        one, _ = upgraded(classic)
+        other = classic.joined(classic.join(instance_id="i", protocols=owning())).member_id
+        fenced = classic.join(one, instance_id="i", protocols=owning())
+        assert classic.error(fenced) == "FENCED_INSTANCE_ID"
+        unknown = classic.join(one, instance_id="j", protocols=owning())
+        assert classic.error(unknown) == "UNKNOWN_MEMBER_ID"
+        assert {one, other} <= set(classic.scene.group.members)
 
     def test_it_must_join_when_told_to(self, classic: Any) -> None:
         one, two = two_classic(classic, session_timeout_ms=1_000_000)
