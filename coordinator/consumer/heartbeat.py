@@ -131,9 +131,7 @@ def evaluate(
         names_changed
         or change is RegexChange.RESOLVED
         or absorbed is not None
-        or (
-            around.preference_raises_epoch and new is not old and _prefers_another(group, new, counts, around)
-        )
+        or (around.preference_raises_epoch and _prefers_another(group, new, counts, around))
     )
     if bump or soft.metadata_expired(epoch, around.now_ms):
         digest = metadata_hash(counts.topics(), around.image)
@@ -237,7 +235,12 @@ def _taken(group: ConsumerGroup, absorbed: ConsumerGroupMember | None) -> Taken:
 def _prefers_another(
     group: ConsumerGroup, member: ConsumerGroupMember, counts: SubscriptionCounts, around: Surroundings
 ) -> bool:
-    """Whether the group's members, by these counts, now ask for another assignor than before."""
+    """Whether the group's members, by these counts, now ask for another assignor than before.
+
+    While no vote changes none does: of a tie each look may make something else, and no group would settle.
+    """
+    if counts.assignors == group.counts.assignors:
+        return False
     names = tuple(around.assignors)
     return preferred_assignor(group.counts, names) != preferred_assignor(counts, names, member)
 

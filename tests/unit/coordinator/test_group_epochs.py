@@ -138,6 +138,9 @@ class TestKafka44:
         newer.now_ms += 15_000
         newer.settle("A", "B")
         assert newer.epochs() == (epoch, epoch)
+        for member_id in "AB":
+            newer.beat(member_id, epoch, rack_id="another")
+        assert newer.epochs() == (epoch, epoch)
 
     @pytest.mark.parametrize("goes", [lambda s: s.beat("A", -1), lambda s: s.after(45_000)])
     def test_a_group_without_members_has_the_target_of_its_epoch(self, newer: Any, goes: Step) -> None:
