@@ -66,6 +66,7 @@ class Producers:
         self._aborted: list[tuple[int, AbortedTransaction]] = []
         """Aborted transactions by the offset of their markers, ascending."""
         self._verifications: dict[int, _Verification] = {}
+        """By producer, the oldest first."""
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -75,6 +76,7 @@ class Producers:
     def needs_verification(self, header: BatchHeader, *, own_epochs: bool) -> bool:
         """Whether a batch may begin a transaction here, so that the coordinator has to know of it.
 
+        If so it is remembered, until one is in the log: no later batch gets ahead of it.
         `own_epochs` is whether each transaction of the producer has an epoch of its own.
         :raises ProtocolError: INVALID_PRODUCER_EPOCH for a producer that was fenced.
         """
