@@ -203,7 +203,7 @@ async def _format(installation: Installation) -> None:
             raise EnvironmentLacks(
                 f"Kafka did not format a folder within {FORMAT_SECONDS:.0f} s: the machine is too busy"
             ) from error
-        if done.code or not data.is_dir():
+        if done.code or not (data / META).is_file():
             raise EnvironmentLacks(
                 f"Kafka {installation.version} cannot format a folder: {telling_line(done.output)}; "
                 f"if its jars are damaged, delete {installation.formatted.parent} and run again"

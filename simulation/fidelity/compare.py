@@ -143,10 +143,9 @@ async def play(
                     )
                 results.append(result)
                 advance(1)
-    except BaseException:
-        with contextlib.suppress(OSError):  # it has traces of the seeds before
+    finally:
+        with contextlib.suppress(OSError):  # it has traces, if only of the seeds before
             traces.rmdir()
-        raise
     return Played(
         scenario=scenario, config=config, plays=plays, results=results, latencies=latencies, out=out
     )
