@@ -125,7 +125,8 @@ def test_a_leader_that_is_told_to_skip_assigns_nothing_and_looks_for_new_partiti
     assert rig.take(JoinGroupRequest)
 
 
-def test_a_leader_looks_for_new_partitions(new_rig) -> None:
+def looking_leader(new_rig):
+    """One that has assigned the partition that there was, and asks how many there are now."""
     rig = new_rig(metadata_max_age_ms=1_000)
     rig.subscribe()
     rig.joined(leads=True)
@@ -135,6 +136,11 @@ def test_a_leader_looks_for_new_partitions(new_rig) -> None:
     rig.synced(0)
     rig.pass_time(1_000)
     rig.take(CountPartitions)
+    return rig
+
+
+def test_a_leader_looks_for_new_partitions(new_rig) -> None:
+    rig = looking_leader(new_rig)
     rig.do(rig.member.request_failed(rig.token, Failure.TIMED_OUT, rig.now))
     rig.pass_time(200)
     rig.take(CountPartitions)
@@ -147,15 +153,7 @@ def test_a_leader_looks_for_new_partitions(new_rig) -> None:
 
 
 def test_a_leader_s_first_look_is_compared_with_what_it_has_assigned(new_rig) -> None:
-    rig = new_rig(metadata_max_age_ms=1_000)
-    rig.subscribe()
-    rig.joined(leads=True)
-    rig.take(CountPartitions)
-    rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
-    rig.take(SyncGroupRequest)
-    rig.synced(0)
-    rig.pass_time(1_000)
-    rig.take(CountPartitions)
+    rig = looking_leader(new_rig)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 2}, rig.now))
     assert rig.take(JoinGroupRequest)
 
