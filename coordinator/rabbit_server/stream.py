@@ -141,17 +141,29 @@ class Stream:
                 return begun if not begun or where.value >= self._chunks[begun - 1].end_offset else begun - 1
 
     def resolve(self, where: OffsetSpecification) -> int:
-        """The offset that a specification means now."""
+        """Where the chunk begins that a specification means now; past the end, the offset that is next.
+
+        What was stored has a chunk too (osiris_log, resolve_offset_spec).
+        """
         found = self.read(self.find(where))
-        start = self.next_offset if found is None else found[0].first_offset
-        return max(start, where.value) if where.type is OffsetType.OFFSET else start
+        begin = self.next_offset if found is None else found[0].first_offset
+        match where.type:
+            case OffsetType.FIRST:
+                return self._first_offset
+            case OffsetType.OFFSET:
+                return max(self._first_offset, min(begin, where.value))
+        return begin
+
+    @property
+    def _first_offset(self) -> int:
+        """Where the oldest chunk that is left begins, of any kind."""
+        return self._chunks[0].first_offset if self._dropped else 0
 
     @property
     def stats(self) -> dict[str, int]:
         """The numbers that StreamStats answers; -1 where there is nothing yet."""
-        first = self._chunks[0].first_offset if self._dropped else min(self.newest_chunk, 0)
         return {
-            "first_chunk_id": first,
+            "first_chunk_id": min(self._first_offset, self.newest_chunk),
             "last_chunk_id": self.newest_chunk,
             "committed_chunk_id": self.newest_chunk,
             "committed_offset": self.next_offset - 1,

@@ -130,6 +130,19 @@ def test_metadata_tells_where_streams_are(rig):
     assert rig.client().ask(frames.Metadata, ("none", "s", "none", "s")).streams == answer.streams[::-1]
 
 
+def test_what_is_stored_has_an_offset_to_resolve_to(rig):
+    rig.streams("s")
+    client = rig.client()
+    for what in ("store", "publish", "store", "store"):
+        if what == "store":
+            client.send(frames.StoreOffset("x", "s", 3))
+        else:
+            client.publish("s", b"1", b"2")
+    asked = (FIRST, LAST, NEXT, at(0), at(1), at(2), at(3), at(4), at(5), at(6))
+    found = [client.ask(frames.ResolveOffsetSpec, "s", each).offset for each in asked]
+    assert found == [0, 1, 5, 0, 1, 1, 3, 4, 5, 5]
+
+
 def test_stats_tell_of_chunks(rig):
     rig.streams("s")
     client = rig.client()
@@ -327,12 +340,11 @@ def test_a_subscription_starts_with_the_chunk_that_is_asked_for(filled, where, f
     assert client.ask(frames.ResolveOffsetSpec, "s", where).offset >= 0
 
 
-def test_a_specification_is_resolved_to_an_offset(filled):
+def test_a_specification_is_resolved_to_the_begin_of_its_chunk(filled):
     client = filled.client()
-    found = [
-        client.ask(frames.ResolveOffsetSpec, "s", each).offset for each in (FIRST, LAST, NEXT, at(3), at(9))
-    ]
-    assert found == [0, 4, 6, 3, 9]
+    asked = (FIRST, LAST, NEXT, at(3), at(4), at(6), at(9))
+    found = [client.ask(frames.ResolveOffsetSpec, "s", each).offset for each in asked]
+    assert found == [0, 4, 6, 2, 4, 6, 6]
 
 
 def test_an_empty_stream_starts_anywhere(rig):
