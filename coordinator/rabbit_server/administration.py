@@ -38,7 +38,7 @@ def _delete_super_stream(session: Session, frame: frames.DeleteSuperStream) -> N
 
 
 def _metadata(session: Session, frame: frames.Metadata) -> Frame:
-    """All nodes have all streams; who leads which goes by the stream's name."""
+    """All nodes have all streams; who leads which goes by the stream's name. Nodes are told if one is there."""
     host, ports = session.socket.local_host, session.cluster.ports
     known = [
         BrokerAddress(number, host, port)
@@ -54,7 +54,8 @@ def _metadata(session: Session, frame: frames.Metadata) -> Frame:
         leader = zlib.crc32(name.encode()) % len(ports)
         replicas = tuple(each for each in there if each != leader)
         places.append(StreamPlace(name, ResponseCode.OK, leader if leader in there else _NO_LEADER, replicas))
-    return frames.MetadataResponse(frame.correlation_id, known, places)
+    is_any_there = any(place.code is ResponseCode.OK for place in places)
+    return frames.MetadataResponse(frame.correlation_id, known if is_any_there else (), places)
 
 
 def _route(session: Session, frame: frames.Route) -> Frame | None:

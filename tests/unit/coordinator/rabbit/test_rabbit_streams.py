@@ -143,6 +143,12 @@ def test_what_is_stored_has_an_offset_to_resolve_to(rig):
     assert found == [0, 1, 5, 0, 1, 1, 3, 4, 5, 5]
 
 
+def test_metadata_tells_of_nodes_only_where_a_stream_is(rig):
+    answer = rig.client().ask(frames.Metadata, ("none",))
+    assert answer.brokers == ()
+    assert answer.streams == (("none", 2, 65535, ()),)
+
+
 def test_stats_tell_of_chunks(rig):
     rig.streams("s")
     client = rig.client()
