@@ -184,16 +184,16 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if self._is_closing:
             return
-        limits = self._cluster.limits
-        interval = limits.request_timeout_ms / 2000
         if session.step < Step.OPEN:
-            interval = limits.handshake_timeout_ms / 1000
+            interval = self._cluster.limits.handshake_timeout_ms / 1000
             if now - self._made_at >= interval:
                 session.end(f"not open after {interval:g} s")
                 return
-        elif session.overdue(self._cluster.now_ms()):
-            session.end("a ConsumerUpdate was not answered")
-            return
+        else:
+            interval = session.patience_ms(self._cluster.now_ms()) / 1000
+            if interval <= 0:
+                session.end("a ConsumerUpdate was not answered")
+                return
         if session.heartbeat_s and session.step is Step.OPEN:
             interval = min(interval, session.heartbeat_s / 2)
             if self.is_writable and now - self._read_at > _MISSED * session.heartbeat_s:

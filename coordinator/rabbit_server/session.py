@@ -183,12 +183,11 @@ class Session:
             self.leaders_asked.discard(stream)
             self.send(frames.MetadataUpdate(code, stream))
 
-    def overdue(self, now_ms: int) -> bool:
-        """Whether the client owes an answer for too long."""
-        limit = self.cluster.limits.request_timeout_ms
+    def patience_ms(self, now_ms: int) -> int:
+        """How much longer the client may owe its oldest answer: all the time there is if it owes none."""
         owed = [consumer.owes_since(now_ms) for consumer in self.consumers.values()]
         owed += [now_ms - since_ms for since_ms in self.unanswered.values()]
-        return any(each > limit for each in owed)
+        return self.cluster.limits.request_timeout_ms - max(owed, default=0)
 
 
 BEFORE_OPEN: Final = frozenset(

@@ -186,9 +186,9 @@ def test_an_activation_is_to_be_answered_though_its_consumer_has_gone(filled):
         assert client.updates() == [ACTIVATE]
         assert client.code(frames.Unsubscribe, 0) is OK
     polite.answer()
-    filled.now_ms += 60_001
-    assert silent.session.overdue(filled.now_ms)
-    assert not polite.session.overdue(filled.now_ms)
+    filled.now_ms += 60_000
+    assert silent.session.patience_ms(filled.now_ms) == 0
+    assert polite.session.patience_ms(filled.now_ms) == 60_000
 
 
 def test_an_empty_name_is_a_name(filled):
