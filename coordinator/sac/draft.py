@@ -223,8 +223,9 @@ class GroupDraft:
             self._remove([place])
 
     def end_connection(self, connection: ConnectionId) -> None:
-        """Remove all consumers of a connection that ended."""
-        self._remove(self.places_of(connection))
+        """Remove all consumers of a connection that ended. If it had none here the group stays as it is."""
+        if places := self.places_of(connection):
+            self._remove(places)
 
     def _remove(self, places: Collection[int]) -> None:
         """Remove consumers; those that stay are looked at even if none goes."""

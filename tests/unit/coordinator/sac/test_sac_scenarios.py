@@ -105,6 +105,11 @@ SCENARIOS = """
     down k2@b noconnection | ok | k1@a/0 C.w, k2@b/0 D.w, k3@c/0 C.a | timer(k2@b, 60000), act k3@c/0
     reconnected k2@b | ok | k1@a/0 C.w, k2@b/0 C.w, k3@c/0 C.d | step k3@c/0
     activate | ok | k1@a/0 C.w, k2@b/0 C.a, k3@c/0 C.w | act k2@b/0
+= A connection that was refused ends while a step-down is pending: nobody is asked again | 1 |
+    register k1@a/0 | active | k1@a/0 C.a | act k1@a/0
+    register k2@a/0 | waiting | k1@a/0 C.d, k2@a/0 C.w | step k1@a/0
+    register k3@b/0 pi=2 | partition_index_conflict | k1@a/0 C.d, k2@a/0 C.w |
+    down k3@b normal | ok | k1@a/0 C.d, k2@a/0 C.w |
 = Simple group moves its active to the front on a reconnect | -1 | k1@a/0 D.w, k2@b/0 C.a, k3@b/0 C.w
     reconnected k1@a | ok | k2@b/0 C.a, k1@a/0 C.w, k3@b/0 C.w |
     unregister k2@b/0 | ok | k1@a/0 C.a, k3@b/0 C.w | act k1@a/0
@@ -283,5 +288,5 @@ def test_each_step_is_answered_as_rabbitmq_does(scenario: Scenario) -> None:
 
 def test_all_scenarios_were_read() -> None:
     scenarios = list(parsed())
-    assert len(scenarios) == 24
+    assert len(scenarios) == 25
     assert sum(len(scenario.steps) for scenario in scenarios) == SCENARIOS.count("\n    ")
