@@ -3,9 +3,9 @@
 A broker collects the outcomes of requests that wait together, and appends them as one batch. Within an
 outcome records come in a fixed order (KIP-848, Records; GroupMetadataManager in Kafka 4.3): a member's
 description, resolved expressions, the group's epoch, targets, the target's epoch, the member's assignment; a
-member's removal is three tombstones before the group's epoch. Where that order begins again an outcome has
-ended, and so it has where the time changes. What can't be told apart stays together: a cut is never made
-within an outcome.
+member's removal is three tombstones before the group's epoch, which the target's follows if nobody is left
+(Kafka 4.4). Where that order begins again an outcome has ended, and so it has where the time changes. What
+can't be told apart stays together: a cut is never made within an outcome.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Outcome:
                 and record.key.member_id != self._placed
             )
         if isinstance(last.key, r.ConsumerGroupMetadataKey) and self._removal and not self._replacement:
-            return True
+            return not _is_of_nobody(record)
         if _place(record) == _place(last):
             return not isinstance(record.key, _MANY)
         return _place(record) < _place(last)
@@ -111,6 +111,14 @@ class _Outcome:
 
 def _place(record: Record) -> int:
     return _ORDER[type(record.key)]
+
+
+def _is_of_nobody(record: Record) -> bool:
+    """Whether this is the target of a group without members: as of time 0, unlike all that are computed."""
+    value = record.value
+    return (
+        isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue) and value.assignment_timestamp_ms == 0
+    )
 
 
 def _is_offset(record: Record) -> bool:
