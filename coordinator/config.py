@@ -50,6 +50,10 @@ class ReleaseVersion(enum.StrEnum):
     its last member needs no other target (KAFKA-20442)."""
 
 
+RELEASE_VERSION = "release.version"
+"""The one setting here that is no property of Kafka's: there it is the code that runs."""
+
+
 class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker's properties say about groups, offsets and transactions; units by name.
 
@@ -114,7 +118,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id_expiration_ms: Positive = 604_800_000
 
     release_version: ReleaseVersion = ReleaseVersion.V4_3
-    """Whose rules hold. No property of Kafka's: there it is the code that runs."""
+    """Whose rules hold."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
 
 from cyclopts import Parameter
 
+from fencepost.coordinator.config import RELEASE_VERSION
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.logs import configure_logs
+from fencepost.simulation.clusters.settings import KafkaVersion
 from fencepost.simulation.scenarios.values import Duration
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ Profile: TypeAlias = Annotated[
     Literal["fast", "stock"],
     Parameter(help="Of a cluster that is started: quick sessions, or Kafka's own settings."),
 ]
+Kafka: TypeAlias = Annotated[KafkaVersion, Parameter(help="Which Kafka is started.")]
 
 OWN_CLUSTERS = ("jvm", "docker")
 _LEAST_US = 1_000_000
@@ -28,22 +31,42 @@ _LEAST_US = 1_000_000
 
 @asynccontextmanager
 async def reached(
-    cluster: str, nodes: int, profile: Literal["fast", "stock"], config: Mapping[str, bool | int | str]
+    cluster: str,
+    nodes: int,
+    profile: Literal["fast", "stock"],
+    kafka: KafkaVersion,
+    config: Mapping[str, bool | int | str],
 ) -> AsyncIterator[Cluster | str]:
-    """One of ours for the length of the block, with that configuration of its coordinators, or HOST:PORT."""
+    """One of ours for the length of the block, with that configuration of its coordinators, or HOST:PORT.
+
+    :raises FencepostError: on entry, if the configuration is for another release.
+    :raises EnvironmentLacks: on entry, as `Cluster.start` does.
+    """
     if cluster not in OWN_CLUSTERS:
         yield cluster
         return
     from fencepost.simulation.clusters.cluster import Cluster
 
     runner = cast("Literal['jvm', 'docker']", cluster)
-    properties = {key: _property(value) for key, value in config.items()}
-    async with Cluster(nodes=nodes, runner=runner, profile=profile, properties=properties) as own:
+    properties = _properties(config, kafka)
+    async with Cluster(
+        nodes=nodes, runner=runner, profile=profile, kafka=kafka, properties=properties
+    ) as own:
         yield own
 
 
-def _property(value: bool | int | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _properties(config: Mapping[str, bool | int | str], kafka: KafkaVersion) -> dict[str, str]:
+    """The configuration as brokers take it; whose rules hold is no property, but which Kafka runs."""
+    given = {
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in config.items()
+    }
+    release = given.pop(RELEASE_VERSION, None)
+    if release is not None and not kafka.startswith(f"{release}."):
+        raise FencepostError(
+            f"{RELEASE_VERSION} of the scenario is {release}, and Kafka {kafka} was to be started:"
+            " expected --kafka of the same release"
+        )
+    return given
 
 
 def played_us(text: str) -> int:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_files
-from fencepost.simulation.cli.brokers import OWN_CLUSTERS, Nodes, Profile, played_us, quiet_logs, reached
+from fencepost.simulation.cli.brokers import (
+    OWN_CLUSTERS,
+    Kafka,
+    Nodes,
+    Profile,
+    played_us,
+    quiet_logs,
+    reached,
+)
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
     Rows,
@@ -24,6 +32,7 @@ from fencepost.simulation.cli.runs import (
     trace_place,
     whole_percents,
 )
+from fencepost.simulation.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -55,6 +64,7 @@ def chaos(
     ] = "jvm",
     nodes: Nodes = 3,
     profile: Profile = "fast",
+    kafka: Kafka = KAFKA_VERSION,
     client: Annotated[
         Literal["fencepost", "confluent"],
         Parameter(help="Whose members: KIP848Consumer, or confluent-kafka's consumer."),
@@ -93,7 +103,7 @@ def chaos(
     place = trace_place(trace_topic, trace_config)
     given: dict[str, object] = {
         "cluster": cluster,
-        **({"nodes": nodes, "profile": profile} if cluster in OWN_CLUSTERS else {}),
+        **({"nodes": nodes, "profile": profile, "kafka": kafka} if cluster in OWN_CLUSTERS else {}),
         "client": client,
         "seed": seed,
         "members": members,
@@ -119,7 +129,7 @@ def chaos(
             _run(
                 loaded,
                 seed,
-                reached(cluster, nodes, profile, loaded.config),
+                reached(cluster, nodes, profile, kafka, loaded.config),
                 client=client,
                 duration_us=length_us,
                 trace=rows.writer,

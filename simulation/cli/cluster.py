@@ -12,6 +12,7 @@ from cyclopts.validators import Number
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Json, whole
+from fencepost.simulation.cli.brokers import Kafka
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.clusters.cluster import Cluster, tidy_up
 from fencepost.simulation.clusters.runner import Condition
@@ -52,7 +53,7 @@ def cluster(
     profile: Annotated[
         Profile, Parameter(help="How soon a dead member is noticed: after 2 s, or Kafka's own 45 s.")
     ] = "fast",
-    kafka: Annotated[KafkaVersion, Parameter(help="Which Kafka.")] = KAFKA_VERSION,
+    kafka: Kafka = KAFKA_VERSION,
     port: Annotated[
         int | None,
         Parameter(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_file
-from fencepost.simulation.cli.brokers import Nodes, Profile, played_us, quiet_logs, reached
+from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.report.tables import NONE
@@ -39,6 +40,7 @@ def compare(
     ] = "jvm",
     nodes: Nodes = 1,
     profile: Profile = "fast",
+    kafka: Kafka = KAFKA_VERSION,
     seed: Annotated[Seed, Parameter(help="The first plan to play.")] = 1,
     seeds: Annotated[Count, Parameter(help="How many plans, one after the other.")] = 1,
     members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
@@ -74,7 +76,7 @@ def compare(
     writable_file(report, "--report")
     quiet_logs()
     progress = progress_for(json=json)
-    where = reached(cluster, nodes, profile, loaded.config)
+    where = reached(cluster, nodes, profile, kafka, loaded.config)
     played = asyncio.run(
         _play(loaded, range(seed, seed + seeds), where, length_us, out=out, progress=progress)
     )

@@ -14,8 +14,9 @@ from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, Seed
-from fencepost.simulation.cli.brokers import Profile, reached
+from fencepost.simulation.cli.brokers import Kafka, Profile, reached
 from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion
 from fencepost.simulation.conform.vectors import VectorReport, replay_vectors
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def conform(
     seed: Annotated[Seed, Parameter(help="Which random schedules.")] = 0,
     requests: Annotated[Count, Parameter(help="How many requests to compare at least.")] = 2_000,
     profile: Profile = "fast",
+    kafka: Kafka = KAFKA_VERSION,
     schedules: Annotated[
         Path | None, Parameter(help="Run these instead, as an earlier difference printed them (JSON).")
     ] = None,
@@ -62,7 +64,7 @@ def conform(
             _print_vectors(recorded)
         return 1 if recorded.differences else 0
     assert cluster is not None
-    report = asyncio.run(_compare(cluster, profile, seed, requests, file=schedules, json=json))
+    report = asyncio.run(_compare(cluster, profile, kafka, seed, requests, file=schedules, json=json))
     if json:
         print_json(report)
     else:
@@ -73,6 +75,7 @@ def conform(
 async def _compare(
     cluster: str,
     profile: Profile,
+    kafka: KafkaVersion,
     seed: int,
     requests: int,
     *,
@@ -80,7 +83,7 @@ async def _compare(
     json: bool,
 ) -> Report:
     chosen = None if file is None else _schedules(file)
-    async with reached(cluster, 1, profile, {}) as where:
+    async with reached(cluster, 1, profile, kafka, {}) as where:
         servers = where if isinstance(where, str) else where.bootstrap_servers
         return await _judged(servers, seed, requests, chosen, json=json)
 

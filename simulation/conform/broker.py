@@ -12,7 +12,7 @@ from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
 from fencepost.coordinator.codec.client_administration import AlterConfigsCall
 from fencepost.coordinator.codec.client_cluster import BrokerVersions
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.config import GroupCoordinatorConfig, ReleaseVersion
+from fencepost.coordinator.config import RELEASE_VERSION, GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.protocol import administration, cluster
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
@@ -266,7 +266,7 @@ async def configuration(admin: Asking) -> GroupCoordinatorConfig:
         _ASSIGNORS.get(name.strip(), name.strip())
         for name in told.get("group.consumer.assignors", "uniform,range").split(",")
     )
-    told.setdefault("release.version", await _release(admin))
+    told.setdefault(RELEASE_VERSION, await _release(admin))
     return GroupCoordinatorConfig.from_properties(told)
 
 

@@ -13,17 +13,20 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from structlog.testing import capture_logs
 
+from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import confluent
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import TopicTaken
 from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.clusters.settings import NEWEST_KAFKA
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.fidelity.compare import play
 from fencepost.simulation.pipeline.analyze import analyze
@@ -96,6 +99,24 @@ duration = "40s"
 id = "orders-service"
 [[topics]]
 name = "orders"
+"""
+ALONE = """
+duration = "20s"
+quiet = "4s"
+[group]
+members = 1
+start = "0s..1s"
+[application]
+poll = "500ms"
+restart = "500ms..1s"
+[[topics]]
+name = "orders"
+partitions = 2
+records_per_second = 20
+[[steps]]
+kind = "rolling-restart"
+at = "8s"
+over = "2s"
 """
 BROKER = """
 [[faults]]
@@ -251,6 +272,20 @@ async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installati
     removed = {row.detail for row in rows if row.kind == "member.removed"}
     assert removed <= {"left", "session", "rebalance"}
     assert "left" in removed
+
+
+async def test_the_rules_of_a_newer_kafka_hold_on_both_sides(newest_kafka_installation, tmp_path: Path):
+    async with Cluster(kafka=NEWEST_KAFKA) as cluster:
+        played = await play(loads(ALONE), [1], cluster, duration_us=8 * SECOND, out=tmp_path)
+    assert played.config.release_version is ReleaseVersion.V4_4
+    (result,) = played.results
+    assert (result.violations, result.records_lost, result.converged) == ([], 0, True)
+    rows = pq.read_table(tmp_path / "traces/real-1.parquet").to_pylist()
+    told = [(row["kind"], row["group_epoch"]) for row in rows if row["kind"].startswith("group.")]
+    # What the last member's end leads to is one step there, as it is in a coordinator by these rules.
+    assert [told[at + 1 :][:2] for at, each in enumerate(told) if each == ("group.epoch", 3)] == [
+        [("group.target", 3), ("group.state", 3)]
+    ]
 
 
 def groups_of(admin: AdminClient) -> dict[str, int]:

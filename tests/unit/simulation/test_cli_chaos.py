@@ -15,6 +15,7 @@ import pytest
 from fencepost.simulation.chaos import run as chaos_run
 from fencepost.simulation.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.cli import main
+from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.world.observers import Violation
 
 RESULT = ChaosResult(
@@ -87,6 +88,16 @@ def test_people_are_told_what_was_skipped_and_how_fast_it_was(answer, capsys):
         in out
     )
     assert answer["asked"][3]["duration_us"] == 40_000_000
+
+
+def test_the_command_for_another_time_has_all_of_a_cluster_that_is_started(answer, monkeypatch, capsys):
+    async def started(self):
+        return self
+
+    monkeypatch.setattr(Cluster, "__aenter__", started)
+    assert main(["chaos", "steady", "--kafka", "4.4.0"]) == 0
+    told = "fencepost chaos steady --cluster jvm --nodes 3 --profile fast --kafka 4.4.0 --client fencepost"
+    assert told in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""What `chaos`, `compare` and `conform` ask of a cluster that they start; none is started here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.cli import main
+from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA
+
+COMMANDS = ["chaos steady", "compare steady", "conform --cluster jvm"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What a cluster was asked to be, before the machine turned out to lack it."""
+    given: dict[str, Any] = {}
+
+    async def lacking(self: Cluster) -> None:
+        raise EnvironmentLacks("no Java")
+
+    monkeypatch.setattr(Cluster, "__init__", lambda self, **settings: given.update(settings))
+    monkeypatch.setattr(Cluster, "__aenter__", lacking)
+    monkeypatch.chdir(tmp_path)
+    return given
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("words", "kafka"), [("", KAFKA_VERSION), (f"--kafka {NEWEST_KAFKA}", NEWEST_KAFKA)])
+def test_the_kafka_that_is_named_is_started(
+    asked: dict[str, Any], command: str, words: str, kafka: str
+) -> None:
+    assert main(f"{command} {words}".split()) == 3
+    assert asked["kafka"] == kafka
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "cluster up"])
+def test_a_kafka_that_nobody_has_is_refused(
+    asked: dict[str, Any], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--kafka", "4.0.0"]) == 2
+    error = capsys.readouterr().err
+    assert KAFKA_VERSION in error
+    assert NEWEST_KAFKA in error
+    assert error.count("\n") == 1
+    assert not asked
+
+
+RELEASE = 'config.release.version="4.4"'
+
+
+@pytest.mark.parametrize("command", COMMANDS[:2])
+def test_whose_rules_hold_is_no_property_of_a_broker(asked: dict[str, Any], command: str) -> None:
+    size = "config.group.consumer.max.size=9"
+    assert main([*command.split(), "--set", RELEASE, "--set", size, "--kafka", NEWEST_KAFKA]) == 3
+    assert asked["properties"] == {"group.consumer.max.size": "9"}
+
+
+@pytest.mark.parametrize("command", COMMANDS[:2])
+def test_a_scenario_of_another_release_is_refused(
+    asked: dict[str, Any], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--set", RELEASE]) == 2
+    assert "release.version of the scenario is 4.4, and Kafka 4.3.1 was to be" in capsys.readouterr().err
+    assert not asked
