@@ -246,12 +246,13 @@ def test_overrides_are_typed_like_the_file():
             "group.members=9",
             "group.id=billing",
             "config.group.consumer.session.timeout.ms=50000",
+            "config.release.version=4.4",
             "topics.0.partitions=7",
             'network.latency={median = "1ms", p99 = "9ms"}',
         ],
     )
     assert (scenario.group.members, scenario.group.id, scenario.partitions) == (9, "billing", 7)
-    assert scenario.config == {"group.consumer.session.timeout.ms": 50000}
+    assert scenario.config == {"group.consumer.session.timeout.ms": 50000, "release.version": "4.4"}
     assert scenario.network.latency.kind == "lognormal"
 
 
