@@ -238,11 +238,11 @@ RABBIT_CLIENT_VERSION = "1.1.0"
 def java_words(kafka_installation: Installation) -> Callable[..., list[str]]:
     """Gives the words that run a class of Kafka's, or of the jars and folders that are named after it."""
 
-    def words(main: str, *more: pathlib.Path) -> list[str]:
+    def words(main: str, *more: pathlib.Path, kafka: Installation = kafka_installation) -> list[str]:
         # Kafka's jars come first, as when their classes were kept: else those are of no use.
-        class_path = os.pathsep.join(map(str, (*kafka_installation.jars, *more)))
-        kept = options(kafka_installation.classes)
-        return [str(kafka_installation.java), *_QUICK, *kept, _SILENT, "-cp", class_path, main]
+        class_path = os.pathsep.join(map(str, (*kafka.jars, *more)))
+        kept = options(kafka.classes)
+        return [str(kafka.java), *_QUICK, *kept, _SILENT, "-cp", class_path, main]
 
     return words
 
@@ -303,14 +303,14 @@ class JavaPrograms:
         self._folder = folder
         self._java_words = java_words
 
-    def command(self, name: str, *jars: pathlib.Path) -> list[str]:
-        """The words that run a program, with these jars besides Kafka's."""
+    def command(self, name: str, *jars: pathlib.Path, **kafka: Installation) -> list[str]:
+        """The words that run a program, with these jars besides Kafka's; `kafka` may be another one."""
         compiler = shutil.which("javac")
         if compiler is None:
             pytest.skip("javac is not installed")
         source = pathlib.Path(__file__).with_name("java") / f"{name}.java"
         made = self._folder / f"{name}.class"
-        command = self._java_words(name, *jars, self._folder)
+        command = self._java_words(name, *jars, self._folder, **kafka)
         with (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not made.exists() or made.stat().st_mtime <= source.stat().st_mtime:

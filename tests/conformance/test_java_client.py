@@ -71,6 +71,19 @@ def test_it_produces_joins_consumes_commits_and_shares(served, judge):
     assert served.look(lambda broker: len(broker.coordinator.groups["g"].members)) == 0
 
 
+@pytest.mark.parametrize("installation", ["kafka_installation", "newest_kafka_installation"])
+def test_it_moves_records_and_offsets_in_transactions(
+    served, java_programs, java_process, installation, request
+):
+    """By a newer client, too, which speaks newer versions of its requests first."""
+    kafka = request.getfixturevalue(installation)
+    command = java_programs.command("TransactionJudge", kafka=kafka)
+    java = java_process([*command, served.bootstrap_servers, "orders", "single"])
+    assert java.wait(lambda line: line.startswith("COMMITTED")) == "COMMITTED true"
+    assert java.wait(lambda line: line.startswith("REFUSED")) == "REFUSED CommitFailedException"
+    assert java.wait(lambda line: line.startswith("MOVED")) == "MOVED 20"
+
+
 def test_its_admin_client_sees_the_group(judge):
     judge("produce", "orders", "500").wait(lambda line: line == "PRODUCED 500")
     member = judge("consume", "g", "orders")
