@@ -168,14 +168,15 @@ class Session:
             self._end()
 
     def _track(self) -> None:
-        """Keep the metadata of what is subscribed to by name, and of what is fetched."""
-        self._connections.track({*self._topics, *(each.topic for each in self.fetching.partitions)})
+        """Keep the metadata of what is subscribed to by name, and of what is owned, fetched or not yet."""
+        self._connections.track({*self._topics, *(each.topic for each in self.driver.assignment)})
 
     def _callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         if kind is CallbackKind.LOST:
             self._has_lost = True
         if kind is CallbackKind.ASSIGNED:
             self._being_assigned = frozenset(partitions if phase == "begin" else ())
+            self._track()
         elif phase == "end":
             self.paused.difference_update(partitions)
         if phase != "begin":

@@ -191,6 +191,30 @@ async def test_an_expression_is_matched_by_the_broker(world):
         await consumer.stop()
 
 
+async def test_a_topic_that_comes_besides_others_of_an_expression_is_read(world):
+    topics = world.topic(1), world.topic(1)
+    for topic in topics:
+        await world.produce(topic, range(3))
+    both = [world.consumer(enable_auto_commit=False) for _ in topics]
+    async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
+        for consumer in both:
+            await consumer.start()
+            stack.push_async_callback(consumer.stop)
+            consumer.subscribe(pattern="|".join(topics))
+        while [len(each.assignment()) for each in both] != [1, 1]:
+            await asyncio.gather(*(each.getmany(timeout_ms=50) for each in both))
+        stays, goes = both
+        ((topic, _),) = goes.assignment()
+        while stays.partitions_for_topic(topic) is not None:  # who does not read it forgets it
+            await asyncio.gather(*(each.getmany(timeout_ms=50) for each in both))
+        await goes.stop()
+        values = []
+        while len(values) < 3:
+            records = await stays.getmany(timeout_ms=50)
+            values += [each.value for each in records.get(TopicPartition(topic, 0), ())]
+        assert values == [b"0", b"1", b"2"]
+
+
 async def test_another_subscription_and_new_partitions(world):
     first, second = world.topic(2), world.topic(3)
     async with stopping([await Reader(world, first).start()]) as readers:
