@@ -38,7 +38,7 @@ def _delete_super_stream(session: Session, frame: frames.DeleteSuperStream) -> N
 
 
 def _metadata(session: Session, frame: frames.Metadata) -> Frame:
-    """All nodes have all streams; who leads which goes by the stream's name. Nodes are told if one is there."""
+    """All nodes have all streams, and are told if there is one; who leads which goes by the stream's name."""
     host, ports = session.socket.local_host, session.cluster.ports
     known = [
         BrokerAddress(number, host, port)

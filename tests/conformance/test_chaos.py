@@ -247,6 +247,7 @@ async def test_a_record_that_is_skipped_is_missed(endpoint):
     assert "at-least-once" in {violation.invariant for violation in result.violations}
 
 
+@pytest.mark.long
 async def test_records_that_are_processed_twice_are_counted(endpoint):
     result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND, flaw="twice")
     assert result.records_duplicated >= result.records_sent > 300
@@ -274,6 +275,7 @@ async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installati
     assert "left" in removed
 
 
+@pytest.mark.long
 async def test_the_rules_of_a_newer_kafka_hold_on_both_sides(newest_kafka_installation, tmp_path: Path):
     async with Cluster(kafka=NEWEST_KAFKA) as cluster:
         played = await play(loads(ALONE), [1], cluster, duration_us=8 * SECOND, out=tmp_path)
@@ -383,6 +385,7 @@ async def test_a_group_of_others_is_left_alone_whatever_its_protocol(endpoint, s
     assert [each.offset for each in theirs] == [7]
 
 
+@pytest.mark.long
 async def test_of_two_runs_at_once_one_is_refused_and_leaves_the_other_alone(endpoint):
     runs = [run_real(loads(SCENARIO), seed, endpoint, duration_us=12 * SECOND) for seed in (1, 2)]
     found = await asyncio.gather(*runs, return_exceptions=True)
@@ -404,6 +407,7 @@ async def test_topics_of_others_that_members_would_read_are_told(endpoint):
         await run_real(scenario, 1, endpoint, duration_us=12 * SECOND)
 
 
+@pytest.mark.long
 async def test_a_comparison_judges_no_log_that_a_cluster_does_not_show(endpoint, tmp_path: Path):
     played = await play(loads(SCENARIO), [1], endpoint, duration_us=12 * SECOND, out=tmp_path)
     (result,) = played.results
@@ -412,6 +416,7 @@ async def test_a_comparison_judges_no_log_that_a_cluster_does_not_show(endpoint,
     assert played.latencies.steady
 
 
+@pytest.mark.long
 async def test_what_the_cluster_does_not_delete_is_told():
     settings = {"group.consumer.session.timeout.ms": 2_000, "group.consumer.min.session.timeout.ms": 1_000}
     async with EmbeddedKafka(config=settings) as kafka:

@@ -47,6 +47,7 @@ async def test_no_answer_differs_with_stock_settings() -> None:
     assert verdicts["target.batched"] == verdicts["streams.assignment.delayed"] == "pass"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("newest_kafka_installation")
 async def test_no_answer_of_the_newest_kafka_differs() -> None:
     report = await judged("fast", REQUESTS, NEWEST_KAFKA)

@@ -70,7 +70,7 @@ class Connection:
         raise AssertionError(f"no answer to {make.__name__}{values}")
 
     def answer_for(self, number: int) -> None:
-        """Owe no answer for a subscription of that number: RabbitMQ takes it for the answer of the next one."""
+        """Owe no answer for a subscription of that number: RabbitMQ takes it for the next one's."""
         for question in [each for each in self.updates if each.subscription_id == number]:
             self.updates.remove(question)
             self.send(frames.ConsumerUpdateResponse(question.correlation_id, offset=NONE))

@@ -183,7 +183,7 @@ async def test_two_java_instances_share_process_and_end_together(group):
     await two.reaches("ERROR")
 
 
-@pytest.mark.parametrize("we_lead", [True, False])
+@pytest.mark.parametrize("we_lead", [pytest.param(True, marks=pytest.mark.long), False])
 async def test_our_application_shares_a_group_with_a_java_instance(group, we_lead):
     if we_lead:
         ours = await group.ours(threads=2)

@@ -63,7 +63,12 @@ def take_users_away(kafka: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "mechanism"), [("streams", "PLAIN"), ("consumer", "SCRAM-SHA-256"), ("classic", "PLAIN")]
+    ("protocol", "mechanism"),
+    [
+        ("consumer", "SCRAM-SHA-256"),
+        pytest.param("streams", "PLAIN", marks=pytest.mark.long),
+        pytest.param("classic", "PLAIN", marks=pytest.mark.long),
+    ],
 )
 async def test_credentials_that_are_revoked(protocol: str, mechanism: str) -> None:
     users = {"alice": "secret"}

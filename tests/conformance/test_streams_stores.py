@@ -74,7 +74,9 @@ def committed(kafka: Any) -> int:
     return sum(kafka.group(GROUP).offsets().values())
 
 
-@pytest.mark.parametrize("protocol", ["streams", "classic", "consumer"])
+@pytest.mark.parametrize(
+    "protocol", ["streams", *(pytest.param(each, marks=pytest.mark.long) for each in ("classic", "consumer"))]
+)
 async def test_the_counts_of_a_client_that_was_killed_go_on_elsewhere(protocol: str, tmp_path: Path) -> None:
     expected: Counter[tuple[int, str]] = Counter()
 

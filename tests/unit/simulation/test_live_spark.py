@@ -183,6 +183,7 @@ def test_each_row_is_there_once_though_following_was_killed(
     assert sum(window.epochs for window in last.windows) == kinds["group.epoch"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("two_tables")
 def test_a_topic_is_followed_until_nothing_comes(
     kafka: EmbeddedKafka, written: Written, tmp_path: Path

@@ -107,7 +107,7 @@ sys.exit(main(["analyze", "trace.parquet", "--json"]))
     [
         ("start", signal.SIGINT, 130),
         ("failed start", signal.SIGTERM, 143),
-        ("end", signal.SIGINT, 130),
+        pytest.param("end", signal.SIGINT, 130, marks=pytest.mark.long),
     ],
 )
 def test_an_interrupt_while_spark_starts_or_ends_is_told(
@@ -152,7 +152,8 @@ sys.exit(main(["analyze", "trace.parquet", "--json"]))
 @pytest.mark.parametrize(
     ("how", "code", "told"),
     [
-        ("interrupted", 143, STOPPING),  # as `timeout` does: it ends the JVM as well
+        # as `timeout` does: it ends the JVM as well
+        pytest.param("interrupted", 143, STOPPING, marks=pytest.mark.long),
         (
             "alone",
             3,
