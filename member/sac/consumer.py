@@ -341,16 +341,17 @@ class SingleActiveConsumer:
         self._run(self._machine.deadline_reached(self._clock.now_ms()))
 
     def _connect_done(self, number: int, future: asyncio.Future[SacConnection]) -> None:
-        if future.cancelled() or self._stopped:
+        if future.cancelled():
             return
         if (error := future.exception()) is not None:
-            self._failed(number, error)
+            if not self._stopped:
+                self._failed(number, error)
         elif number == self._machine.connection and future is self._connecting:
             self._connecting = None
             self._connection = future.result()
             self._owed = 0
             self._run(self._machine.connected(number, self._clock.now_ms()))
-        else:
+        else:  # it was made as it was given up
             future.result().close()
 
     def _subscribe_done(self, number: int, future: asyncio.Future[None]) -> None:

@@ -191,6 +191,16 @@ async def test_one_that_is_abandoned_says_nothing(scene: Scene) -> None:
     assert scene.listener.told == ["activated"]
 
 
+async def test_a_connection_that_is_made_as_the_consumer_stops_is_closed(scene: Scene) -> None:
+    starting = asyncio.ensure_future(scene.consumer.start())
+    await asyncio.sleep(0)  # connected, and nobody has heard of it yet
+    scene.consumer.abandon()
+    with pytest.raises(ConsumerClosed):
+        await starting
+    await settled()
+    assert scene.node.last.closed
+
+
 class OfItsOwn(Node):
     """A transport that fails otherwise than it promised."""
 
