@@ -69,6 +69,8 @@ class Node:
         self.port = 0
         self.replicas: list[int] = []
         self._serving: dict[Any, asyncio.StreamWriter] = {}
+        self._is_over = False
+        """It has hung up, and only listens until its clients have."""
 
     def places(self, asked: Any) -> frames.MetadataResponse:
         ports = [*self.replicas, self.port]
@@ -84,7 +86,7 @@ class Node:
                 asked = decode(await reader.readexactly(size))
                 name = type(asked).__name__
                 self.heard.append(name)
-                for each in self.answers.get(name, lambda asked: [])(asked):
+                for each in () if self._is_over else self.answers.get(name, lambda asked: [])(asked):
                     writer.write(each if isinstance(each, bytes) else encode(each))
 
     def pause(self, seconds: float) -> None:
@@ -101,10 +103,14 @@ class Node:
             yield self
         finally:
             server.close()
+            self._is_over = True
             for writer in self._serving.values():
-                writer.close()
+                if not writer.transport.is_closing():
+                    writer.write_eof()
+            # A loop that ends before a client has heard of it would leave the client's socket open.
             await asyncio.gather(*self._serving)
             for writer in self._serving.values():
+                writer.close()
                 with contextlib.suppress(ConnectionError):
                     await writer.wait_closed()
 
