@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,13 @@ from typing import Any
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
+from aiokafka.protocol.metadata import MetadataRequest
 
 from fencepost.member.kafka.errors import AuthenticationError, as_connection_error
+
+_aiokafka_log = logging.getLogger("aiokafka.client")
+_BOOTSTRAP = ("bootstrap", ConnectionGroup.DEFAULT)
+"""Where aiokafka keeps its first connection, as long as it knows of no brokers."""
 
 
 class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
@@ -30,6 +36,35 @@ class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
     """What came of the last attempt to log in, if a broker refused it; who raises it takes it away."""
     on_refused: Callable[[], None] | None = None
     _is_refused = False
+    _sync_task: asyncio.Task[None] | None
+
+    async def bootstrap(self) -> None:
+        """As aiokafka's own, which leaves its connection open if it is cancelled.
+
+        :raises KafkaConnectionError: if no broker answers.
+        """
+        for host, port, _ in self.hosts:
+            try:
+                await self._learn_from(host, port)
+            except (OSError, KafkaError, TimeoutError) as error:
+                _aiokafka_log.error('Unable to bootstrap from "%s:%s": %s', host, port, error)
+            else:
+                break
+        else:
+            raise KafkaConnectionError(f"Unable to bootstrap from {self.hosts}")
+        if self._sync_task is None:
+            self._sync_task = asyncio.create_task(self._md_synchronizer())
+
+    async def _learn_from(self, host: str, port: int) -> None:
+        connection = await _connect(self, host, port)
+        is_needed = False
+        try:
+            self.cluster.update_metadata(await connection.send(MetadataRequest([])))
+            if is_needed := not self.cluster.brokers():
+                self._conns[_BOOTSTRAP] = connection
+        finally:
+            if not is_needed:
+                connection.close()
 
     def _on_connection_closed(self, conn: AIOKafkaConnection, reason: CloseReason | None) -> None:
         self._is_refused |= reason is CloseReason.AUTH_FAILURE
@@ -80,24 +115,30 @@ def _unread(connection: weakref.ref[AIOKafkaConnection], reader: asyncio.Task[No
 async def why_not(client: AIOKafkaClient, host: str, port: int, what: object) -> KafkaConnectionError:
     """Why a client can't connect to that broker: aiokafka logs it and keeps it to itself."""
     try:
-        connection = await create_conn(
-            host,
-            port,
-            client_id=client._client_id,
-            request_timeout_ms=client._request_timeout_ms,
-            ssl_context=client._ssl_context,
-            security_protocol=client._security_protocol,
-            sasl_mechanism=client._sasl_mechanism,
-            sasl_plain_username=client._sasl_plain_username,
-            sasl_plain_password=client._sasl_plain_password,
-            sasl_kerberos_service_name=client._sasl_kerberos_service_name,
-            sasl_kerberos_domain_name=client._sasl_kerberos_domain_name,
-            sasl_oauth_token_provider=client._sasl_oauth_token_provider,
-        )
+        connection = await _connect(client, host, port)
     except (OSError, KafkaError, TimeoutError) as error:
         return as_connection_error(what, error)
     await connection.close()
     return KafkaConnectionError(f"{what}: it accepts connections but does not answer")
+
+
+async def _connect(client: AIOKafkaClient, host: str, port: int) -> AIOKafkaConnection:
+    """A connection of the client's own kind, of which the client does not know."""
+    return await create_conn(
+        host,
+        port,
+        client_id=client._client_id,
+        request_timeout_ms=client._request_timeout_ms,
+        max_idle_ms=client._connections_max_idle_ms,
+        ssl_context=client._ssl_context,
+        security_protocol=client._security_protocol,
+        sasl_mechanism=client._sasl_mechanism,
+        sasl_plain_username=client._sasl_plain_username,
+        sasl_plain_password=client._sasl_plain_password,
+        sasl_kerberos_service_name=client._sasl_kerberos_service_name,
+        sasl_kerberos_domain_name=client._sasl_kerberos_domain_name,
+        sasl_oauth_token_provider=client._sasl_oauth_token_provider,
+    )
 
 
 async def why_no_start(client: Any, failed: KafkaConnectionError) -> KafkaConnectionError:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Literal
 
 import msgspec
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -31,6 +31,7 @@ from fencepost.coordinator.protocol.cluster import MetadataRequest, MetadataResp
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.engine import Call, Connections
 
 TOPIC: Final = "__consumer_offsets"
@@ -114,7 +115,7 @@ class GroupJournal:
         self.group_id = group_id
         self._start: Literal["beginning", "end"] = start
         self._connect_s = connect_s
-        self._client = AIOKafkaClient(
+        self._client = Client(
             bootstrap_servers=bootstrap_servers,
             client_id="fencepost-journal",
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
@@ -138,9 +139,11 @@ class GroupJournal:
                 await self._connections.bootstrap()
                 self._partition = TopicPartition(TOPIC, await self._locate())
                 self.position = await self._sure(_EARLIEST if self._start == "beginning" else _LATEST)
-        except (KafkaError, OSError, TimeoutError) as error:
+        except BaseException as error:
             await self._client.close()
-            raise EnvironmentLacks(f"the journal of {self.group_id} can't be read: {error!r}") from error
+            if isinstance(error, KafkaError | OSError | TimeoutError):
+                raise EnvironmentLacks(f"the journal of {self.group_id} can't be read: {error!r}") from error
+            raise
         return self
 
     async def __aexit__(

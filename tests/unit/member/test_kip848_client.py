@@ -1,0 +1,108 @@
+"""aiokafka's client as a member has it: what it opened is closed, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.server.broker import Broker
+from fencepost.member import KIP848Consumer
+from fencepost.simulation.chaos.journal import GroupJournal
+
+pytestmark = pytest.mark.real
+
+_SECONDS = 20
+
+
+class Silent:
+    """A broker that tells which versions it speaks, and answers nothing else."""
+
+    def __init__(self) -> None:
+        self.servers = ""
+        self.asked = asyncio.Event()
+        """Something came that it does not answer."""
+        self.open = 0
+        """Connections that clients have not closed."""
+        self._gone = asyncio.Condition()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                request = await reader.readexactly(size)
+                api_key, _, correlation_id = struct.unpack(">hhi", request[:8])
+                if api_key == ApiKey.API_VERSIONS:
+                    spoken = struct.pack(">hihhhhhh", 0, 2, ApiKey.API_VERSIONS, 0, 0, ApiKey.METADATA, 0, 5)
+                    writer.write(struct.pack(">ii", 4 + len(spoken), correlation_id) + spoken)
+                else:
+                    self.asked.set()
+        writer.close()
+        async with self._gone:
+            self.open -= 1
+            self._gone.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[Silent]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.servers = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+
+    async def left(self) -> None:
+        """Wait until no client has a connection any more."""
+        async with asyncio.timeout(_SECONDS), self._gone:
+            await self._gone.wait_for(lambda: not self.open)
+
+
+async def consumer_of(servers: str) -> None:
+    await KIP848Consumer("orders", bootstrap_servers=servers, group_id="g").start()
+
+
+async def journal_of(servers: str) -> None:
+    await GroupJournal("g", servers).__aenter__()
+
+
+@pytest.mark.parametrize("begin", [consumer_of, journal_of])
+async def test_a_start_that_is_cancelled_closes_its_connection(
+    begin: Callable[[str], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Silent().serving() as broker:
+        starting = asyncio.ensure_future(begin(broker.servers))
+        async with asyncio.timeout(_SECONDS):
+            await broker.asked.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await broker.left()
+    assert "Unclosed" not in caplog.text
+
+
+async def test_a_journal_that_is_cancelled_while_it_looks_for_its_place_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connected = asyncio.Event()
+
+    async def looking(journal: GroupJournal) -> int:
+        assert await journal._client.ready(journal._client.get_random_node())
+        connected.set()
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(GroupJournal, "_locate", looking)
+    async with Broker({"orders": 1}) as broker:
+        journal = GroupJournal("g", broker.bootstrap_servers)
+        entering = asyncio.ensure_future(journal.__aenter__())
+        async with asyncio.timeout(_SECONDS):
+            await connected.wait()
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert not any(each.connected() for each in journal._client._conns.values())
+        assert journal._client._sync_task is None
