@@ -79,9 +79,14 @@ class Producer:
         for future in self._waiting:
             future.cancel()
         if producer is not None:
-            with contextlib.suppress(KafkaError, TimeoutError, asyncio.TimeoutError):
+            with contextlib.suppress(KafkaError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await producer.stop()
+            # With brokers away that was cut off before it ended anything: requests end with connections.
+            with contextlib.suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await asyncio.gather(producer._sender.close(), producer.client.close())
+            await producer.client.close()  # what was opened meanwhile
 
     async def flush(self) -> None:
         """Wait until everything that was sent is acknowledged, or given up."""
