@@ -36,6 +36,7 @@ from fencepost.member.application.changelog import (
 from fencepost.member.application.port import CommitRefused
 from fencepost.member.application.store import Key, TaskStore, Value
 from fencepost.member.kafka.client import why_no_start
+from fencepost.member.kafka.engine import stop
 from fencepost.member.kafka.errors import AuthenticationError
 from fencepost.member.streams.errors import StreamsError
 from fencepost.member.streams.heartbeats import CHANGELOG_CONFIG
@@ -113,15 +114,14 @@ class KafkaChangelog:
                 fetch_max_wait_ms=_WAIT_MS,
                 **self._settings,
             )
-            await _started(consumer)
+            await _started(consumer, lambda: stop(consumer))
             self._consumer = consumer
         return self._consumer
 
     async def _forget_reader(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            with contextlib.suppress(KafkaError):
-                await consumer.stop()
+            await stop(consumer)
 
     async def _read(self, consumer: AIOKafkaConsumer, place: KafkaPartition, store: TaskStore) -> None:
         begin = (await consumer.beginning_offsets([place]))[place]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from typing import Any, ClassVar
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, OffsetResetStrategy
@@ -193,6 +194,26 @@ class _PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         return has_records
 
 
+async def _end_fetches(fetcher: Fetcher) -> None:
+    # The fetcher's own close ends with the first fetch that a cancel ends, and forgets the others.
+    fetches = fetcher._fetch_task, *fetcher._pending_tasks
+    for task in fetches:
+        task.cancel()
+    await asyncio.gather(*fetches, return_exceptions=True)
+    fetcher._pending_tasks.clear()
+
+
+async def stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer of aiokafka's, whose own `stop` may be cut off before it has disconnected."""
+    try:
+        if consumer._fetcher is not None:
+            await _end_fetches(consumer._fetcher)
+        with contextlib.suppress(KafkaError):
+            await consumer.stop()
+    finally:
+        await consumer._client.close()
+
+
 class Fetching:
     """The fetcher with an assignment that changes in place."""
 
@@ -213,12 +234,7 @@ class Fetching:
 
     async def close(self) -> None:
         """Stop fetching; whoever waits is woken."""
-        # The fetcher's own close ends with the first fetch that a cancel ends, and forgets the others.
-        fetches = self._fetcher._fetch_task, *self._fetcher._pending_tasks
-        for task in fetches:
-            task.cancel()
-        await asyncio.gather(*fetches, return_exceptions=True)
-        self._fetcher._pending_tasks.clear()
+        await _end_fetches(self._fetcher)
         with contextlib.suppress(KafkaError):  # of a fetcher that died: it is stopped, then
             await self._fetcher.close()
 

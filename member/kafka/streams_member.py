@@ -22,6 +22,7 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import AnyEvent, AnyState, Phase
 from fencepost.member.kafka.consumer import KIP848Consumer
+from fencepost.member.kafka.engine import stop
 from fencepost.member.kafka.errors import AuthenticationError
 
 _POLL_MS = 100
@@ -241,7 +242,7 @@ class TopicReader:
         missing = sorted({*self._topics} - await self._consumer.topics())
         if missing:
             raise LookupError(f"there is no topic {missing[0]} for the global thread to read")
-        await self._consumer.stop()
+        await stop(self._consumer)
         self._consumer = consumer = self._make(*self._topics)
         await consumer.start()
         partitions = sorted(consumer.assignment())
@@ -270,8 +271,7 @@ class TopicReader:
     async def close(self) -> None:
         """Disconnect."""
         if self._consumer is not None:
-            with contextlib.suppress(KafkaError):
-                await self._consumer.stop()
+            await stop(self._consumer)
 
 
 def _ours(partitions: Iterable[KafkaPartition]) -> list[TopicPartition]:

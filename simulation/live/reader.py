@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.member.kafka.engine import stop
 from fencepost.simulation.live.documents import GONE
 from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
@@ -230,7 +231,7 @@ async def _consumer(servers: str, security: ClientSecurity) -> AsyncIterator[AIO
             raise OSError(str(error)) from error
         yield consumer
     finally:
-        await consumer.stop()
+        await stop(consumer)
 
 
 def _as_arrow(records: Sequence[ConsumerRecord]) -> pa.RecordBatch:
