@@ -184,8 +184,7 @@ class Connection:
     def _leave_broker(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
-        else:
-            self._server.close()
+        self._server.close()  # it may have connected a moment ago
 
     def _end_if_over(self) -> None:
         if self._ended or self._client_open or self._broker_open:

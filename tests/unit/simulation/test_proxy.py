@@ -317,6 +317,20 @@ async def test_what_a_client_sent_before_it_left_still_arrives(stage):
     assert sorted(stage.ledger.kinds) == ["lost response"] * 2 + ["request"] * 2
 
 
+async def test_a_client_that_leaves_as_the_broker_is_reached_leaves_no_connection(stage):
+    def reached():
+        return [each for each in stage.proxy._connections if each._connecting and each._connecting.done()]
+
+    coming = asyncio.ensure_future(stage.client())
+    while not (found := reached()):  # noqa: ASYNC110
+        await asyncio.sleep(0)  # the next turn may be too late
+    (connection,) = found
+    connection.client.transport.abort()
+    connection.client.connection_lost(None)
+    await stage.until(lambda: not stage.proxy._connections)
+    assert await (await coming).is_closed()
+
+
 async def test_what_a_broker_answered_before_it_left_still_arrives(stage):
     stage.rule(Delay(100_000), direction=Direction.RESPONSE)
     client = await stage.client()
