@@ -40,7 +40,8 @@ def test_a_killed_campaign_goes_on_without_what_it_had_finished(tmp_path: Path) 
     options = ["--seeds", str(SEEDS), "--grid", "duration=10m", "--traces", "failed", "--master", "local[1]"]
     command = [sys.executable, "-m", "fencepost.simulation", "campaign", "churn", *options, "--out", str(out)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **quiet, start_new_session=True) as process:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # of what it leaves when it is killed
+    with subprocess.Popen(command, **quiet, env=env, start_new_session=True) as process:
         until = time.monotonic() + SECONDS
         # A finished run is on disk, in a part that is not finished.
         while not any(path.stat().st_size for path in out.glob("runs/.*.journal")):

@@ -142,6 +142,7 @@ def killed_on_the_way(kafka: EmbeddedKafka, config: Path, out: Path) -> None:
             **os.environ,
             PASSWORD_VARIABLE: LOGIN["alice"],
             "PATH": path,
+            "TMPDIR": str(out.parent),  # of what it leaves when it is killed
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
