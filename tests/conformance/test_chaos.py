@@ -207,7 +207,8 @@ class Both(Rows):
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.filterwarnings("default")  # of Spark's libraries, about each other
-@pytest.mark.parametrize("client", [pytest.param("fencepost", marks=pytest.mark.long), "confluent"])
+@pytest.mark.long
+@pytest.mark.parametrize("client", ["fencepost", "confluent"])
 async def test_a_group_survives_on_a_cluster_of_others(endpoint, client, tmp_path: Path):
     with whole_trace(tmp_path / "run.parquet", "steps-1-real") as trace:
         rows = Both(trace)

@@ -149,11 +149,11 @@ sys.exit(main(["analyze", "trace.parquet", "--json"]))
 
 
 @pytest.mark.real
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "code", "told"),
     [
-        # as `timeout` does: it ends the JVM as well
-        pytest.param("interrupted", 143, STOPPING, marks=pytest.mark.long),
+        ("interrupted", 143, STOPPING),  # as `timeout` does: it ends the JVM as well
         (
             "alone",
             3,

@@ -32,6 +32,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_a_campaign_runs_everything_once_and_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:
