@@ -48,6 +48,13 @@ class TestTopics:
         assert counting.statuses() == ["INCORRECTLY_PARTITIONED_TOPICS"]
         assert counting.wanted_topics() == {}
 
+    def test_of_two_that_are_in_the_way_the_first_of_a_java_set_is_told(self, counting):
+        counting.topics(**{"in": 4}, app_repartition=2, app_changelog=3)
+        reply = counting.join("a")
+        assert reply.status[0].detail == (
+            "Existing topic app-repartition has different number of partitions: expected 4, found 2"
+        )
+
     def test_tasks_go_when_a_source_topic_goes(self, scene):
         scene.join("a")
         scene.topics()
@@ -186,6 +193,10 @@ class TestTopologies:
             (
                 Topology(0, (Subtopology("0", ("in",), state_changelog_topics=(TopicInfo("c", 3),)),)),
                 ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            ),
+            (
+                Topology(0, (Subtopology("0", ("in",), repartition_source_topics=(TopicInfo("r", -1),)),)),
+                ErrorCode.UNKNOWN_SERVER_ERROR,
             ),
             (Topology(0, (Subtopology("0", ("__consumer_offsets",)),)), ErrorCode.STREAMS_INVALID_TOPOLOGY),
             (Topology(0, (Subtopology("0", ("no name",)),)), ErrorCode.STREAMS_INVALID_TOPOLOGY),
