@@ -129,6 +129,18 @@ def test_who_waited_for_an_assignment_in_vain_has_a_session_again(classic: Any) 
     assert list(classic.group.members) == [leader]
 
 
+def test_what_members_had_is_void_once_they_wait_in_vain(classic: Any) -> None:
+    """They may have let it go when they joined: whoever looks at the group must not find it given twice."""
+    one, two = classic.stable(2)
+    classic.join(one, protocols={"range": b"other"})
+    classic.join(two)
+    waits = classic.sync(two, 2)
+    assert classic.group.assignments == {one: one.encode(), two: two.encode()}
+    classic.join(one, protocols={"range": b"another"})
+    assert classic.error(waits) == "REBALANCE_IN_PROGRESS"
+    assert classic.group.assignments == {one: b"", two: b""}
+
+
 def test_in_a_stable_group_it_is_answered_again(classic: Any) -> None:
     one, _ = classic.stable(2)
     assert classic.synced(classic.sync(one, 1)).assignment == one.encode()
