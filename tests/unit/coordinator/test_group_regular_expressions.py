@@ -61,6 +61,25 @@ def test_a_join_gets_nothing_until_the_answer_is_there(scene: Any) -> None:
     assert scene.epochs() == (2, 2)
 
 
+def test_an_answer_that_raises_the_epoch_has_looked_at_all_topics(scene: Any) -> None:
+    """No heartbeat needs to do it again, unless the record of that epoch gets lost."""
+    scene.join("A", None, subscribed_topic_regex="x.*")
+    soft = scene.coordinator.soft.groups["g"]
+    scene.topics(x=4, y=1)
+    assert soft.metadata_expired(1, scene.now_ms)
+    scene.resolve()
+    assert scene.epochs() == (2, 1)
+    assert not soft.metadata_expired(2, scene.now_ms)
+    assert soft.metadata_expired(1, scene.now_ms)
+
+
+def test_one_that_raises_nothing_leaves_that_to_the_next_heartbeat(scene: Any) -> None:
+    scene.join("A", None, subscribed_topic_regex="nothing")
+    scene.coordinator.soft.groups["g"].request_metadata_refresh()
+    scene.resolve()
+    assert scene.coordinator.soft.groups["g"].metadata_expired(1, scene.now_ms)
+
+
 def test_only_one_resolution_of_a_group_is_under_way(scene: Any) -> None:
     scene.join("A", None, subscribed_topic_regex="x")
     scene.join("B", None, subscribed_topic_regex="y")
