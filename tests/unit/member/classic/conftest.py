@@ -75,6 +75,7 @@ class Rig:
         self.held: list[RunCallback] | None = None
         self.other: list[Any] = []
         self.moves: list[ClassicMoved] = []
+        self.lookups = 0
 
     def do(self, actions: Sequence[Any]) -> None:
         for action in actions:
@@ -82,6 +83,7 @@ class Rig:
                 case ClassicMoved():
                     self.moves.append(action)
                 case FindCoordinator():
+                    self.lookups += 1
                     self.do(self.member.coordinator_found(action.token, self.now))
                 case FetchOffsets():
                     offsets = dict.fromkeys(action.request.partitions or (), OffsetAndMetadata(offset=5))

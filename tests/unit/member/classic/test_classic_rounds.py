@@ -384,6 +384,20 @@ def test_heartbeats_are_repeated_at_once_when_the_coordinator_moves(new_rig) -> 
     assert rig.member.state is S.FATAL
 
 
+@pytest.mark.parametrize("failure", [Failure.DISCONNECTED, Failure.TIMED_OUT])
+def test_a_heartbeat_without_an_answer_makes_it_look_for_the_coordinator(new_rig, failure: Failure) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.pass_time(3_000)
+    rig.take(HeartbeatRequest)
+    lookups = rig.lookups
+    rig.do(rig.member.request_failed(rig.token, failure, rig.now))
+    assert (rig.member.is_connected, rig.lookups) == (False, lookups + 1)
+    rig.take(HeartbeatRequest)
+    rig.answer(HeartbeatResponse())
+    assert (rig.member.is_connected, rig.lookups) == (True, lookups + 1)
+
+
 def test_who_is_told_of_a_shutdown_says_so_in_one_more_round(new_rig) -> None:
     """The answer to another member's SyncGroup may come too late: this one must know it in the next round."""
     info = AssignmentInfo(error_code=AssignorError.SHUTDOWN_REQUESTED)
