@@ -438,3 +438,17 @@ def test_what_on_assigned_could_not_take_is_revoked_if_it_goes(rig: MakeRig) -> 
     r.callback()
     r.callback()
     assert r.heartbeat().topic_partitions == {}
+
+
+def test_of_what_on_assigned_could_not_take_the_part_that_stays_is_assigned_again(rig: MakeRig) -> None:
+    r = rig()
+    r.join("foo")
+    r.answer(2, {FOO: (0, 1)})
+    r.callback(error=RuntimeError("cannot"))
+    give(r, {FOO: (0,)})
+    r.poll_begin()
+    assert r.callback().partitions == (FOO_1,)
+    assert r.callback().partitions == (FOO_0,)
+    assert set(r.fetchable()) == {FOO_0}
+    assert r.answer().topic_partitions == {FOO: (0,)}
+    assert (r.state, r.open) == ("STABLE", []), "nothing is left of the partition that went"
