@@ -139,13 +139,18 @@ def parse_seeds(text: str, shown: str = "seeds") -> tuple[int, ...]:
 def checked_seeds(seeds: Iterable[int], shown: str = "seeds") -> tuple[int, ...]:
     """The seeds, each once.
 
-    :raises FencepostError: if there are none, one is below 0, or a range has more than a million.
+    :raises FencepostError: if there are none, one is below 0 or there twice, or a range has over a million.
     """
     if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
         raise FencepostError(f"{shown}: expected at most {MOST_SEEDS:,} seeds")
-    chosen = tuple(dict.fromkeys(seeds))
+    chosen = tuple(seeds)
     if not chosen or min(chosen) < 0:
         raise FencepostError(f"{shown}: expected at least one, and none below 0")
+    seen: set[int] = set()
+    for seed in chosen:
+        if seed in seen:
+            raise FencepostError(f"{shown}: {seed} is there twice")
+        seen.add(seed)
     return chosen
 
 

@@ -31,6 +31,7 @@ def scenario(tmp_path: Path) -> str:
             "options: static: group.static=yes: expected true",
         ),
         ({"seeds": [-1]}, "seeds: expected at least one, and none below 0"),
+        ({"seeds": [4, 2, 4]}, "seeds: 4 is there twice"),
         ({"time_limit": "soon"}, "time_limit soon: expected a duration"),
     ],
 )

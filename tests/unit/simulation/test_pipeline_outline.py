@@ -91,6 +91,8 @@ MISTAKES = {
     STEADY + "seeds = 0": "2: seeds: expected a whole number of at least 1, got 0",
     STEADY + "seeds = [1, 'x']": '2: seeds[1]: expected a whole number, got "x"',
     STEADY + "seeds = []": "2: seeds: expected at least one, and none below 0",
+    STEADY + "seeds = [3, 5, 5]": "2: seeds: 5 is there twice",
+    STEADY + "seeds = '3,5,5'": "2: seeds: 5 is there twice",
     STEADY + "seeds = 'many'": "2: seeds: expected how many, or which",
     STEADY + "traces = 'some'": "2: traces: expected one of all, sample, failed, none, got 'some'",
     STEADY + "time_limit = '0s'": "2: time_limit: expected more than 0s",
@@ -155,7 +157,7 @@ def test_values_are_as_set_takes_them(value: object, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seeds"), [("3", (0, 1, 2)), ("7..9", (7, 8, 9)), ("5, 1,5", (5, 1)), ("4..4", (4,))]
+    ("text", "seeds"), [("3", (0, 1, 2)), ("7..9", (7, 8, 9)), ("5, 1,9", (5, 1, 9)), ("4..4", (4,))]
 )
 def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
     assert parse_seeds(text) == seeds
@@ -165,3 +167,8 @@ def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
 def test_seeds_that_are_none(text: str) -> None:
     with pytest.raises(FencepostError, match=f"--seeds {text}: expected"):
         parse_seeds(text, "--seeds")
+
+
+def test_a_seed_that_is_given_twice_is_refused_as_values_of_a_grid_are() -> None:
+    with pytest.raises(FencepostError, match=r"^--seeds 3,5,05: 5 is there twice$"):
+        parse_seeds("3,5,05", "--seeds")
