@@ -88,6 +88,11 @@ def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
         raise FencepostError(
             f"{places['at_once']}: has no effect: it is for a deploy, and this is a {question.event}"
         )
+    if question.event == "deploy" and question.at_once > question.members:
+        raise FencepostError(
+            f"{places['at_once']}: expected at most the {question.members} members of the group,"
+            f" got {question.at_once}"
+        )
     _check_assignors(question, places)
     return question
 
@@ -267,11 +272,10 @@ def _event(question: Question, session_us: int, restart: str) -> tuple[str, int]
     one_us = round(question.start_up.us * (1 + _SPREAD)) + _PAUSE_US
     match question.event:
         case "deploy":
-            batch = min(question.at_once, question.members)
-            over_us = math.ceil(question.members / batch) * one_us
+            over_us = math.ceil(question.members / question.at_once) * one_us
             return (
                 f'[[steps]]\nkind = "rolling-restart"\nat = "{BEGIN}"\nover = "{_duration(over_us)}"\n'
-                f"batch = {batch / question.members!r}\n"
+                f"batch = {question.at_once / question.members!r}\n"
             ), over_us
         case "crash":
             apart_us = session_us + one_us + _SETTLING_US

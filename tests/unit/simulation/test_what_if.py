@@ -103,6 +103,8 @@ def test_events_become_steps_and_faults():
     assert isinstance(step, RollingRestart)
     assert step.batch == 0.4
     assert step.over.us == 3 * 32_000_000
+    (whole,) = scenarios(protocol="consumer", static=False, members=3, at_once=3).values()
+    assert whole.steps[0].batch == 1
     (crash,) = scenarios(event="crash", protocol="consumer", static=False).values()
     assert [type(each) for each in crash.faults] == [MemberCrash] * 3
     (scale,) = scenarios(event="scale", protocol="consumer", static=False, members=10).values()
@@ -136,6 +138,8 @@ def test_the_group_settles_after_each_event(event, protocol):
         ),
         ({"static": [True, True]}, "--static: a value is there twice"),
         ({"event": "crash", "at_once": 2}, "--at-once: has no effect: it is for a deploy"),
+        ({"at_once": 21}, "--at-once: expected at most the 20 members of the group, got 21"),
+        ({"members": 3, "at_once": 50}, "--at-once: expected at most the 3 members"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )
