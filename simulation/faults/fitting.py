@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, get_args
 
 import msgspec
 
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.scenarios.check import named_topics, pattern_mistake, topic_name_mistake
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.sac import SacFault, SacScenario
+from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacFault, SacScenario
 from fencepost.simulation.scenarios.scenario import Fault, Scenario
 from fencepost.simulation.scenarios.streams import Place, Response, StreamsFault, StreamsScenario
 
 _NUMBERED: Final = frozenset((Kind.RESTART, Kind.START, Kind.STOP, Kind.SUBSCRIBE))
 """What is done to the member of that number."""
 _TO_TOPICS: Final = frozenset((Kind.CREATE_TOPIC, Kind.GROW_TOPIC, Kind.DELETE_TOPIC))
+_TO_NODES: Final = {
+    Kind(str(fault.__struct_config__.tag)): fault.least_nodes for fault in (NodeCrash, NodeLeave, NodeSplit)
+}
+"""Of how many nodes one can suffer it."""
 
 
 def _tags(faults: Iterable[type[msgspec.Struct]]) -> frozenset[Kind]:
@@ -37,6 +42,7 @@ def misfit(plan: Plan, scenario: AnyScenario) -> str | None:
         return f"plan.members: expected at least the scenario's {scenario.group.members}, got {plan.members}"
     if plan.end_us < plan.faults_end_us:
         return f"plan.end_us: expected at least faults_end_us, {plan.faults_end_us}, got {plan.end_us}"
+    topics = _topics(plan, scenario)
     for index, entry in enumerate(plan.entries):
         where = f"plan.entries[{index}]"
         if entry.kind not in kinds:
@@ -47,15 +53,63 @@ def misfit(plan: Plan, scenario: AnyScenario) -> str | None:
                 f"{where}.member: there is no member {entry.member}, they are numbered from 0 to"
                 f" {plan.members - 1}"
             )
-        if entry.kind is Kind.SUBSCRIBE and not entry.topics and entry.pattern is None:
-            return f"{where}: expected topics or a pattern to {entry.kind} to"
-        if entry.kind in _TO_TOPICS - {Kind.DELETE_TOPIC} and entry.partitions < 1:
-            return f"{where}.partitions: expected at least 1 to {entry.kind}, got {entry.partitions}"
+        if entry.at_us > plan.faults_end_us:
+            return (
+                f"{where}.at_us: expected at most faults_end_us, {plan.faults_end_us}, when the quiet phase"
+                f" begins, got {entry.at_us}"
+            )
+        if entry.kind is Kind.SUBSCRIBE and (wrong := _no_subscription(entry, topics)):
+            return f"{where}{wrong}"
+        if entry.kind in _TO_TOPICS and (wrong := _no_change(entry, topics)):
+            return f"{where}.{wrong}"
+        if isinstance(scenario, SacScenario) and scenario.cluster.nodes < _TO_NODES.get(entry.kind, 0):
+            return (
+                f"{where}.kind: {entry.kind} has no effect with fewer than {_TO_NODES[entry.kind]} nodes,"
+                f" the scenario's cluster.nodes is {scenario.cluster.nodes}"
+            )
         if entry.kind is Kind.THREAD_EXCEPTION and (wrong := _no_exception(entry, scenario)):
             return f"{where}.{wrong}"
         if entry.kind is Kind.SLOW_LINK and entry.added[0] == "lognormal" and entry.added[1] < 1:
             return f"{where}.added: expected a median above zero, got {entry.added[1]}"
     return None
+
+
+def _topics(plan: Plan, scenario: AnyScenario) -> tuple[str, ...]:
+    """All topics that there may be at some time; whether an entry comes in time for one is nobody's concern.
+
+    Of a plan that was made small the entry may be gone that created the topic, or deleted it.
+    """
+    if not isinstance(scenario, Scenario):
+        return ()
+    created = (entry.name for entry in plan.entries if entry.kind is Kind.CREATE_TOPIC)
+    return tuple(dict.fromkeys([*named_topics(scenario), *created]))
+
+
+def _no_subscription(entry: Entry, topics: Collection[str]) -> str | None:
+    """Why a member can't subscribe to that; None if it can."""
+    if not entry.topics and entry.pattern is None:
+        return f": expected topics or a pattern to {entry.kind} to"
+    for index, name in enumerate(entry.topics):
+        if name not in topics:
+            return f".topics[{index}]: {_no_topic(name, topics)}"
+    wrong = None if entry.pattern is None else pattern_mistake(entry.pattern)
+    return wrong and f".pattern: {wrong}"
+
+
+def _no_change(entry: Entry, topics: Collection[str]) -> str | None:
+    """Why that can't be done to a topic; None if it can."""
+    if entry.kind is Kind.CREATE_TOPIC and (wrong := topic_name_mistake(entry.name, ())):
+        return f"name: {wrong}"
+    if entry.name not in topics:
+        return f"name: {_no_topic(entry.name, topics)}"
+    if entry.kind is not Kind.DELETE_TOPIC and entry.partitions < 1:
+        return f"partitions: expected at least 1 to {entry.kind}, got {entry.partitions}"
+    return None
+
+
+def _no_topic(name: str, topics: Iterable[str]) -> str:
+    known = ", ".join(topics)
+    return f"expected a topic of the scenario, or that an entry creates ({known}), got {name!r}"
 
 
 def _no_exception(entry: Entry, scenario: AnyScenario) -> str | None:

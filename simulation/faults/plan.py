@@ -64,7 +64,7 @@ class Kind(enum.StrEnum):
     CLIENT_CLOSE = "client-close"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One disturbance. What a kind does not need keeps its default."""
 
     at_us: _Count
@@ -94,7 +94,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     records_per_second: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of a run. The quiet phase begins at `faults_end_us`; the run is over at `end_us`."""
 
     entries: tuple[Entry, ...]

@@ -144,12 +144,12 @@ def _topics(scenario: s.Scenario | StreamsScenario) -> Iterator[Mistake]:
     for path, name in named:
         if name in names:
             yield path, f"expected names that differ, {name!r} is there twice"
-        if wrong := _name_mistake(name, names):
+        if wrong := topic_name_mistake(name, names):
             yield path, wrong
         names.add(name)
 
 
-def _name_mistake(name: str, others: Iterable[str]) -> str | None:
+def topic_name_mistake(name: str, others: Iterable[str]) -> str | None:
     """Why Kafka refuses to create a topic of that name beside the others."""
     if not is_valid_name(name):
         return f"expected letters, digits, '.', '_' and '-', and neither '.' nor '..', got {name!r}"
@@ -161,17 +161,22 @@ def _name_mistake(name: str, others: Iterable[str]) -> str | None:
 
 def _group(scenario: s.Scenario) -> Iterator[Mistake]:
     group = scenario.group
-    if group.pattern is not None and (wrong := _pattern_mistake(group.pattern)):
+    if group.pattern is not None and (wrong := pattern_mistake(group.pattern)):
         yield ("group", "pattern"), wrong
     if group.topics is not None and not group.topics and group.pattern is None:
         yield ("group", "topics"), "expected at least one topic, or a pattern"
     yield from _unknown_topics(scenario, ("group", "topics"), group.topics or ())
 
 
+def named_topics(scenario: s.Scenario) -> tuple[str, ...]:
+    """The topics that there are at some time: those of the file, and those that its steps create."""
+    created = [step.name for step in scenario.steps if isinstance(step, s.CreateTopic)]
+    return tuple(dict.fromkeys([*(topic.name for topic in scenario.topics), *created]))
+
+
 def _unknown_topics(scenario: s.Scenario, path: Path, topics: Iterable[str]) -> Iterator[Mistake]:
     """Kafka lets members subscribe to topics that are yet to come; one that never comes is a slip."""
-    created = [step.name for step in scenario.steps if isinstance(step, s.CreateTopic)]
-    known = dict.fromkeys([*(topic.name for topic in scenario.topics), *created])
+    known = named_topics(scenario)
     for index, name in enumerate(topics):
         if name not in known:
             yield (
@@ -180,7 +185,8 @@ def _unknown_topics(scenario: s.Scenario, path: Path, topics: Iterable[str]) -> 
             )
 
 
-def _pattern_mistake(pattern: str) -> str | None:
+def pattern_mistake(pattern: str) -> str | None:
+    """Why nobody can subscribe to it."""
     import re2
 
     options = re2.Options()
@@ -264,7 +270,7 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
         if isinstance(step, s.Subscribe):
             if not step.topics and step.pattern is None:
                 yield ("steps", index), "expected topics or a pattern"
-            if step.pattern is not None and (wrong := _pattern_mistake(step.pattern)):
+            if step.pattern is not None and (wrong := pattern_mistake(step.pattern)):
                 yield ("steps", index, "pattern"), wrong
             if isinstance(scenario, s.Scenario):
                 yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
@@ -278,7 +284,7 @@ def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
         if isinstance(step, s.CreateTopic):
             if step.name in counts:
                 yield ("steps", index, "name"), f"expected a new name, {step.name!r} exists by then"
-            if wrong := _name_mistake(step.name, counts):
+            if wrong := topic_name_mistake(step.name, counts):
                 yield ("steps", index, "name"), wrong
             counts[step.name] = step.partitions
         elif isinstance(step, s.GrowTopic | s.DeleteTopic):

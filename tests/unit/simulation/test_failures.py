@@ -14,7 +14,7 @@ from fencepost.simulation.failures.case import test_name as name_of_test
 from fencepost.simulation.failures.failure import Failure, failure_of, read_failure, replay
 from fencepost.simulation.failures.shrink import Shrunk, shrink
 from fencepost.simulation.faults.fitting import misfit
-from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import library, load, load_any
@@ -189,6 +189,32 @@ def test_a_mutant_or_a_scenario_that_is_wrong_is_refused(tmp_path: Path) -> None
         ),
         ("steady", {"kind": "node-crash"}, "kind: nothing of this world does node-crash, expected one of"),
         ("steady", {"kind": "grow-topic", "name": "orders"}, "partitions: expected at least 1 to grow-topic"),
+        *(
+            (
+                "growing-topics",
+                {"kind": kind, "name": "nowhere", "partitions": 90},
+                r"\[0\]\.name: expected a topic of the scenario, or that an entry creates "
+                r"\(orders, payments, refunds\), got 'nowhere'",
+            )
+            for kind in ("grow-topic", "delete-topic")
+        ),
+        (
+            "steady",
+            {"kind": "create-topic", "name": "a b", "partitions": 1},
+            "name: expected letters, .*'a b'",
+        ),
+        (
+            "steady",
+            {"kind": "subscribe", "topics": ["orders", "nowhere"]},
+            r"\[0\]\.topics\[1\]: expected a topic of the scenario, .* got 'nowhere'",
+        ),
+        ("steady", {"kind": "subscribe", "pattern": "("}, r"\[0\]\.pattern: expected a regular expression"),
+        ("steady", {"kind": "broker-crash", "broker": 7}, r"unknown field `broker`.*entries\[0\]"),
+        (
+            "steady",
+            {"kind": "member-crash", "at_us": 10**12},
+            r"\[0\]\.at_us: expected at most faults_end_us, \d+, when the quiet phase begins, got 10{12}$",
+        ),
         (
             "steady",
             {"kind": "slow-link", "added": ["lognormal", 0, 9]},
@@ -227,6 +253,35 @@ def test_a_plan_that_cannot_be_played_is_refused(scenario: str, entry: dict[str,
     document["plan"]["entries"] = [{"at_us": 5, **entry}]
     with pytest.raises(FencepostError, match=said):
         replay(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"), [(Kind.NODE_CRASH, 3), (Kind.NODE_LEAVE, 3), (Kind.NODE_SPLIT, 2)]
+)
+def test_nodes_suffer_what_there_are_enough_of_them_for(kind: Kind, least: int) -> None:
+    for nodes in (1, 2, 3):
+        loaded = load_any("sac-churn", overrides=[f"cluster.nodes={nodes}"])
+        plan = msgspec.structs.replace(plan_of(loaded, 1), entries=(Entry(at_us=5, kind=kind),))
+        told = (
+            f"plan.entries[0].kind: {kind} has no effect with fewer than {least} nodes,"
+            f" the scenario's cluster.nodes is {nodes}"
+        )
+        assert misfit(plan, loaded) == (told if nodes < least else None)
+
+
+def test_a_topic_that_an_entry_creates_is_one_wherever_it_comes_from() -> None:
+    """A plan that was made small may be without the step that creates what others grow and delete."""
+    loaded = load_any("growing-topics")
+    plan = plan_of(loaded, 1)
+    made = Entry(at_us=9, kind=Kind.CREATE_TOPIC, name="new", partitions=1)
+    for name, before in (("refunds", ()), ("new", (made,))):
+        entries = (
+            Entry(at_us=1, kind=Kind.SUBSCRIBE, topics=(name,)),
+            *before,
+            Entry(at_us=10, kind=Kind.GROW_TOPIC, name=name, partitions=2),
+            Entry(at_us=20, kind=Kind.DELETE_TOPIC, name=name),
+        )
+        assert misfit(msgspec.structs.replace(plan, entries=entries), loaded) is None
 
 
 @pytest.mark.parametrize(("key", "value"), [("members", 1), ("end_us", 1)])
