@@ -293,7 +293,7 @@ class Admin:
     async def delete_group(self, group_id: str, protocol: Protocol) -> None:
         """Delete a group, and members with it whose sessions have not ended since they were killed.
 
-        :raises EnvironmentLacks: if it has some for a minute.
+        :raises EnvironmentLacks: if it can't be deleted, or has some for a minute.
         """
         call = DeleteGroupsCall(groups=(DeleteGroupsRequest(group_id=group_id),))
 
@@ -304,7 +304,9 @@ class Admin:
             deleted: DeleteGroupsResponse = reply.groups[0]
             return deleted
 
-        await self._until(ask, f"deleting the group {group_id}")
+        deleted = await self._until(ask, f"deleting the group {group_id}")
+        if deleted.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+            raise EnvironmentLacks(f"the group {group_id} can't be deleted: {deleted.error_code.name}")
 
     async def _remove(self, group_id: str, protocol: Protocol, members: Sequence[MemberId]) -> None:
         if protocol == "streams":  # which LeaveGroup does not know

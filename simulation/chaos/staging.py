@@ -6,7 +6,7 @@ import abc
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
@@ -276,21 +276,35 @@ class Staging(abc.ABC, Generic[W]):
             await asyncio.sleep(LOOK_S)
 
     async def _leave_no_trace(self) -> None:
-        """Delete the run's topics and its group, as far as the cluster lets us.
+        """Delete the run's topics and its group, each as far as the cluster lets us.
 
         Not on a cluster of ours after a failure: its brokers may be down, and whoever started it ends it.
         """
         if self._own is not None and not self.ended_us:
             return
-        group = self._scenario.group
-        try:
-            async with asyncio.timeout(_CLOSE_S):
-                await self._topics.delete_all()
-                if self._time.began_us:  # until then a group of that id is another run's
-                    await self._admin.delete_group(group.id, group.protocol)
-        except (EnvironmentLacks, TimeoutError) as error:
-            reason = str(error) or f"it took longer than {_CLOSE_S:g} s"
-            log.error("left_on_the_cluster", topics=list(self._topics.made), group=group.id, reason=reason)
+        deleting = [self._topics.clean_up(name) for name in self._topics.made]
+        *_, group_stays = reasons = await asyncio.gather(*map(_why_left, [*deleting, self._delete_group()]))
+        if any(reasons):
+            left: dict[str, object] = {"topics": list(self._topics.made)} if self._topics.made else {}
+            if group_stays:
+                left["group"] = self._scenario.group.id
+            log.error("left_on_the_cluster", **left, reason="; ".join(dict.fromkeys(filter(None, reasons))))
+
+    async def _delete_group(self) -> None:
+        if self._time.began_us:  # until then a group of that id is another run's
+            await self._admin.delete_group(self._scenario.group.id, self._scenario.group.protocol)
+
+
+async def _why_left(deleting: Coroutine[Any, Any, None]) -> str | None:
+    """Why something can't be deleted; None once it is."""
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await deleting
+    except EnvironmentLacks as error:
+        return str(error)
+    except TimeoutError:
+        return f"it took longer than {_CLOSE_S:g} s"
+    return None
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -86,8 +86,10 @@ class RealTopics:
         self._image = image
         self._happenings.add(at_us, "", TopicsChanged(image, name, what, partitions))
 
-    async def delete_all(self) -> None:
-        """Leave no topic behind."""
-        for name in tuple(self.made):
-            await self._admin.delete_topic(name)
-            del self.made[name]
+    async def clean_up(self, name: str) -> None:
+        """Leave this one not behind.
+
+        :raises EnvironmentLacks: if it can't be deleted.
+        """
+        await self._admin.delete_topic(name)
+        del self.made[name]

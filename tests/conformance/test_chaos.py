@@ -23,7 +23,7 @@ from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos import confluent
 from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.admin import TopicTaken
+from fencepost.simulation.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.chaos.run import run_real
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.settings import NEWEST_KAFKA
@@ -418,13 +418,35 @@ async def test_a_comparison_judges_no_log_that_a_cluster_does_not_show(endpoint,
 
 
 @pytest.mark.long
-async def test_what_the_cluster_does_not_delete_is_told():
+@pytest.mark.parametrize(
+    ("api", "code", "left", "reason"),
+    [
+        (
+            "DeleteTopics",
+            "TOPIC_AUTHORIZATION_FAILED",
+            {"topics": ["orders"]},
+            "the topic orders can't be deleted: TOPIC_AUTHORIZATION_FAILED",
+        ),
+        (
+            "DeleteGroups",
+            "GROUP_AUTHORIZATION_FAILED",
+            {"group": "orders-service"},
+            "the group orders-service can't be deleted: GROUP_AUTHORIZATION_FAILED",
+        ),
+    ],
+)
+async def test_what_the_cluster_does_not_delete_is_told_and_the_rest_goes(api, code, left, reason):
     settings = {"group.consumer.session.timeout.ms": 2_000, "group.consumer.min.session.timeout.ms": 1_000}
     async with EmbeddedKafka(config=settings) as kafka:
-        kafka.fail_next("DeleteTopics", "TOPIC_AUTHORIZATION_FAILED")
+        kafka.fail_next(api, code)
         with capture_logs() as logs:
             result = await run_real(loads(SCENARIO), 1, kafka.bootstrap_servers, duration_us=12 * SECOND)
+        admin = Admin(kafka.bootstrap_servers)
+        stays = {"topics": await admin.topics()} if await admin.partitions("orders") else {}
+        stays |= {"group": "orders-service"} if await admin.group_exists("orders-service") else {}
+        await admin.close()
     assert result.violations == []
+    assert stays == left
     (line,) = (line for line in logs if line["event"] == "left_on_the_cluster")
-    assert (line["topics"], line["group"]) == (["orders"], "orders-service")
-    assert line["reason"] == "the topic orders can't be deleted: TOPIC_AUTHORIZATION_FAILED"
+    assert {key: line[key] for key in ("topics", "group") if key in line} == left
+    assert line["reason"] == reason
