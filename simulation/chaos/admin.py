@@ -27,6 +27,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, TopicId
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.simulation.chaos.roster import Roster
 from fencepost.simulation.clusters.probe import addresses
 from fencepost.simulation.conform.broker import VERSIONS, configuration
 from fencepost.simulation.conform.wire import Connection
@@ -45,6 +46,8 @@ _CLIENT_ID = "fencepost-chaos"
 _ANSWER_S = 2.0
 _LIMIT_S = 60.0
 """How long a question is asked again, at most; brokers restart meanwhile."""
+_EMPTIED_S = 5.0
+"""How long a group that is to be deleted may have members, after a run's own are out of it."""
 _PAUSE_S = 0.05
 _RETRIED = frozenset(
     {
@@ -113,12 +116,12 @@ class Admin:
     async def _ask(self, api_key: int, message: Any) -> Any:
         return await self.ask(api_key, VERSIONS[api_key], message)
 
-    async def _until(self, ask: Callable[[], Any], what: str) -> Any:
+    async def _until(self, ask: Callable[[], Any], what: str, limit_s: float = _LIMIT_S) -> Any:
         """The outcome of a change, once it is none that another try may mend.
 
-        :raises EnvironmentLacks: if it is not made for a minute.
+        :raises EnvironmentLacks: if it is not made for so long.
         """
-        deadline = asyncio.get_running_loop().time() + _LIMIT_S
+        deadline = asyncio.get_running_loop().time() + limit_s
         while True:
             outcome = await ask()
             if outcome.error_code not in _RETRIED:
@@ -145,8 +148,8 @@ class Admin:
         leader = leaders.get(partition, -1)
         return None if leader < 0 else leader
 
-    async def coordinator(self, group_id: str) -> int:
-        """The node that coordinates a group. Asking makes a fresh cluster create the coordinators' log.
+    async def coordinator(self, group_id: str) -> tuple[str, int]:
+        """Where a group's coordinator listens. Asking makes a fresh cluster create the coordinators' log.
 
         :raises EnvironmentLacks: if none does.
         """
@@ -159,8 +162,7 @@ class Admin:
         found = await self._until(ask, f"the coordinator of {group_id}")
         if found.node is None:
             raise EnvironmentLacks(f"no coordinator for groups: {found.error_code.name}")
-        node_id: int = found.node.node_id
-        return node_id
+        return found.node.host, found.node.port
 
     async def move_leader(self, partition: int, replicas: tuple[int, ...]) -> bool:
         """Make the first of these brokers, which all hold it, lead a partition of the coordinators' log."""
@@ -274,8 +276,8 @@ class Admin:
         listed = await self._until(ask, f"looking for the group {group_id}")
         return any(group.group_id == group_id for group in listed.groups)
 
-    async def members(self, group_id: str, protocol: Protocol) -> tuple[Any, ...]:
-        """The members of a group, once its coordinator answers; none if none of that protocol is there.
+    async def group(self, group_id: str, protocol: Protocol) -> Any:
+        """A group, once its coordinator answers; without members if none of that protocol is there.
 
         :raises EnvironmentLacks: if the coordinator does not answer for a minute.
         """
@@ -283,28 +285,29 @@ class Admin:
         async def ask() -> Any:
             return await self._described(group_id, protocol)
 
-        return tuple((await self._until(ask, f"describing the group {group_id}")).members)
+        return await self._until(ask, f"describing the group {group_id}")
 
     async def _described(self, group_id: str, protocol: Protocol) -> Any:
         api_key, version, request = _DESCRIBE[protocol]
         reply = await self._of_coordinator(group_id, api_key, version, request(group_ids=(group_id,)))
         return reply.groups[0]
 
-    async def delete_group(self, group_id: str, protocol: Protocol) -> None:
-        """Delete a group, and members with it whose sessions have not ended since they were killed.
+    async def delete_group(self, group_id: str, protocol: Protocol, roster: Roster) -> None:
+        """Delete a group, and those on the roster whose sessions have not ended since they were killed.
 
-        :raises EnvironmentLacks: if it can't be deleted, or has some for a minute.
+        :raises EnvironmentLacks: if it can't be deleted, or members of others stay in it.
         """
         call = DeleteGroupsCall(groups=(DeleteGroupsRequest(group_id=group_id),))
 
         async def ask() -> DeleteGroupsResponse:
-            members = (await self._described(group_id, protocol)).members
-            await self._remove(group_id, protocol, [member.member_id for member in members])
+            group = await self._described(group_id, protocol)
+            own = [member.member_id for member in group.members if roster.has(group, member)]
+            await self._remove(group_id, protocol, own)
             reply = await self._of_coordinator(group_id, ApiKey.DELETE_GROUPS, 2, call)
             deleted: DeleteGroupsResponse = reply.groups[0]
             return deleted
 
-        deleted = await self._until(ask, f"deleting the group {group_id}")
+        deleted = await self._until(ask, f"deleting the group {group_id}", _EMPTIED_S)
         if deleted.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             raise EnvironmentLacks(f"the group {group_id} can't be deleted: {deleted.error_code.name}")
 
@@ -321,7 +324,7 @@ class Admin:
             await self._of_coordinator(group_id, ApiKey.LEAVE_GROUP, 5, call)
 
     async def _of_coordinator(self, group_id: str, api_key: int, version: int, message: Any) -> Any:
-        host, port = (await self.nodes())[await self.coordinator(group_id)]
+        host, port = await self.coordinator(group_id)
         connection = await Connection.open(host, port, _CLIENT_ID, _ANSWER_S)
         try:
             return await connection.ask(api_key, version, message)

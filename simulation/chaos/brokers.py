@@ -208,7 +208,7 @@ class RealBrokers:
             broker.revive()
         for broker in self.brokers.values():
             await broker.changes.settled()
-        await self._admin.members(self._group_id, "consumer")
+        await self._admin.group(self._group_id, "consumer")
 
     # -- topics -------------------------------------------------------------------------------------------
 

@@ -20,12 +20,14 @@ from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.chaos.processes import Surroundings
 from fencepost.simulation.chaos.result import Skipped
 from fencepost.simulation.chaos.retelling import Retelling
+from fencepost.simulation.chaos.roster import Roster
 from fencepost.simulation.chaos.staging import LossWatch, Staging
 from fencepost.simulation.chaos.world import RealWorld
 from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.plan import Kind
 from fencepost.simulation.nodes.member import ALIVE
 from fencepost.simulation.proxy.observer import ProxyObserver
+from fencepost.simulation.scenarios.check import named_topics
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind as Row
 from fencepost.simulation.world.observers import Observer
@@ -101,6 +103,10 @@ class RealStage(Staging[RealWorld]):
             host.subscription for host in self._world.members.values() if host.wanted or host.status in ALIVE
         }
         await self._drain(self._config.group_consumer_session_timeout_ms, self._subscribed)
+
+    @property
+    def _roster(self) -> Roster:
+        return Roster(self._world.members, named_topics(self._scenario))
 
     def _subscribed(self, topic: str) -> bool:
         """Whether anybody who runs at the end subscribes to the topic."""

@@ -26,6 +26,7 @@ from fencepost.simulation.chaos.nursery import Nursery
 from fencepost.simulation.chaos.processes import OpenNetwork, ProcessWorld, Surroundings
 from fencepost.simulation.chaos.producer import Producer
 from fencepost.simulation.chaos.result import Skipped
+from fencepost.simulation.chaos.roster import Roster
 from fencepost.simulation.chaos.tempo import Tempo
 from fencepost.simulation.chaos.topics import RealTopics
 from fencepost.simulation.clusters.cluster import Cluster
@@ -48,6 +49,8 @@ _START_S: Final = 30.0
 _CLOSE_S: Final = 10.0
 """How long members may take to close."""
 LOOK_S: Final = 0.1
+_STRANGERS_S: Final = 1.0
+"""How often somebody looks whether others are in the group."""
 OF_NETWORK: Final = frozenset(
     {
         Kind.PARTITION,
@@ -169,6 +172,11 @@ class Staging(abc.ABC, Generic[W]):
     async def _watch(self) -> None:
         """Begin to watch what the coordinator does."""
 
+    @property
+    @abc.abstractmethod
+    def _roster(self) -> Roster:
+        """Who may be in the group."""
+
     @abc.abstractmethod
     async def _conclude(self) -> None:
         """The quiet phase is over: let records be processed, and tell of the end."""
@@ -221,7 +229,8 @@ class Staging(abc.ABC, Generic[W]):
         """From the first start of a member until all records are processed, and the last member has left.
 
         :raises MemberFailed: if a member's program fails.
-        :raises EnvironmentLacks: if the brokers do not come back, or somebody else ends a process.
+        :raises EnvironmentLacks: if the brokers do not come back, or somebody else ends a process, or has a
+            member in the group.
         """
         for topic in self._all_topics():
             self._topics.create(topic.name, topic.partitions, topic.records_per_second)
@@ -230,6 +239,7 @@ class Staging(abc.ABC, Generic[W]):
         await self._watch()
         self._world.on_calm = self._calmed
         self._begin()
+        self._time.spawn(self._look_for_strangers())
         if progress is not None:
             self._time.spawn(self._show(progress, self._plan.end_us))
         await self._time.wait(self._calm.wait())
@@ -240,6 +250,21 @@ class Staging(abc.ABC, Generic[W]):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await until(lambda: not self._world.alive)
+
+    async def _look_for_strangers(self) -> None:
+        group = self._scenario.group
+        while True:
+            await asyncio.sleep(_STRANGERS_S)
+            try:
+                found = await self._admin.group(group.id, group.protocol)
+            except EnvironmentLacks:
+                continue  # brokers die and stand still: whoever needs them complains
+            if (stranger := self._roster.stranger(found)) is not None:
+                await asyncio.sleep(2 * _STRANGERS_S)  # another run is to see the members of this one, too
+                raise EnvironmentLacks(
+                    f"the group {group.id} has a member of somebody else, {stranger}: choose another group.id"
+                    " for the scenario"
+                )
 
     async def _show(self, progress: Progress, end_us: int) -> None:
         while True:
@@ -292,7 +317,8 @@ class Staging(abc.ABC, Generic[W]):
 
     async def _delete_group(self) -> None:
         if self._time.began_us:  # until then a group of that id is another run's
-            await self._admin.delete_group(self._scenario.group.id, self._scenario.group.protocol)
+            group = self._scenario.group
+            await self._admin.delete_group(group.id, group.protocol, self._roster)
 
 
 async def _why_left(deleting: Coroutine[Any, Any, None]) -> str | None:

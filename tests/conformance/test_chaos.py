@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.member import KIP848Consumer
 from fencepost.simulation.chaos import confluent
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import Admin, TopicTaken
@@ -192,6 +193,15 @@ def endpoint(ours) -> str:
     """Our own coordinator behind an address, as another's cluster, that has answered once."""
     AdminClient({"bootstrap.servers": ours.servers, "log_level": 0}).list_topics(timeout=60)
     return ours.servers
+
+
+async def left_on(servers: str) -> dict[str, object]:
+    """The topics there, and the runs' group, if they are there."""
+    admin = Admin(servers)
+    topics, has_group = await admin.topics(), await admin.group_exists("orders-service")
+    await admin.close()
+    found: dict[str, object] = {"topics": topics} if topics else {}
+    return found | {"group": "orders-service"} if has_group else found
 
 
 class Both(Rows):
@@ -398,6 +408,34 @@ async def test_of_two_runs_at_once_one_is_refused_and_leaves_the_other_alone(end
     assert result.records_lost == 0
 
 
+async def test_two_runs_at_once_in_one_group_notice_each_other(endpoint):
+    scenarios = [SCENARIO, SCENARIO.replace('"orders"', '"payments"')]
+    runs = [run_real(loads(each), 1, endpoint, duration_us=12 * SECOND) for each in scenarios]
+    found = await asyncio.gather(*runs, return_exceptions=True)
+    for other, each in zip(("payments", "orders"), found, strict=True):
+        assert isinstance(each, EnvironmentLacks), each
+        assert f", which reads {other}: choose another group.id for the scenario" in str(each)
+    assert await left_on(endpoint) == {}
+
+
+async def test_a_member_of_somebody_else_is_told_and_left_alone(endpoint):
+    run = asyncio.create_task(run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND))
+    theirs = KIP848Consumer(
+        "orders", bootstrap_servers=endpoint, group_id="orders-service", client_id="billing"
+    )
+    async with asyncio.timeout(60):
+        while "group" not in await left_on(endpoint):
+            assert not run.done()
+        async with theirs:
+            with pytest.raises(EnvironmentLacks) as raised:
+                await run
+            assert "client billing at " in str(raised.value)
+            admin = Admin(endpoint)
+            (member,) = (await admin.group("orders-service", "consumer")).members
+            await admin.close()
+    assert member.client_id == "billing"
+
+
 async def test_topics_of_others_that_members_would_read_are_told(endpoint):
     admin = AdminClient({"bootstrap.servers": endpoint, "log_level": 0})
     await asyncio.to_thread(
@@ -441,12 +479,8 @@ async def test_what_the_cluster_does_not_delete_is_told_and_the_rest_goes(api, c
         kafka.fail_next(api, code)
         with capture_logs() as logs:
             result = await run_real(loads(SCENARIO), 1, kafka.bootstrap_servers, duration_us=12 * SECOND)
-        admin = Admin(kafka.bootstrap_servers)
-        stays = {"topics": await admin.topics()} if await admin.partitions("orders") else {}
-        stays |= {"group": "orders-service"} if await admin.group_exists("orders-service") else {}
-        await admin.close()
+        assert await left_on(kafka.bootstrap_servers) == left
     assert result.violations == []
-    assert stays == left
     (line,) = (line for line in logs if line["event"] == "left_on_the_cluster")
     assert {key: line[key] for key in ("topics", "group") if key in line} == left
     assert line["reason"] == reason

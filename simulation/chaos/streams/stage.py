@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.member.application.changelog import changelog_topic
 from fencepost.simulation.chaos.happenings import MemberHeard
 from fencepost.simulation.chaos.processes import Surroundings
+from fencepost.simulation.chaos.roster import Roster
 from fencepost.simulation.chaos.staging import LossWatch, Staging
 from fencepost.simulation.chaos.streams.retelling import ApplicationRetelling
 from fencepost.simulation.chaos.streams.world import RealApplication
@@ -93,14 +94,18 @@ class ApplicationStage(Staging[RealApplication]):
         """Judge what has settled; an application that was shut down is started again, to process the rest."""
         group = self._scenario.group
         for _ in range(_LOOKS):
-            members = await self._admin.members(group.id, group.protocol)
-            self._tell("on_look", [member.client_id for member in members])
+            found = await self._admin.group(group.id, group.protocol)
+            self._tell("on_look", [member.client_id for member in found.members])
             await self._time.until(self._time.now_us + _BETWEEN_LOOKS_US)
         self._tell("on_end")
         if self._world.asked:
             self._world.begin_again()
         await self._time.wait(self._drain(self._session_ms, self._is_source))
         self.missing = self.ledger.missing(self._is_source)
+
+    @property
+    def _roster(self) -> Roster:
+        return Roster(self._named(), [topic.name for topic in self._scenario.topics])
 
     def _is_source(self, topic: str) -> bool:
         """Whether the threads read it; what the global thread reads it reads anew with each start."""
