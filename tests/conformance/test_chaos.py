@@ -418,6 +418,7 @@ async def test_two_runs_at_once_in_one_group_notice_each_other(endpoint):
     assert await left_on(endpoint) == {}
 
 
+@pytest.mark.long
 async def test_a_member_of_somebody_else_is_told_and_left_alone(endpoint):
     run = asyncio.create_task(run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND))
     theirs = KIP848Consumer(

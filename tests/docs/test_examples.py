@@ -8,10 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -60,6 +60,12 @@ def examples(language: str) -> list[Example]:
     return [example for example in found if example.language == language]
 
 
+def in_time(found: Iterable[Example]) -> list[Any]:
+    """As parameters; what plays on a real cluster takes half a minute, and is left to CI."""
+    long = pytest.mark.long
+    return [pytest.param(each, marks=long) if "run_real(" in each.text else each for each in found]
+
+
 def name_of(example: Example) -> str:
     return f"{example.page}-{example.line}"
 
@@ -89,7 +95,7 @@ def how_to_run(example: Example) -> list[str]:
 
 @pytest.mark.real
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("example", examples("python"), ids=name_of)
+@pytest.mark.parametrize("example", in_time(examples("python")), ids=name_of)
 def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "simulation.clusters" in example.text:
         request.getfixturevalue("kafka_installation")
