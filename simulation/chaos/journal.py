@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -134,16 +135,16 @@ class GroupJournal:
 
     async def __aenter__(self) -> GroupJournal:
         """Find the partition and the place to start at; it exists afterwards, if it did not before."""
-        try:
-            async with asyncio.timeout(self._connect_s):
-                await self._connections.bootstrap()
-                self._partition = TopicPartition(TOPIC, await self._locate())
-                self.position = await self._sure(_EARLIEST if self._start == "beginning" else _LATEST)
-        except BaseException as error:
-            await self._client.close()
-            if isinstance(error, KafkaError | OSError | TimeoutError):
+        async with AsyncExitStack() as opened:
+            opened.push_async_callback(self._client.close)
+            try:
+                async with asyncio.timeout(self._connect_s):
+                    await self._connections.bootstrap()
+                    self._partition = TopicPartition(TOPIC, await self._locate())
+                    self.position = await self._sure(_EARLIEST if self._start == "beginning" else _LATEST)
+            except (KafkaError, OSError, TimeoutError) as error:
                 raise EnvironmentLacks(f"the journal of {self.group_id} can't be read: {error!r}") from error
-            raise
+            opened.pop_all()
         return self
 
     async def __aexit__(
