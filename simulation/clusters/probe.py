@@ -34,6 +34,8 @@ class NotKafka(Exception):
 class BrokerAnswer(NamedTuple):
     """What one broker says of itself and of its cluster."""
 
+    address: tuple[str, int]
+    """Host and port at which it was asked."""
     cluster_id: str
     nodes: dict[int, str]
     """Every broker that is alive in the eyes of this one: HOST:PORT by node id."""
@@ -62,7 +64,7 @@ async def ask(host: str, port: int, seconds: float = 2.0) -> BrokerAnswer:
             reader, writer = await asyncio.open_connection(host, port)
             where = "it accepts connections, and there was no answer in time"
             try:
-                return await _ask(reader, writer)
+                return await _ask((host, port), reader, writer)
             finally:
                 writer.transport.abort()
                 with contextlib.suppress(OSError):
@@ -71,7 +73,9 @@ async def ask(host: str, port: int, seconds: float = 2.0) -> BrokerAnswer:
         raise TimeoutError(where) from error
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> BrokerAnswer:
+async def _ask(
+    address: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> BrokerAnswer:
     try:
         apis, features = _api_versions(await _exchange(reader, writer, API_VERSIONS, 3, _ASK_VERSIONS))
         cluster_id, nodes = _metadata(await _exchange(reader, writer, METADATA, 2, _NO_TOPICS))
@@ -81,7 +85,7 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Br
         raise NotKafka(_guess(error.partial) or "it closes the connection at a Kafka request") from error
     except ConnectionError as error:
         raise NotKafka("it breaks the connection off at a Kafka request") from error
-    return BrokerAnswer(cluster_id, nodes, apis, features)
+    return BrokerAnswer(address, cluster_id, nodes, apis, features)
 
 
 def _guess(start: bytes) -> str | None:

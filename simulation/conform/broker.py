@@ -75,15 +75,13 @@ class Judge:
 
     @classmethod
     async def connect(cls, bootstrap: str) -> Judge:
-        """Meet the broker.
+        """Meet the first broker that answers.
 
-        :raises FencepostError: if that is not HOST:PORT.
-        :raises EnvironmentLacks: if it cannot be reached, or lacks KIP-848.
+        :raises FencepostError: if one of `bootstrap` is not HOST:PORT.
+        :raises EnvironmentLacks: if none can be reached, or they lack KIP-848.
         """
-        address = bootstrap.partition(",")[0].strip()
-        await examine(address)
-        host, _, port = address.rpartition(":")
-        admin = await Connection.open(host.strip("[]"), int(port), CLIENT_ID)
+        host, port = (await examine(bootstrap)).address
+        admin = await Connection.open(host, port, CLIENT_ID)
         try:
             versions: BrokerVersions = await admin.ask(
                 ApiKey.API_VERSIONS,

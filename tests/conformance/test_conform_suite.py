@@ -249,6 +249,11 @@ class TestTheJudge:
         with pytest.raises(EnvironmentLacks, match=r"no broker answers at 127\.0\.0\.1:1 "):
             await Judge.connect("127.0.0.1:1")
 
+    async def test_of_several_brokers_the_first_that_answers_judges(self, broker: Broker) -> None:
+        judge = await Judge.connect(f"127.0.0.1:1, {broker.bootstrap_servers}")
+        assert judge.config == CONFIG
+        await judge.close()
+
     async def test_its_settings_are_ours(self, broker: Broker) -> None:
         judge = await Judge.connect(broker.bootstrap_servers)
         assert judge.config == CONFIG
