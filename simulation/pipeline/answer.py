@@ -18,7 +18,14 @@ from fencepost.simulation.pipeline.plan import OPTION, Cell, cells_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.question import BEGIN, Choice, Question, choices, options, scenario_text
 from fencepost.simulation.pipeline.scale import settings_for
-from fencepost.simulation.pipeline.session import LOCAL, is_of_spark, run_job, told, wall_clock
+from fencepost.simulation.pipeline.session import (
+    LOCAL,
+    check_can_start,
+    is_of_spark,
+    run_job,
+    told,
+    wall_clock,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -85,6 +92,7 @@ def answer(
     """
     began = wall_clock()
     shown = progress or Silent()
+    check_can_start(master)
     cells: list[Cell] = []
     chosen: dict[str, Choice] = {}
     for name, (question, places) in asked.items():

@@ -28,6 +28,7 @@ from fencepost.simulation.pipeline.plan import (
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
     LOCAL,
+    check_can_start,
     is_local,
     is_of_spark,
     run_job,
@@ -171,7 +172,7 @@ def ran(
     cells, seeds = outline.cells, outline.seeds
     if outline.time_limit_s <= 0:
         raise FencepostError(f"a run's time limit of {outline.time_limit_s:g} s: expected more than 0")
-    _check_pyarrow()
+    check_can_start(master)
     directory = CampaignDirectory(Path(out_dir).absolute())
     try:
         finished = directory.prepare(cells, resume=resume, seeds=seeds)
@@ -264,10 +265,3 @@ def _always_traced(traces: Traces, cells: int, seeds: int) -> int:
 def _partitions(runs: int, cores: int) -> int:
     """Enough for an even load, few enough that a partition is worth its start."""
     return min(runs, max(_PARTITIONS_A_CORE * cores, -(-runs // _RUNS_A_PARTITION)))
-
-
-def _check_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise EnvironmentLacks("campaigns need pyarrow: pip install 'fencepost[spark]'") from error

@@ -43,7 +43,7 @@ CONNECT_SECONDS = 5.0
 """How long a Spark master may take to accept a connection."""
 
 _MASTER = re.compile(
-    r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+:\d+(,.+:\d+)*|k8s://.+|yarn"
+    r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+:\d+(,.+:\d+)*|k8s://.+|yarn"
 )
 
 _NO_JVM = "its JVM stopped"
@@ -87,15 +87,7 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
     :raises FencepostError: if `master` is no master URL.
     :raises EnvironmentLacks: if PySpark or Java is missing, or Spark does not start.
     """
-    if not _MASTER.fullmatch(master):
-        raise FencepostError(
-            f"--master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
-        )
-    for needed in ("pyspark", "pyarrow"):
-        if importlib.util.find_spec(needed) is None:
-            raise EnvironmentLacks(
-                f"campaigns and analyses need {needed}, which is missing: pip install 'fencepost[spark]'"
-            )
+    check_can_start(master)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -104,7 +96,6 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         _equip(session)
         yield session
         return
-    _check_reachable(master)
     with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch, end_unsaid():
         with _interrupts_held() as release:
             try:
@@ -126,6 +117,28 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
             with _interrupts_held() as release:
                 _stop(gateway)
             release()
+
+
+def check_can_start(master: str) -> None:
+    """What can be known before Spark is started, for whoever writes something before that.
+
+    :raises FencepostError: if `master` is no master URL.
+    :raises EnvironmentLacks: if PySpark or Java is missing, or nobody listens at the master's address.
+    """
+    if not _MASTER.fullmatch(master):
+        raise FencepostError(
+            f"--master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+        )
+    for needed in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(needed) is None:
+            raise EnvironmentLacks(
+                f"campaigns and analyses need {needed}, which is missing: pip install 'fencepost[spark]'"
+            )
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is None:
+        find_java_home()
+        _check_reachable(master)
 
 
 def _equip(spark: SparkSession) -> None:

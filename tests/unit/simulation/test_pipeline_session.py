@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +16,28 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.cli import main
 from fencepost.simulation.cli.interrupts import STOPPING
 from fencepost.simulation.pipeline import session
 from fencepost.simulation.pipeline.last_words import end_unsaid, silence_accumulators
 
 
-@pytest.mark.parametrize("master", ["", "nonsense", "local[x]", "spark://", "spark://host", "spark://host:x"])
+@pytest.mark.parametrize(
+    "master", ["", "nonsense", "local[x]", "local[0]", "spark://", "spark://host", "spark://host:x"]
+)
 def test_what_is_no_master_is_told_what_would_be_one(master: str) -> None:
     with pytest.raises(FencepostError, match=r"--master .*expected local"), session.spark_session(master):
         pass
+
+
+@pytest.mark.parametrize("words", [["campaign", "steady", "--seeds", "1"], ["plan", "--runs", "1"]])
+def test_a_master_that_is_none_leaves_nothing_behind(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or the next call, with another master, would find that its directory is taken."""
+    assert main([*words, "--master", "nonsense", "--out", str(tmp_path / "out")]) == 2
+    assert "--master nonsense: expected local[N]" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.*"))
 
 
 def test_a_master_that_is_away_is_told_at_once() -> None:
