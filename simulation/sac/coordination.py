@@ -37,6 +37,12 @@ class SacCoordination(SacChecker):
         self._lost: dict[str, NotifyConsumer] = {}
         """By connection: the last message to it, if that was lost."""
         self._steps = 0
+        self._calm_us = 0
+        """When the last fault was over."""
+
+    def on_faults_end(self, now_us: int) -> None:
+        """From here on groups have time to settle."""
+        self._calm_us = now_us
 
     def on_step(
         self,
@@ -92,12 +98,15 @@ class SacCoordination(SacChecker):
     # -- at the end -----------------------------------------------------------------------------------------
 
     def on_end(self, now_us: int) -> None:
-        """Each group has one active consumer, the right one, and it knows."""
+        """Where groups had time to settle each has one active consumer, the right one, and it knows."""
         runtime = self.world.cluster.runtime
+        if runtime is not None:
+            self._replay(runtime.coordinator)
+        if now_us < self._calm_us + self.world.scenario.settling_us:
+            return
         if runtime is None:
             self.report("sac-settled", "no node leads the coordinator")
             return
-        self._replay(runtime.coordinator)
         groups = runtime.coordinator.state.groups
         expected = {
             subscriber.connection.owner: subscriber

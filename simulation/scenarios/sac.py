@@ -144,7 +144,8 @@ class SacScenario(_Table, frozen=True, kw_only=True):
     duration: Duration
     """How long a run takes in virtual time; longer if the quiet phase needs it."""
     quiet: Duration | None = None
-    """The phase at the end without faults; by default what groups need to settle."""
+    """The phase at the end without faults; by default what groups need to settle. After a shorter one
+    nobody judges whether they have."""
     swarm: bool = False
     """Whether each run leaves out about half of the faults and steps, as the seed draws."""
     group: SacGroup = SacGroup()
@@ -162,13 +163,16 @@ class SacScenario(_Table, frozen=True, kw_only=True):
 
     @property
     def quiet_us(self) -> int:
+        """How long the quiet phase is, in microseconds."""
+        return self.settling_us if self.quiet is None else self.quiet.us
+
+    @property
+    def settling_us(self) -> int:
         """How long groups may need to settle once nothing disturbs them any more, in microseconds.
 
         A client that stands still is cut off within two request timeouts, a lost connection is forgotten, a
         leader is found and ticks; then everybody reports, steps down and is activated.
         """
-        if self.quiet is not None:
-            return self.quiet.us
         cluster = self.cluster
         waits = 2 * cluster.request_timeout.us + cluster.disconnected_timeout.us + cluster.tick.us
         return waits + cluster.failover.longest_us + self.application.restart.longest_us + 30 * SECOND

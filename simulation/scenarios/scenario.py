@@ -331,7 +331,8 @@ class Scenario(_Table, frozen=True, kw_only=True):
     duration: Duration
     """How long a run takes in virtual time; longer if the quiet phase needs it."""
     quiet: Duration | None = None
-    """The phase at the end without faults; by default what a group needs to settle."""
+    """The phase at the end without faults; by default what a group needs to settle. After a shorter one
+    nobody judges whether it has."""
     swarm: bool = False
     """Whether each run leaves out about half of the faults and steps, as the seed draws."""
     group: Group = Group()

@@ -149,7 +149,8 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
     duration: Duration
     """How long a run takes in virtual time; longer if the quiet phase needs it."""
     quiet: Duration | None = None
-    """The phase at the end without faults; by default what the group needs to settle."""
+    """The phase at the end without faults; by default what the group needs to settle. After a shorter one
+    nobody judges whether it has."""
     swarm: bool = False
     """Whether each run leaves out about half of the faults, as the seed draws."""
     group: StreamsGroup = StreamsGroup()
@@ -182,8 +183,11 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
 
     @property
     def quiet_us(self) -> int:
+        """How long the quiet phase is, in microseconds."""
+        return self.settling_us if self.quiet is None else self.quiet.us
+
+    @property
+    def settling_us(self) -> int:
         """How long the group may need to settle once nothing disturbs it any more, in microseconds."""
-        if self.quiet is not None:
-            return self.quiet.us
         before = self.network.request_timeout.us + self.application.restart.longest_us
         return self.bound_us + before + SLACK_US

@@ -88,6 +88,8 @@ class StreamsWorld:
         self._group_epoch = 0
         self._ended_us = 0
         """When the last client came to its end."""
+        self._calm_us = 0
+        """When the last fault was over."""
         self._disturbed_us = 0
         """When a batch that outlasted the poll interval made a thread leave, or its end made it come back."""
 
@@ -131,6 +133,9 @@ class StreamsWorld:
                 broker.revive()
         for host in self.clients.values():
             host.injected.clear()
+            if not host.process and self.application.asked_us is None:
+                host.start()  # whoever was to start later
+        self._calm_us = self.loop.now_us
         self.application.on_faults_end()
 
     def disturb(self) -> None:
@@ -140,7 +145,8 @@ class StreamsWorld:
     def end(self) -> bool:
         """The run is over. Answers whether everything had settled; then all processes go."""
         unsettled = self._unsettled()
-        if unsettled is not None and not self._is_disturbed:
+        had_time = self.loop.now_us >= self._calm_us + self.scenario.settling_us
+        if unsettled is not None and had_time and not self._is_disturbed:
             self.application.report("streams-settles", unsettled)
         self.vanish()
         return unsettled is None

@@ -371,3 +371,8 @@ def test_what_is_refused_is_told(scene: Scene) -> None:
     )
     reply = cluster.process(command)
     assert reply == sac.SacReply(error=sac.SacError.PARTITION_INDEX_CONFLICT)
+
+
+def test_groups_that_have_no_time_to_settle_break_nothing() -> None:
+    result = run(load_any("sac-node-failures", overrides=["quiet=0s"]), 2)
+    assert result.violations == []

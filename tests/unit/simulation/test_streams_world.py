@@ -108,6 +108,19 @@ def test_a_thread_that_hangs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {violation.invariant for violation in result.violations} >= {"streams-settles"}
 
 
+def test_an_application_that_has_no_time_to_settle_breaks_nothing() -> None:
+    result = run(load_any("streams-failures", overrides=["quiet=5s"]), 2)
+    assert result.violations == []
+    assert not result.converged
+
+
+def test_clients_that_were_to_start_later_start_when_faults_end() -> None:
+    result = run(load_any("streams-failures", overrides=["group.start=1h"]), 1)
+    assert result.violations == []
+    assert result.converged
+    assert result.heartbeats > 0
+
+
 @pytest.mark.parametrize("state", ["DISCONNECTED", "ERROR"])
 def test_a_step_that_the_listener_does_not_hear_is_seen(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     """The last one, too: when it was taken nothing follows in that process."""
