@@ -110,8 +110,8 @@ KEYS_WITHOUT_TEXT = {
     "share": "Which part of the members.",
     "probability": "The chance of each message to be lost.",
     "returns": "The chance that it comes back.",
-    "from": "When the first may come.",
-    "until": "When the last may have come.",
+    "from": "With `every`: when the first may come.",
+    "until": "With `every`: when the last may have come.",
 }
 COLUMNS = {
     "run_id": "Which run; the only column that is not in the digest.",

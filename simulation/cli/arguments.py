@@ -129,6 +129,16 @@ def writable_file(path: Path | None, option: str) -> Path | None:
     return path
 
 
+def only_with(needed: str, options: Mapping[str, tuple[object, object]]) -> None:
+    """Refuse options that mean nothing without what is needed; a value and its default each.
+
+    :raises FencepostError: if a value is not the default.
+    """
+    given = [option for option, (value, default) in options.items() if value != default]
+    if given:
+        raise FencepostError(f"{', '.join(given)}: expected with {needed}")
+
+
 def writable_files(files: Mapping[str, Path | None], *, read: str | Path | None = None) -> None:
     """As `writable_file` of each, by its option: two of one name, or what is `read`, would be lost.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
 
@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from fencepost.coordinator.config import RELEASE_VERSION
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli.arguments import only_with
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.clusters.settings import KafkaVersion
 from fencepost.simulation.scenarios.values import Duration
@@ -27,6 +28,23 @@ Kafka: TypeAlias = Annotated[KafkaVersion, Parameter(help="Which Kafka is starte
 
 OWN_CLUSTERS = ("jvm", "docker")
 _LEAST_US = 1_000_000
+
+
+def check_own(
+    cluster: str,
+    options: Mapping[str, tuple[object, object]],
+    overrides: Iterable[str] = (),
+) -> None:
+    """Refuse options, each with its default, and settings that only a cluster which is started takes.
+
+    :raises FencepostError: if there are some, and the cluster is HOST:PORT of one that runs.
+    """
+    if cluster in OWN_CLUSTERS:
+        return
+    only_with(f"--cluster jvm or docker, not with one that runs ({cluster})", options)
+    for override in overrides:
+        if override.startswith("config."):
+            raise FencepostError(f"--set {override}: has no effect: the brokers at {cluster} have their own")
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from fencepost.simulation.cli.brokers import (
     Kafka,
     Nodes,
     Profile,
+    check_own,
     played_us,
     quiet_logs,
     reached,
@@ -93,6 +94,8 @@ def chaos(
     from fencepost.simulation.chaos.playable import playable
 
     overrides = settings or []
+    own = {"--nodes": (nodes, 3), "--profile": (profile, "fast"), "--kafka": (kafka, KAFKA_VERSION)}
+    check_own(cluster, own, overrides)
     loaded = playable(
         load_any(scenario, overrides=overrides, members=members, partitions=partitions, option="--set"),
         client,

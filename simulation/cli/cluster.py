@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import Json, whole
+from fencepost.simulation.cli.arguments import Json, only_with, whole
 from fencepost.simulation.cli.brokers import Kafka
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.clusters.cluster import Cluster, tidy_up
@@ -68,6 +68,15 @@ def cluster(
 
     `up` returns when every node serves, at once if it is up already. `down` kills it and deletes its data.
     """
+    if action != "up":
+        options = {
+            "--nodes": (nodes, 1),
+            "--runner": (runner, "jvm"),
+            "--profile": (profile, "fast"),
+            "--kafka": (kafka, KAFKA_VERSION),
+            "--port": (port, None),
+        }
+        only_with("up", options)
     if action == "up":
         report = asyncio.run(_up(_Wanted(nodes, runner, profile, kafka, port)))
     elif action == "down":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_file
-from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, played_us, quiet_logs, reached
+from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, check_own, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
@@ -69,6 +69,8 @@ def compare(
     from fencepost.simulation.chaos.playable import playable
     from fencepost.simulation.fidelity.compare import compare as simulate_too
 
+    own = {"--nodes": (nodes, 1), "--profile": (profile, "fast"), "--kafka": (kafka, KAFKA_VERSION)}
+    check_own(cluster, own, settings or [])
     loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, option="--set")
     playable(loaded)
     length_us = played_us(duration)

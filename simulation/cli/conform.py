@@ -13,8 +13,8 @@ import msgspec
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import Count, Json, Seed
-from fencepost.simulation.cli.brokers import Kafka, Profile, reached
+from fencepost.simulation.cli.arguments import Count, Json, Seed, only_with
+from fencepost.simulation.cli.brokers import Kafka, Profile, check_own, reached
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion
 from fencepost.simulation.conform.vectors import VectorReport, replay_vectors
@@ -56,7 +56,13 @@ def conform(
     """
     if (cluster is None) == (vectors is None):
         raise FencepostError("one of --cluster and --vectors is needed: whom to compare with")
+    own: dict[str, tuple[object, object]] = {
+        "--profile": (profile, "fast"),
+        "--kafka": (kafka, KAFKA_VERSION),
+    }
     if vectors is not None:
+        asked = {"--seed": (seed, 0), "--requests": (requests, 2_000), "--schedules": (schedules, None)}
+        only_with("--cluster", {**asked, **own})
         recorded = replay_vectors(vectors)
         if json:
             print_json(recorded)
@@ -64,6 +70,7 @@ def conform(
             _print_vectors(recorded)
         return 1 if recorded.differences else 0
     assert cluster is not None
+    check_own(cluster, own)
     report = asyncio.run(_compare(cluster, profile, kafka, seed, requests, file=schedules, json=json))
     if json:
         print_json(report)

@@ -316,6 +316,9 @@ def _faults(scenario: AnyScenario) -> Iterator[Mistake]:
             yield (*path, "every"), f"expected at least 1ms, got {fault.every}"
         if fault.at is not None:
             yield from _inside(scenario, (*path, "at"), fault.at)
+            for field in msgspec.structs.fields(fault):
+                if field.name in ("start", "until") and getattr(fault, field.name) != field.default:
+                    yield (*path, field.encode_name), "has no effect: it is for faults with every"
         yield from _inside(scenario, (*path, "from"), fault.start)
         yield from _inside(scenario, (*path, "until"), fault.until)
         if fault.start.within(length) >= fault.until.within(length):

@@ -67,3 +67,26 @@ def test_a_scenario_of_another_release_is_refused(
     assert main([*command.split(), "--set", RELEASE]) == 2
     assert "release.version of the scenario is 4.4, and Kafka 4.3.1 was to be" in capsys.readouterr().err
     assert not asked
+
+
+OWN = [
+    *(f"chaos {words}" for words in ("--kafka 4.4.0", "--profile stock", "--nodes 1", "--set config.x=1")),
+    *(f"compare {words}" for words in ("--kafka 4.4.0", "--profile stock", "--nodes 3", "--set config.x=1")),
+    *(f"conform {words}" for words in ("--kafka 4.4.0", "--profile stock")),
+]
+
+
+@pytest.mark.parametrize("words", OWN)
+def test_what_only_a_cluster_that_is_started_takes_is_refused_with_one_that_runs(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--cluster", "127.0.0.1:1"]) == 2
+    error = capsys.readouterr().err
+    assert words.split()[1] in error
+    assert "127.0.0.1:1" in error
+    assert error.count("\n") == 1
+
+
+def test_what_is_about_a_broker_is_refused_with_recorded_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conform", "--vectors", "answers.jsonl", "--seed", "3", "--kafka", "4.4.0"]) == 2
+    assert capsys.readouterr().err == "fencepost conform: --seed, --kafka: expected with --cluster\n"

@@ -153,7 +153,15 @@ def test_what_fails_is_one_line_and_exit_3(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["sideways"], ["up", "--nodes", "2"], ["up", "--runner", "podman"], ["up", "--port", "0"]]
+    "words",
+    [
+        [],
+        ["sideways"],
+        ["up", "--nodes", "2"],
+        ["up", "--runner", "podman"],
+        ["up", "--port", "0"],
+        ["down", "--nodes", "3"],
+    ],
 )
 def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", *words]) == 2

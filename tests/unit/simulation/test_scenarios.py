@@ -109,6 +109,8 @@ MISTAKES = {
     BASE + "[[faults]]\nevery = '1s'\n": "x.toml:5: faults.0.: the key kind is missing",
     BASE + "[[faults]]\nkind = 'loss'\n": "x.toml:5: faults.0.: expected one of at .* and every",
     BASE + "[[faults]]\nkind = 'loss'\nat = '1s'\nevery = '1s'\n": "expected one of at .* and every",
+    BASE + "[[faults]]\nkind = 'loss'\nat = '1s'\nfrom = '2s'\n": "x.toml:8: .*from: has no effect: .* every",
+    BASE + "[[faults]]\nkind = 'loss'\nat = '1s'\nuntil = '2s'\n": "x.toml:8: .*until: has no effect",
     BASE + "[[faults]]\nkind = 'loss'\nat = '6m'\n": "x.toml:7: faults.0..at: expected a time within",
     BASE + "[[faults]]\nkind = 'loss'\nevery = '1s'\nuntil = '6m'\n": "faults.0..until: expected a time",
     BASE
