@@ -73,11 +73,9 @@ async def reached(
         yield own
 
 
-def _properties(config: Mapping[str, bool | int | str], kafka: KafkaVersion) -> dict[str, str]:
+def _properties(config: Mapping[str, bool | int | str], kafka: KafkaVersion) -> dict[str, bool | int | str]:
     """The configuration as brokers take it; whose rules hold is no property, but which Kafka runs."""
-    given = {
-        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in config.items()
-    }
+    given = dict(config)
     release = given.pop(RELEASE_VERSION, None)
     if release is not None and not kafka.startswith(f"{release}."):
         raise FencepostError(

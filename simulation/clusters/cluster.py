@@ -7,8 +7,9 @@ import atexit
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import get_args
 
 import msgspec
 
@@ -20,7 +21,7 @@ from fencepost.simulation.clusters.ports import PortTaken, port_taken
 from fencepost.simulation.clusters.probe import BrokerAnswer, NotKafka, ask
 from fencepost.simulation.clusters.processes import myself
 from fencepost.simulation.clusters.runner import Condition, Runner
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile
+from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile, property_texts
 from fencepost.simulation.clusters.state import (
     ClusterState,
     NodeState,
@@ -36,6 +37,11 @@ START_SECONDS = 90.0
 _ATTEMPTS = 3
 _PROBE_PAUSE_SECONDS = 0.05
 _COMPLAINT_PAUSE_SECONDS = 1.0
+
+
+def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise FencepostError(f"{name}={value!r}: expected one of {', '.join(choices)}")
 
 
 class Cluster:
@@ -61,10 +67,13 @@ class Cluster:
         port: int | None = None,
         start_seconds: float = START_SECONDS,
         name: str | None = None,
-        properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, bool | float | str] | None = None,
     ) -> None:
         if nodes not in NODE_COUNTS:
             raise FencepostError(f"a cluster of {nodes} nodes: expected 1 or 3")
+        _one_of("runner", runner, get_args(RunnerName))
+        _one_of("profile", profile, get_args(Profile))
+        _one_of("kafka", kafka, get_args(KafkaVersion))
         self._count = nodes
         self._runner_name: RunnerName = runner
         self._profile: Profile = profile
@@ -72,7 +81,7 @@ class Cluster:
         self._port = port
         self._start_seconds = start_seconds
         self._name = name
-        self._properties = dict(properties or {})
+        self._properties = property_texts(properties or {})
         self._folder: StateFolder | None = None
         self._runner: Runner | None = None
         self._answers: dict[int, BrokerAnswer] = {}

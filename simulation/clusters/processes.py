@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,6 +94,7 @@ def signal_group(identity: ProcessIdentity, number: signal.Signals) -> bool:
 
 
 _TELLING = ("No space left", "BindException", "OutOfMemory", "[ERROR]", "ERROR", "Exception", "rror")
+_EXCEPTION = re.compile(r"[\w.$]+(Exception|Error)\b: ")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST_LINE = 300
 
@@ -101,8 +103,10 @@ def telling_line(output: str) -> str:
     """The line of a program's output that most likely says why it ended."""
     lines = [line for each in output.splitlines() if (line := _COLOURS.sub("", each).strip())]
     for word in _TELLING:
-        for line in lines:
+        for line, following in pairwise([*lines, ""]):
             if word in line:
+                if _EXCEPTION.match(following):
+                    return _shortened(following)  # a log has the reason below what it led to
                 return _shortened(line.removeprefix("[ERROR]").strip())
     return _shortened(lines[-1]) if lines else "it said nothing"
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from fencepost.coordinator.protocol.errors import FencepostError
+
 KafkaVersion: TypeAlias = Literal["4.3.1", "4.4.0"]
 KAFKA_VERSION: KafkaVersion = "4.3.1"
 """What is run unless another one is asked for."""
@@ -119,6 +121,22 @@ def _fast() -> dict[str, str]:
 
 
 _FAST = _fast()
+
+
+def property_texts(properties: Mapping[str, bool | float | str]) -> dict[str, str]:
+    """Values as Kafka's files have them.
+
+    :raises FencepostError: if one is neither text nor a number nor a truth value.
+    """
+    if not isinstance(properties, Mapping):
+        raise FencepostError(f"properties={properties!r}: expected a mapping of values by Kafka's names")
+    for name, value in properties.items():
+        if not isinstance(value, bool | int | float | str):
+            raise FencepostError(f"properties: {name}={value!r}: expected text, a number, True or False")
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in properties.items()
+    }
 
 
 def properties_text(properties: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
 """Stands in for `java` running Kafka: formats, and answers what a node is asked before it counts as up.
 
 The environment variable FAKE_KAFKA makes nodes misbehave: "silent" listens and never answers, "stranger" has
-another cluster id, "dies" ends with an error in its log, "taken FILE" cannot bind until FILE exists; "never
-starts" and "keeps no classes" are about the node whose classes are recorded.
+another cluster id, "dies" and "refuses" end with an error in their log, "taken FILE" cannot bind until FILE
+exists; "never starts" and "keeps no classes" are about the node whose classes are recorded.
 """
 
 import os
@@ -86,6 +86,8 @@ def run(file):
     behaviour, _, file = os.environ.get("FAKE_KAFKA", "").partition(" ")
     if behaviour == "dies":
         sys.exit("[main] INFO starting\njava.lang.IllegalStateException: no mood\n[main] INFO ended")
+    if behaviour == "refuses":
+        sys.exit("[main] ERROR Exiting by an exception\norg.ConfigException: Invalid value 3\n\tat org.A")
     if behaviour == "taken" and not Path(file).exists():
         Path(file).touch()
         sys.exit("java.net.BindException: Address already in use")

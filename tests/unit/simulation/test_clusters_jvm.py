@@ -13,6 +13,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ from fencepost.simulation.clusters.cluster import Cluster, tidy_up
 from fencepost.simulation.clusters.ports import PortTaken
 from fencepost.simulation.clusters.processes import ProcessIdentity, sight_of
 from fencepost.simulation.clusters.runner import Condition
-from fencepost.simulation.clusters.settings import KAFKA_VERSION
+from fencepost.simulation.clusters.settings import KAFKA_VERSION, property_texts
 
 pytestmark = [
     pytest.mark.real,
@@ -130,6 +131,14 @@ async def test_a_node_that_ends_is_told_with_its_reason(
     with pytest.raises(EnvironmentLacks, match=r"node 1 ended .*java\.lang\.IllegalStateException: no mood"):
         await Cluster().start()
     assert nothing_is_left(machine)
+
+
+async def test_a_node_that_refuses_its_settings_is_told_with_the_exception_and_not_that_there_was_one(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KAFKA", "refuses")
+    with pytest.raises(EnvironmentLacks, match=r"node 1 ended .*: org\.ConfigException: Invalid value 3$"):
+        await Cluster().start()
 
 
 async def test_a_node_that_does_not_come_up_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +313,28 @@ async def test_two_clusters_do_not_share_a_name(machine: Path) -> None:
 def test_clusters_have_one_node_or_three(count: int) -> None:
     with pytest.raises(FencepostError, match="expected 1 or 3"):
         Cluster(nodes=count)
+
+
+WRONG = [
+    ({"runner": "podman"}, r"runner='podman': expected one of jvm, docker"),
+    ({"profile": "quick"}, r"profile='quick': expected one of fast, stock"),
+    ({"kafka": "3.9"}, rf"kafka='3\.9': expected one of {KAFKA_VERSION}, "),
+    ({"properties": {"num.partitions": None}}, r"properties: num\.partitions=None: expected text, a number"),
+    ({"properties": ["num.partitions=3"]}, r"properties=.*: expected a mapping"),
+]
+
+
+@pytest.mark.parametrize(("settings", "told"), WRONG, ids=range(len(WRONG)))
+def test_wrong_settings_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(FencepostError, match=told):
+        Cluster(**settings)
+
+
+async def test_properties_may_be_numbers_and_truth_values(machine: Path) -> None:
+    properties = {"num.partitions": 3, "auto.create.topics.enable": True}
+    assert property_texts(properties) == {"num.partitions": "3", "auto.create.topics.enable": "true"}
+    async with Cluster(properties=properties) as cluster:
+        assert cluster.node_ids == (1,)
 
 
 async def test_nodes_that_do_not_exist_are_refused(machine: Path) -> None:
