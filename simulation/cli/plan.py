@@ -187,13 +187,18 @@ _HEADINGS = (
 def _print_table(found: Answer) -> None:
     from fencepost.simulation.cli.terminal import Terminal
 
-    Terminal().table(
-        _HEADINGS,
-        [
-            (each.name, *_spread(each.rebalance_s, each.runs), *_spread(each.downtime_s, each.runs))
-            for each in found.options
-        ],
-    )
+    out = Terminal()
+    rows = [
+        (each.name, *_spread(each.rebalance_s, each.runs), *_spread(each.downtime_s, each.runs))
+        for each in found.options
+    ]
+    if out.has_room(_HEADINGS, rows):
+        out.table(_HEADINGS, rows)
+        return
+    half = len(_HEADINGS) // 2 + 1
+    out.table(_HEADINGS[:half], [row[:half] for row in rows])
+    out.say()
+    out.table((_HEADINGS[0], *_HEADINGS[half:]), [(row[0], *row[half:]) for row in rows])
 
 
 def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -> None:
@@ -214,9 +219,10 @@ def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -
     from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
+    runs = found.options[0].runs
     out.say(
         f"A {question.event} of {question.members} members and {question.partitions} partitions, start-up"
-        f" {question.start_up}: {found.options[0].runs} runs of each option\n"
+        f" {question.start_up}: {runs:,} run{'s' if runs > 1 else ''} of each option\n"
     )
     _print_table(found)
     out.say(f"\n{advice.text}")

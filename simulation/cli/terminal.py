@@ -11,6 +11,32 @@ from rich.table import Table
 FILE_WIDTH = 160
 """Columns of files and pipes, so that a row stays one line. Terminals know theirs."""
 
+_GAP = 2
+_UNBROKEN = 16
+"""A cell up to so long stays one line: 1 min 20 s."""
+
+
+def _widths(
+    headings: Sequence[str], rows: Sequence[Sequence[RenderableType]], width: int
+) -> list[int | None]:
+    """What each column gets of the width; None leaves it to rich, where not even words have room."""
+    found: list[int] = []
+    wanted: list[int] = []
+    for index, heading in enumerate(headings):
+        cells = [str(row[index]) for row in rows]
+        parts = (part for cell in cells for part in ([cell] if len(cell) <= _UNBROKEN else cell.split()))
+        found.append(max(map(len, [*heading.split(), *parts]), default=0))
+        wanted.append(max(map(len, [heading, *cells])) - found[-1])
+    spare = width - sum(found) - _GAP * len(found)
+    if spare < 0:
+        return [None] * len(found)
+    while spare and any(wanted):  # the narrowest that wants more gets it
+        index = min((each for each, more in enumerate(wanted) if more), key=found.__getitem__)
+        found[index] += 1
+        wanted[index] -= 1
+        spare -= 1
+    return [*found]
+
 
 class Terminal(Console):
     """Standard output. No colours with NO_COLOR; emoji, markup and highlighting are off."""
@@ -26,11 +52,13 @@ class Terminal(Console):
     def table(
         self, headings: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, headed: bool = True
     ) -> None:
-        """Print a table without frames."""
-        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=headed)
-        for heading in headings:
-            grid.add_column(heading, overflow="fold")
-        for row in rows:
+        """Print a table without frames; no word is broken where there is room for all of them."""
+        kept = list(rows)
+        grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+        grid.show_header = headed
+        for heading, width in zip(headings, _widths(headings, kept, self.width), strict=True):
+            grid.add_column(heading, overflow="fold", width=width)
+        for row in kept:
             grid.add_row(*row)
         if self.is_terminal:
             self.print(grid)
@@ -38,6 +66,10 @@ class Terminal(Console):
         with self.capture() as captured:
             self.print(grid)
         self.say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+    def has_room(self, headings: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> bool:
+        """Whether such a table can be printed without a break in a word."""
+        return None not in _widths(headings, list(rows), self.width)
 
     def on_broken_pipe(self) -> None:
         """Leave a reader that went away to `main`, which knows the exit code for it."""
