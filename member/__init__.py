@@ -66,6 +66,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(import_module(f"fencepost.member.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "aiokafka":
+            raise
+        told = f"{name} needs aiokafka, which is not installed: pip install 'fencepost[kafka]'"
+        raise ModuleNotFoundError(told, name="aiokafka") from error
