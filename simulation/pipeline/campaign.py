@@ -20,9 +20,9 @@ from fencepost.simulation.pipeline.plan import (
     Option,
     Task,
     cells_of,
-    checked_seeds,
     dealt,
     parse_grid,
+    seeds_of,
     tasks_of,
 )
 from fencepost.simulation.pipeline.progress import Progress, Silent
@@ -72,7 +72,7 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
 def campaign(
     scenarios: Sequence[str] = (),
     *,
-    seeds: int | Iterable[int] = SEEDS,
+    seeds: int | str | Iterable[int] = SEEDS,
     grid: Mapping[str, Sequence[str]] | Iterable[str] = (),
     options: Sequence[Option] = (),
     master: str = LOCAL,
@@ -95,7 +95,7 @@ def campaign(
     names = list(scenarios) or [entry.name for entry in library()]
     outline = Outline(
         cells=cells_of(names, grid if isinstance(grid, Mapping) else parse_grid(grid), options=options),
-        seeds=checked_seeds(range(seeds) if isinstance(seeds, int) else seeds),
+        seeds=seeds_of(seeds),
         traces=traces,
         time_limit_s=time_limit_s,
     )

@@ -24,7 +24,7 @@ from fencepost.simulation.pipeline.outline import (
     seconds_of,
     value_text,
 )
-from fencepost.simulation.pipeline.plan import Cell, Option, cells_of, checked_seeds
+from fencepost.simulation.pipeline.plan import Cell, Option, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, spark_session
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, find_traces
@@ -61,7 +61,7 @@ class Campaign:
         self,
         scenarios: str | Sequence[str] = (),
         *,
-        seeds: int | Iterable[int] = SEEDS,
+        seeds: int | str | Iterable[int] = SEEDS,
         grid: Mapping[str, Sequence[Value]] | None = None,
         options: Mapping[str, Mapping[str, Value]] | None = None,
         out: str | Path | None = None,
@@ -70,6 +70,11 @@ class Campaign:
         time_limit: str = str(TIME_LIMIT),
     ) -> None:
         names = [scenarios] if isinstance(scenarios, str) else list(scenarios)
+        for key, values in (grid or {}).items():
+            if isinstance(values, str) or not isinstance(values, Iterable):
+                raise FencepostError(f"grid: {key}={values!r}: expected a list of values, such as [10, 50]")
+        if options is not None and not isinstance(options, Mapping):
+            raise FencepostError(f"options={options!r}: expected settings by the option's name")
         named = {name: _texts(settings) for name, settings in (options or {}).items()}
         places = {key: "grid:" for key in grid or {}}
         self._begin(
@@ -83,7 +88,7 @@ class Campaign:
                     ],
                     places=places,
                 ),
-                seeds=checked_seeds(range(seeds) if isinstance(seeds, int) else seeds),
+                seeds=seeds_of(seeds),
                 traces=traces,
                 time_limit_s=seconds_of(time_limit, "time_limit"),
             ),

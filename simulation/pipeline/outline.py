@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, checked_seeds, parse_seeds
+from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, seeds_of
 from fencepost.simulation.scenarios.load import library, read
 from fencepost.simulation.scenarios.positions import Path as KeyPath
 from fencepost.simulation.scenarios.toml_text import quoted, toml_text
@@ -164,9 +164,7 @@ def _check(file: _File, places: Places) -> None:
 
 def _seeds(file: _File, places: Places) -> tuple[int, ...]:
     try:
-        if isinstance(file.seeds, str):
-            return parse_seeds(file.seeds)
-        return checked_seeds(range(file.seeds) if isinstance(file.seeds, int) else file.seeds)
+        return seeds_of(file.seeds)
     except FencepostError as error:
         raise places.error(("seeds",), str(error).partition(": ")[2]) from None
 

@@ -133,7 +133,23 @@ def parse_seeds(text: str, shown: str = "seeds") -> tuple[int, ...]:
         seeds = (int(each) for each in listed.split(","))
     else:
         seeds = range(int(first), int(last) + 1)
+        if not seeds:
+            raise FencepostError(f"{shown} {text}: expected the smaller one first")
     return checked_seeds(seeds, f"{shown} {text}")
+
+
+def seeds_of(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
+    """Seeds of a program or a file: how many, which ones, or a text as of the command line.
+
+    :raises FencepostError: as `checked_seeds` does, or if they are nothing of the kind.
+    """
+    if isinstance(seeds, str):
+        return parse_seeds(seeds)
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        return checked_seeds(range(seeds))
+    if not isinstance(seeds, Iterable):
+        raise FencepostError(f"seeds={seeds!r}: expected how many, or which: 100, '10..29', or [1, 5, 9]")
+    return checked_seeds(seeds)
 
 
 def checked_seeds(seeds: Iterable[int], shown: str = "seeds") -> tuple[int, ...]:
@@ -144,6 +160,8 @@ def checked_seeds(seeds: Iterable[int], shown: str = "seeds") -> tuple[int, ...]
     if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
         raise FencepostError(f"{shown}: expected at most {MOST_SEEDS:,} seeds")
     chosen = tuple(seeds)
+    if wrong := [seed for seed in chosen if isinstance(seed, bool) or not isinstance(seed, int)]:
+        raise FencepostError(f"{shown}: expected whole numbers, got {wrong[0]!r}")
     if not chosen or min(chosen) < 0:
         raise FencepostError(f"{shown}: expected at least one, and none below 0")
     seen: set[int] = set()

@@ -32,6 +32,13 @@ def scenario(tmp_path: Path) -> str:
         ),
         ({"seeds": [-1]}, "seeds: expected at least one, and none below 0"),
         ({"seeds": [4, 2, 4]}, "seeds: 4 is there twice"),
+        ({"seeds": "soon"}, "seeds soon: expected how many, or which"),
+        ({"seeds": "5..2"}, "seeds 5..2: expected the smaller one first"),
+        ({"seeds": 1.5}, "seeds=1.5: expected how many, or which"),
+        ({"seeds": ["1"]}, "seeds: expected whole numbers, got '1'"),
+        ({"grid": {"members": "10,50"}}, "grid: members='10,50': expected a list of values"),
+        ({"grid": {"members": 10}}, "grid: members=10: expected a list of values"),
+        ({"options": ["static"]}, "options=['static']: expected settings by the option's name"),
         ({"time_limit": "soon"}, "time_limit soon: expected a duration"),
     ],
 )
@@ -39,6 +46,10 @@ def test_mistakes_are_told_before_anything_runs(given: dict[str, object], told: 
     with pytest.raises(FencepostError) as raised:
         Campaign(scenario, **given)  # type: ignore[arg-type]
     assert str(raised.value).startswith(told)
+
+
+def test_seeds_are_taken_as_from_the_command_line(scenario: str) -> None:
+    assert repr(Campaign(scenario, seeds="10..29")) == "<Campaign: 1 cells, 20 seeds each; not run yet>"
 
 
 def test_what_has_not_run_has_no_tables(scenario: str) -> None:

@@ -118,7 +118,7 @@ def test_failed_runs_and_violations_give_exit_1(
         ),
         (["--seeds", "0"], "--seeds"),
         (["--seeds", "x"], "--seeds x: expected how many, or which: 100, 10..29, or 1,5,9"),
-        (["--seeds", "9..2"], "--seeds 9..2: expected at least one"),
+        (["--seeds", "9..2"], "--seeds 9..2: expected the smaller one first"),
         (["--time-limit", "0s"], "--time-limit 0s: expected more than 0s"),
         (["--time-limit", "long"], "--time-limit long: expected a duration such as"),
         (["--grid", "members=x"], "--grid members=x: expected a number from 1"),
