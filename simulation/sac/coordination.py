@@ -102,7 +102,8 @@ class SacCoordination(SacChecker):
         runtime = self.world.cluster.runtime
         if runtime is not None:
             self._replay(runtime.coordinator)
-        if now_us < self._calm_us + self.world.scenario.settling_us:
+        scenario = self.world.scenario
+        if now_us < self._calm_us + scenario.settling_us or not scenario.keeps_up:
             return
         if runtime is None:
             self.report("sac-settled", "no node leads the coordinator")

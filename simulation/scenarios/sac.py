@@ -69,7 +69,8 @@ class SacCluster(_Table, frozen=True):
     """How often the leader looks for nodes that left."""
     disconnected_timeout: Duration = Duration(60 * SECOND)
     request_timeout: Duration = Duration(60 * SECOND)
-    """A client that owes an answer for so long is cut off, when its connection looks next."""
+    """A client that owes an answer for so long is cut off, when its connection looks next. Where messages and
+    callbacks may take longer, nobody judges whether groups settle."""
     command_timeout: Duration = Duration(30 * SECOND)
     """A connection that finds no coordinator for so long ends."""
 
@@ -176,6 +177,12 @@ class SacScenario(_Table, frozen=True, kw_only=True):
         cluster = self.cluster
         waits = 2 * cluster.request_timeout.us + cluster.disconnected_timeout.us + cluster.tick.us
         return waits + cluster.failover.longest_us + self.application.restart.longest_us + 30 * SECOND
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether clients step down before they are cut off: otherwise groups may never settle."""
+        slowest = self.application.processing.longest_us + self.application.callback.longest_us
+        return slowest < self.cluster.request_timeout.us
 
 
 __all__ = ["NodeCrash", "NodeLeave", "NodeSplit", "SacFault", "SacScenario", "SacStep", "SacStream"]

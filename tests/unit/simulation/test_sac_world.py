@@ -373,6 +373,18 @@ def test_what_is_refused_is_told(scene: Scene) -> None:
     assert reply == sac.SacReply(error=sac.SacError.PARTITION_INDEX_CONFLICT)
 
 
+@pytest.mark.parametrize("slow", ["callback=90s", "processing=2m"])
+def test_clients_that_are_cut_off_before_they_step_down_break_nothing(slow: str) -> None:
+    result = run(load_any("sac-churn", overrides=[f"application.{slow}"]), 2)
+    assert result.violations == []
+    assert not result.converged
+
+
+def test_the_clients_of_the_library_keep_up() -> None:
+    scenarios = [load_any(entry.name) for entry in library() if entry.protocol == "sac"]
+    assert all(isinstance(each, SacScenario) and each.keeps_up for each in scenarios)
+
+
 def test_groups_that_have_no_time_to_settle_break_nothing() -> None:
     result = run(load_any("sac-node-failures", overrides=["quiet=0s"]), 2)
     assert result.violations == []
