@@ -1,6 +1,6 @@
 """aiokafka's client, with what it keeps to itself: why brokers can't be connected to, and that they refuse.
 
-With engine.py the file that touches aiokafka's private names.
+With engine.py and fetcher.py the file that touches aiokafka's private names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""aiokafka's client and fetcher as a member uses them; but for client.py only here their private names are.
+"""aiokafka's client and fetcher as a member uses them; its private names: here, in client.py, in fetcher.py.
 
 The client carries requests that aiokafka does not know: its connections take any object that builds its
 own bytes. The fetcher keeps what it has for partitions that stay: partitions come and go in place, where
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import struct
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
-from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, OffsetResetStrategy
+from aiokafka.consumer.fetcher import FetchError, FetchResult, OffsetResetStrategy
 from aiokafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
 from aiokafka.errors import (
     BrokerResponseError,
@@ -31,8 +31,8 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
-from fencepost.member.driver.log import log
 from fencepost.member.kafka.client import why_no_start
+from fencepost.member.kafka.fetcher import PatientFetcher, end_fetches, take_next, take_up_to
 
 Frame = Callable[[int, int, str], bytes]
 """From version, correlation id and client id to a whole request frame, its length included."""
@@ -176,38 +176,11 @@ class Connections:
         self._client.force_metadata_update()
 
 
-class _PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's fetcher, which ends for good when it can't make sense of an answer; this one asks again."""
-
-    async def _proc_fetch_request(self, assignment: Any, node_id: int, request: Any) -> bool:
-        try:
-            has_records: bool = await super()._proc_fetch_request(assignment, node_id, request)
-        except (LookupError, TypeError, ValueError, struct.error) as error:
-            text = "broker sent a damaged answer to a fetch"
-            log(logging.WARNING, text, node_id=node_id, error=repr(error))
-            # What follows on that connection is as doubtful.
-            connection = self._client._conns.get((node_id, ConnectionGroup.DEFAULT))
-            if connection is not None:
-                connection.close(reason=CloseReason.CONNECTION_BROKEN)
-            await asyncio.sleep(self._retry_backoff)
-            return False
-        return has_records
-
-
-async def _end_fetches(fetcher: Fetcher) -> None:
-    # The fetcher's own close ends with the first fetch that a cancel ends, and forgets the others.
-    fetches = fetcher._fetch_task, *fetcher._pending_tasks
-    for task in fetches:
-        task.cancel()
-    await asyncio.gather(*fetches, return_exceptions=True)
-    fetcher._pending_tasks.clear()
-
-
 async def stop(consumer: AIOKafkaConsumer) -> None:
     """Stop a consumer of aiokafka's, whose own `stop` may be cut off before it has disconnected."""
     try:
         if consumer._fetcher is not None:
-            await _end_fetches(consumer._fetcher)
+            await end_fetches(consumer._fetcher)
         with contextlib.suppress(KafkaError):
             await consumer.stop()
     finally:
@@ -222,8 +195,8 @@ class Fetching:
         self._subscriptions.assign_from_user([])
         self._assignment = self._subscriptions.subscription.assignment
         # Resets are the member's: an offset that is out of range becomes an error here.
-        self._fetcher = _PatientFetcher(client, self._subscriptions, auto_offset_reset="none", **settings)
-        self._records: dict[TopicPartition, FetchResult | FetchError] = self._fetcher._records
+        self._fetcher = PatientFetcher(client, self._subscriptions, auto_offset_reset="none", **settings)
+        self._records: OrderedDict[TopicPartition, FetchResult | FetchError] = self._fetcher._records
         self._current: FetchResult | None = None
         """What `take_one` took its last record from."""
         self._touched: dict[TopicPartition, TopicPartitionState] = {}
@@ -234,7 +207,7 @@ class Fetching:
 
     async def close(self) -> None:
         """Stop fetching; whoever waits is woken."""
-        await _end_fetches(self._fetcher)
+        await end_fetches(self._fetcher)
         with contextlib.suppress(KafkaError):  # of a fetcher that died: it is stopped, then
             await self._fetcher.close()
 
@@ -329,7 +302,7 @@ class Fetching:
     def take_one(self, partitions: tuple[tuple[str, int], ...] = ()) -> ConsumerRecord | None:
         """The next buffered record of these partitions, or of any."""
         if self._current is not None and not partitions:
-            record = self._current.getone()
+            record = take_next(self._current)
             if record is not None:
                 return record
             self._exhausted(self._current._topic_partition)
@@ -341,7 +314,7 @@ class Fetching:
             result = self._buffer(partition, partitions)
             if result is None:
                 continue
-            record = result.getone()
+            record = take_next(result) if result.check_assignment(partition) else None
             if record is not None:
                 self._current = result
                 return record
@@ -353,31 +326,42 @@ class Fetching:
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Buffered records of these partitions, or of all; at most that many.
 
-        An error of one partition waits until there is nothing of the others to hand out.
+        An error waits for the next call if there is anything to hand out, and is raised first there.
         """
         self._current = None
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        failed: Exception | None = None
         for partition in list(self._records):
-            try:
-                result = self._buffer(partition, partitions)
-                if result is None:
-                    continue
-                records = result.getall(most)
-            except Exception as error:
-                failed = failed or error
-                continue
-            if not result.has_more():
-                self._exhausted(partition)
+            records, error = self._drain(partition, partitions, most)
             if records:
                 taken[partition] = records
-                if most is not None:
-                    most -= len(records)
-                    if most == 0:
-                        break
-        if failed is not None and not taken:
-            raise failed
+            if error is not None:
+                if not taken:
+                    raise error
+                self._records[partition] = FetchError(error=error, backoff=0)
+                self._records.move_to_end(partition, last=False)
+            if most is not None:
+                most -= len(records)
+                if most == 0:
+                    break
         return taken
+
+    def _drain(
+        self, partition: TopicPartition, wanted: tuple[tuple[str, int], ...], most: int | None
+    ) -> tuple[list[ConsumerRecord], Exception | None]:
+        """At most that many buffered records, and why there are no more if the next one can't be read."""
+        records: list[ConsumerRecord] = []
+        failed: Exception | None = None
+        try:
+            result = self._buffer(partition, wanted)
+        except Exception as error:
+            return records, error
+        if result is None:
+            return records, None
+        if result.check_assignment(partition):
+            failed = take_up_to(most, result, records)
+        if failed is not None or most is None or len(records) < most:
+            self._exhausted(partition)
+        return records, failed
 
     def _buffer(self, partition: TopicPartition, wanted: tuple[tuple[str, int], ...]) -> FetchResult | None:
         """The buffer to take from; an error in place of one is raised, or leads to `on_out_of_range`."""

@@ -198,25 +198,77 @@ async def test_a_position_outside_of_the_log(fetching):
     assert outside == [A]
 
 
-async def test_an_error_of_one_partition_waits_for_the_others(brokers):
-    def number(raw):
-        if raw == b"5":
-            raise ValueError("five")
-        return int(raw)
+def not_five(raw):
+    if raw == b"5":
+        raise ValueError("five")
+    return int(raw)
 
-    fetching = Fetching(brokers, fetcher_timeout=0.05, value_deserializer=number)
+
+async def test_what_comes_before_a_record_that_can_not_be_read_is_not_lost(brokers):
+    fetching = Fetching(brokers, fetcher_timeout=0.05, value_deserializer=not_five)
     fetching.assign({A: 20, B: 0}, ())
     await buffered(fetching, A, B)
-    assert offsets(fetching.take_many((), None)) == {A: list(range(20, 30))}
-    fetching.pause(A)
-    assert fetching.take_many((B,), None) == {}, "what it was read from is used up"
+    assert offsets(fetching.take_many((), None)) == {A: list(range(20, 30)), B: list(range(5))}
+    await buffered(fetching, A, B)
+    with pytest.raises(ValueError, match="five") as raised:
+        fetching.take_many((), None)
+    assert raised.value.__notes__ == ["offset 5 of orders-1 can't be read: seek past it to go on"]
+    assert fetching.position(B) == 5
+    assert offsets(fetching.take_many((A,), None)) == {A: list(range(30, 40))}, "it keeps the others"
+    fetching.assign({B: 5}, ())
     await buffered(fetching, B)
     with pytest.raises(ValueError, match="five"):
         fetching.take_many((B,), None)
-    assert fetching.position(B) == 0
     fetching.seek(B, 6)
     await buffered(fetching, B)
     assert fetching.take_one((B,)).value == 6
+    await fetching.close()
+
+
+async def test_one_by_one_it_is_said_as_well_which_record_can_not_be_read(brokers):
+    fetching = Fetching(brokers, fetcher_timeout=0.05, value_deserializer=not_five)
+    fetching.assign({A: 3}, ())
+    await buffered(fetching, A)
+    assert [fetching.take_one().value for _ in range(2)] == [3, 4]
+    for _ in range(2):
+        await buffered(fetching, A)
+        with pytest.raises(ValueError, match="five") as raised:
+            fetching.take_one()
+        assert raised.value.__notes__ == ["offset 5 of orders-0 can't be read: seek past it to go on"]
+        assert fetching.take_one() is None
+    await fetching.close()
+
+
+async def test_an_error_that_waited_goes_with_its_partition(brokers):
+    fetching = Fetching(brokers, fetcher_timeout=0.05, value_deserializer=not_five)
+    fetching.assign({A: 0}, ())
+    await buffered(fetching, A)
+    assert offsets(fetching.take_many((), None)) == {A: list(range(5))}
+    fetching.assign({B: 20}, ())
+    await buffered(fetching, B)
+    assert offsets(fetching.take_many((), None)) == {B: list(range(20, 30))}
+    await fetching.close()
+
+
+async def test_only_the_leader_says_that_a_position_is_outside_of_the_log(brokers):
+    asked = []
+    send = brokers.send
+
+    async def of_node(node_id, request):
+        asked.append(node_id)
+        brokers.records = 40 if node_id == 2 else 100
+        return await send(node_id, request)
+
+    brokers.send = of_node
+    brokers.cluster.broker_metadata = lambda node_id: node_id
+    fetching = Fetching(brokers, fetcher_timeout=0.05, client_rack="near")
+    outside = []
+    fetching.on_out_of_range = outside.append
+    fetching._fetcher._update_preferred_read_replica(A, 2)
+    fetching.assign({A: 50}, ())
+    await until(lambda: asked[:1] == [2] and fetching.take_one((A,)) is not None)
+    assert asked[:2] == [2, 1]
+    assert outside == []
     await fetching.close()
 
 

@@ -1,0 +1,83 @@
+"""aiokafka's fetcher, made to go on where its own gives up, and what is read of the buffers that it fills."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from itertools import islice
+from typing import Any
+
+from aiokafka.client import ConnectionGroup
+from aiokafka.conn import CloseReason
+from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult
+from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.structs import ConsumerRecord
+
+from fencepost.member.driver.log import log
+
+
+class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
+    """aiokafka's fetcher, which ends for good when it can't make sense of an answer; this one asks again."""
+
+    async def _proc_fetch_request(self, assignment: Any, node_id: int, request: Any) -> bool:
+        of_follower = [each for each, (node, _) in self._preferred_read_replica.items() if node == node_id]
+        try:
+            has_records: bool = await super()._proc_fetch_request(assignment, node_id, request)
+        except (LookupError, TypeError, ValueError, struct.error) as error:
+            text = "broker sent a damaged answer to a fetch"
+            log(logging.WARNING, text, node_id=node_id, error=repr(error))
+            # What follows on that connection is as doubtful.
+            connection = self._client._conns.get((node_id, ConnectionGroup.DEFAULT))
+            if connection is not None:
+                connection.close(reason=CloseReason.CONNECTION_BROKEN)
+            await asyncio.sleep(self._retry_backoff)
+            return False
+        for partition in of_follower:
+            # A follower may be behind the leader, which is asked next: only its word resets a position.
+            answer = self._records.get(partition)
+            if isinstance(answer, FetchError) and isinstance(answer._error, OffsetOutOfRangeError):
+                del self._records[partition]
+        return has_records
+
+
+async def end_fetches(fetcher: Fetcher) -> None:
+    """Cancel what is under way: the fetcher's own close ends with the first fetch, and forgets the others."""
+    fetches = fetcher._fetch_task, *fetcher._pending_tasks
+    for task in fetches:
+        task.cancel()
+    await asyncio.gather(*fetches, return_exceptions=True)
+    fetcher._pending_tasks.clear()
+
+
+def take_next(result: FetchResult) -> ConsumerRecord | None:
+    """The next record of a buffer, whose partition was neither paused nor moved since it was fetched."""
+    try:
+        return next(result._partition_records._records_iterator, None)
+    except Exception as error:
+        _say_where(error, result)
+        raise
+    finally:
+        result._update_position()
+
+
+def take_up_to(most: int | None, result: FetchResult, records: list[ConsumerRecord]) -> Exception | None:
+    """Append the next records of a buffer, as `take_next`; why it ends before one, if that can't be read."""
+    try:
+        # What comes before an exception is in the list, and counts.
+        records.extend(islice(result._partition_records._records_iterator, most))
+    except Exception as error:
+        _say_where(error, result)
+        return error
+    finally:
+        result._update_position()
+    return None
+
+
+def _say_where(error: Exception, result: FetchResult) -> None:
+    """Note in an error where it came up: it may be a deserializer's, which does not know."""
+    topic, partition = result._topic_partition
+    offset = result._partition_records.next_fetch_offset
+    note = f"offset {offset} of {topic}-{partition} can't be read: seek past it to go on"
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
