@@ -178,6 +178,8 @@ class KIP848Consumer(LogQuestions):
     async def start(self) -> None:
         """Connect; with a subscription, join the group and take up the first assignment.
 
+        A consumer that could not connect may be started again.
+
         :raises KafkaConnectionError: if no broker answers.
         :raises AuthenticationError: if one does not take the credentials; it is a KafkaConnectionError, too.
         :raises UnsupportedVersionError: if the broker does not speak KIP-848.
@@ -189,6 +191,10 @@ class KIP848Consumer(LogQuestions):
         connections = Connections(self._client)
         try:
             await connections.bootstrap()
+        except BaseException:
+            self._started = self._closed
+            raise
+        try:
             if self._closed:
                 await self._client.close()  # once more: it has connected since
                 raise ConsumerStoppedError

@@ -323,6 +323,21 @@ async def test_nobody_there():
     await consumer.stop()
 
 
+async def test_who_could_not_connect_may_start_again(monkeypatch):
+    async with Broker({"orders": 1}) as broker:
+        consumer = KIP848Consumer("orders", bootstrap_servers=broker.bootstrap_servers, group_id="g")
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer._client, "_bootstrap_servers", "127.0.0.1:1")
+            with pytest.raises(KafkaConnectionError, match="Connect call failed"):
+                await consumer.start()
+            with pytest.raises(IllegalStateError, match="not started"):
+                await consumer.getone()
+        async with asyncio.timeout(10):
+            await consumer.start()
+        assert consumer.assignment() == {TopicPartition("orders", 0)}
+        await consumer.stop()
+
+
 async def test_a_broker_without_the_protocol(monkeypatch):
     spoken = tuple(api for api in registry.SPOKEN if api.api_key != 68)
     answer = ApiVersionsResponse(api_versions=spoken)
