@@ -211,7 +211,10 @@ class Session:
         Nothing is handed out during a callback: what it commits would be in the hands of the application.
 
         :raises ConsumerStoppedError: if the session is closed meanwhile.
+        :raises IllegalStateError: in a callback, if it would wait for its own end.
         """
+        if timeout_s is None and self.driver.is_in_callback:
+            raise IllegalStateError("records come after rebalance callbacks, and can't be waited for in one")
         self.settle()
         until = None if timeout_s is None else self._loop.time() + timeout_s
         self._polling += 1

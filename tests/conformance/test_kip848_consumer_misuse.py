@@ -170,6 +170,23 @@ async def test_a_callback_can_not_wait_for_the_stop_that_waits_for_it(ours):
     assert await ours.described() == {}
 
 
+async def test_a_callback_can_not_wait_for_records(ours):
+    async def wait():
+        assert await consumer.getmany() == {}
+        with pytest.raises(IllegalStateError, match="can't be waited for"):
+            await consumer.getone()
+        refused.set()
+
+    topic, refused = ours.topic(1), asyncio.Event()
+    await ours.produce(topic, [1])
+    consumer = ours.consumer(topic, listener=Listener(wait))
+    async with asyncio.timeout(10):
+        await consumer.start()
+        assert refused.is_set()
+        assert (await consumer.getone()).value == b"1"
+        await consumer.stop()
+
+
 async def test_another_event_loop_is_refused_and_does_no_harm(ours):
     topic = ours.topic(1)
     await ours.produce(topic, [7])
