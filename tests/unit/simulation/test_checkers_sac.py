@@ -46,6 +46,7 @@ class Scene:
             group_keys=[KEY],
             loop=SimpleNamespace(now_us=0),
             report=self.report,
+            scenario=SimpleNamespace(settling_us=0, keeps_up=True),
         )
         self.checker.attach(self.world)
 

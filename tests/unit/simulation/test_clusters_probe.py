@@ -71,7 +71,8 @@ async def test_apis_features_and_nodes_are_read() -> None:
     features = {"group.version": 1, "metadata.version": 30}
     async with server(versions(3, 18, 68, features=features), METADATA) as port:
         answer = await probe.examine(f"127.0.0.1:{port}")
-    assert answer == ("id", {7: "host:99"}, {3: (0, 1), 18: (0, 1), 68: (0, 1)}, features)
+    apis = dict.fromkeys((3, 18, 68), (0, 1))
+    assert answer == (("127.0.0.1", port), "id", {7: "host:99"}, apis, features)
 
 
 @pytest.mark.parametrize(
