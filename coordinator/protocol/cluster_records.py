@@ -32,11 +32,12 @@ class TopicKey(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
 
 
 class TopicValue(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
-    """A topic's name, number of partitions, and replicas of each."""
+    """A topic's name, number of partitions, replicas of each, and where they were placed by hand."""
 
     name: str
     partitions: int
     replicas: int = 1
+    assignments: tuple[tuple[int, ...], ...] = ()
 
 
 class ConfigKey(msgspec.Struct, frozen=True, tag=102, array_like=True, gc=False):

@@ -32,6 +32,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """How many brokers each partition is told to be on."""
     racks: tuple[tuple[str, ...], ...] = ()
     """The racks of each partition's replicas, where they are known."""
+    assignments: tuple[tuple[int, ...], ...] = ()
+    """The broker ids of each partition's replicas where they were placed by hand, the leader first.
+
+    Empty for a partition that was not, and missing behind the last one that was.
+    """
 
 
 class TopicsImage(msgspec.Struct, frozen=True):

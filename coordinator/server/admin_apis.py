@@ -34,12 +34,19 @@ def _repeated(names: Iterable[_Name]) -> frozenset[_Name]:
     return frozenset(name for name, times in Counter(names).items() if times > 1)
 
 
+class _Places(NamedTuple):
+    """How many partitions a topic has, how many replicas of each, and on which brokers if that was said."""
+
+    partitions: int
+    replicas: int
+    assignments: tuple[tuple[int, ...], ...] = ()
+
+
 class _Plan(NamedTuple):
     """A topic that can be created."""
 
     name: str
-    partitions: int
-    replicas: int
+    places: _Places
     configs: Mapping[str, str]
 
 
@@ -78,7 +85,7 @@ def _too_large(
         partitions += len(topic.assignments) or max(0, count)
     if partitions > _MOST_AT_ONCE:
         return "Excessively large number of partitions per request."
-    records = sum(plan.partitions + 1 + len(plan.configs) for plan in plans if isinstance(plan, _Plan))
+    records = sum(plan.places.partitions + 1 + len(plan.configs) for plan in plans if isinstance(plan, _Plan))
     return "Unable to perform excessively large batch operation." if records > _MOST_AT_ONCE else None
 
 
@@ -93,10 +100,9 @@ def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
         configs = read_topic_configs(
             {name: value for name, value in topic.configs.items() if value is not None}
         )
-        partitions, replicas = _places_of(services, topic)
+        return _Plan(topic.name, _places_of(services, topic), configs)
     except ProtocolError as error:
         return error
-    return _Plan(topic.name, partitions, replicas, configs)
 
 
 def _created(services: Services, name: str, plan: _Plan | ProtocolError, validate_only: bool) -> CreatedTopic:
@@ -105,14 +111,17 @@ def _created(services: Services, name: str, plan: _Plan | ProtocolError, validat
     topic_id = None
     if not validate_only:
         (created,) = services.cluster.add_topics(
-            {name: plan.partitions}, plan.configs, replicas=plan.replicas
+            {name: plan.places.partitions},
+            plan.configs,
+            replicas=plan.places.replicas,
+            assignments=plan.places.assignments,
         )
         topic_id = created.topic_id
     return CreatedTopic(
         name=name,
         topic_id=topic_id,
-        partitions=plan.partitions,
-        replication_factor=plan.replicas,
+        partitions=plan.places.partitions,
+        replication_factor=plan.places.replicas,
         configs=topic_entries(plan.configs),
     )
 
@@ -131,8 +140,8 @@ def create_internal_topic(services: Services, topic: TopicInfo) -> str | None:
     return None if created.error_code is ErrorCode.NONE else created.error_message
 
 
-def _places_of(services: Services, topic: NewTopic) -> tuple[int, int]:
-    """How many partitions a request wants, and how many replicas of each.
+def _places_of(services: Services, topic: NewTopic) -> _Places:
+    """What a request wants.
 
     :raises ProtocolError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT or
         INVALID_REQUEST.
@@ -159,10 +168,10 @@ def _places_of(services: Services, topic: NewTopic) -> tuple[int, int]:
             f"{replicas} cannot be reached because only {brokers} broker(s) are registered or some brokers "
             "have all their log directories cordoned.",
         )
-    return partitions, replicas
+    return _Places(partitions, replicas)
 
 
-def _places_by_hand(services: Services, topic: NewTopic) -> tuple[int, int]:
+def _places_by_hand(services: Services, topic: NewTopic) -> _Places:
     for name, number in (
         ("replication factor", topic.replication_factor),
         ("numPartitions", topic.partitions),
@@ -172,7 +181,7 @@ def _places_by_hand(services: Services, topic: NewTopic) -> tuple[int, int]:
                 ErrorCode.INVALID_REQUEST,
                 f"A manual partition assignment was specified, but {name} was not set to -1.",
             )
-    placed: set[int] = set()
+    placed: dict[int, tuple[int, ...]] = {}
     expected = None
     for partition, replicas in topic.assignments:
         if partition in placed:
@@ -181,16 +190,16 @@ def _places_by_hand(services: Services, topic: NewTopic) -> tuple[int, int]:
                 f"Found multiple manual partition assignments for partition {partition}",
             )
         _check_replicas(services, replicas, expected)
-        placed.add(partition)
+        placed[partition] = replicas
         expected = len(replicas)
-    if placed != set(range(len(placed))):
+    if placed.keys() != set(range(len(placed))):
         raise ProtocolError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "partitions should be a consecutive 0-based integer sequence",
         )
     assert expected is not None
     check_partitions(len(placed))
-    return len(placed), expected
+    return _Places(len(placed), expected, tuple(placed[partition] for partition in range(len(placed))))
 
 
 def _check_replicas(services: Services, replicas: tuple[int, ...], expected: int | None) -> None:
@@ -300,7 +309,7 @@ def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: boo
             for replicas in grown.assignments:
                 _check_replicas(services, replicas, topic.replicas)
         if not validate_only:
-            services.cluster.grow_topic(topic, grown.count)
+            services.cluster.grow_topic(topic, grown.count, grown.assignments or ())
         return CreatedPartitions(name=grown.name)
     except ProtocolError as error:
         return CreatedPartitions(name=grown.name, error_code=error.code, error_message=error.message)

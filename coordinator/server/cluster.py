@@ -103,10 +103,8 @@ class Cluster:
             match record:
                 case ClusterRecord(ClusterKey(), ClusterValue(cluster_id, version)):
                     self.cluster_id = cluster_id
-                case ClusterRecord(TopicKey(topic_id), TopicValue(name, partitions, replicas)):
-                    topics[topic_id] = Topic(
-                        topic_id=topic_id, name=name, partitions=partitions, replicas=replicas
-                    )
+                case ClusterRecord(TopicKey(topic_id), TopicValue() as value):
+                    topics[topic_id] = Topic(topic_id=topic_id, **msgspec.structs.asdict(value))
                 case ClusterRecord(TopicKey(topic_id), None):
                     topics.pop(topic_id, None)
                 case ClusterRecord(ConfigKey() as key, ConfigValue(entries)):
@@ -135,17 +133,25 @@ class Cluster:
 
     def leader_id(self, topic: Topic, partition: int) -> int:
         """The broker that serves a partition."""
-        return self.nodes[partition % len(self.nodes)].node_id
+        placed = self._placed(topic, partition)
+        return placed[0] if placed else self.nodes[partition % len(self.nodes)].node_id
 
     def replica_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
         """The brokers on which a partition is told to be, its leader first.
 
         There may be fewer brokers than when the topic was created.
         """
-        return tuple(
+        return self._placed(topic, partition) or tuple(
             self.nodes[(partition + nth) % len(self.nodes)].node_id
             for nth in range(min(topic.replicas, len(self.nodes)))
         )
+
+    def _placed(self, topic: Topic, partition: int) -> tuple[int, ...]:
+        """Where a partition was placed by hand, as far as these brokers are there."""
+        if partition >= len(topic.assignments):
+            return ()
+        known = {node.node_id for node in self.nodes}
+        return tuple(node_id for node_id in topic.assignments[partition] if node_id in known)
 
     def coordinator(self, key: str) -> Node:
         """The broker that coordinates a group."""
@@ -208,11 +214,22 @@ class Cluster:
                     )
 
     def add_topics(
-        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None, *, replicas: int = 1
+        self,
+        topics: Mapping[str, int],
+        configs: Mapping[str, str] | None = None,
+        *,
+        replicas: int = 1,
+        assignments: tuple[tuple[int, ...], ...] = (),
     ) -> tuple[Topic, ...]:
         """Create topics that were checked."""
         created = tuple(
-            Topic(topic_id=_new_id(), name=name, partitions=partitions, replicas=replicas)
+            Topic(
+                topic_id=_new_id(),
+                name=name,
+                partitions=partitions,
+                replicas=replicas,
+                assignments=assignments,
+            )
             for name, partitions in topics.items()
         )
         for topic in created if configs else ():
@@ -305,13 +322,20 @@ class Cluster:
             )
         check_partitions(partitions)
 
-    def grow_topic(self, topic: Topic, partitions: int) -> None:
-        """Give a topic more partitions.
+    def grow_topic(
+        self, topic: Topic, partitions: int, assignments: tuple[tuple[int, ...], ...] = ()
+    ) -> None:
+        """Give a topic more partitions, on these brokers if they are placed by hand.
 
         :raises ProtocolError: INVALID_PARTITIONS, unless there are more than before.
         """
         self.check_growth(topic, partitions)
-        self._change(self.image.with_topic(msgspec.structs.replace(topic, partitions=partitions)))
+        placed = topic.assignments
+        if assignments:
+            placed += ((),) * (topic.partitions - len(placed)) + assignments
+        self._change(
+            self.image.with_topic(msgspec.structs.replace(topic, partitions=partitions, assignments=placed))
+        )
 
     def _change(self, image: TopicsImage) -> None:
         before, self.image = self.image, image
@@ -321,7 +345,10 @@ class Cluster:
             if topic_id not in image.by_id
         )
         new = (
-            ClusterRecord(TopicKey(topic.topic_id), TopicValue(topic.name, topic.partitions, topic.replicas))
+            ClusterRecord(
+                TopicKey(topic.topic_id),
+                TopicValue(topic.name, topic.partitions, topic.replicas, topic.assignments),
+            )
             for topic in image.by_id.values()
             if before.by_id.get(topic.topic_id) != topic
         )

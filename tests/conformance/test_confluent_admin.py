@@ -26,6 +26,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from fencepost.simulation.embedded import EmbeddedKafka
+
 pytestmark = pytest.mark.real
 SECONDS = 60
 
@@ -236,3 +238,20 @@ def test_topics_are_created_with_settings(admin):
     assert failure(made["bad"]) == "INVALID_CONFIG"
     resource = ConfigResource(ResourceType.TOPIC, "good")
     assert admin.describe_configs([resource])[resource].result(SECONDS)["cleanup.policy"].value == "compact"
+
+
+def test_replicas_are_where_an_assignment_places_them():
+    with EmbeddedKafka(brokers=3) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        by_hand = NewTopic("by-hand", 2, replica_assignment=[[3, 1], [1, 2]])
+        assert admin.create_topics([by_hand])["by-hand"].result(SECONDS) is None
+        more = NewPartitions("by-hand", 3, replica_assignment=[[3, 2]])
+        assert admin.create_partitions([more])["by-hand"].result(SECONDS) is None
+        found = admin.list_topics("by-hand", SECONDS).topics["by-hand"].partitions
+        assert {number: each.replicas for number, each in found.items()} == {0: [3, 1], 1: [1, 2], 2: [3, 2]}
+        assert {number: each.leader for number, each in found.items()} == {0: 3, 1: 1, 2: 3}
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        for number in found:
+            producer.produce("by-hand", b"here", partition=number)
+        assert producer.flush(SECONDS) == 0
+        assert sorted(record.partition for record in kafka.records("by-hand")) == [0, 1, 2]

@@ -95,7 +95,6 @@ async def test_new_partitions_have_as_many_replicas_as_the_others(brokers):
     assert create(brokers, NewTopic(name="by-hand", assignments=((0, (3, 1)), (1, (1, 2))))) == [
         ("NONE", None)
     ]
-    assert replicas(brokers, "by-hand") == [(1, 2), (2, 3)]
     assert grow(brokers, "by-hand") == grow(brokers, "by-hand", (2, 3)) == ("NONE", None)
     assert [len(each) for each in replicas(brokers, "by-hand")] == [2, 2, 2, 2]
     assert grow(brokers, "by-hand", (2,)) == (
@@ -107,16 +106,40 @@ async def test_new_partitions_have_as_many_replicas_as_the_others(brokers):
     assert create(brokers, uneven)[0][0] == "INVALID_REPLICA_ASSIGNMENT"
 
 
+async def test_partitions_are_where_they_were_placed_by_hand(brokers):
+    by_hand = NewTopic(name="by-hand", assignments=((1, (1, 2)), (0, (3, 1))))
+    assert create(brokers, by_hand) == [("NONE", None)]
+    assert replicas(brokers, "by-hand") == [(3, 1), (1, 2)]
+    assert grow(brokers, "by-hand") == ("NONE", None)
+    assert grow(brokers, "by-hand", (2, 1), (3, 2)) == ("NONE", None)
+    placed_by_number = (3, 1)
+    assert replicas(brokers, "by-hand") == [(3, 1), (1, 2), placed_by_number, (2, 1), (3, 2)]
+    assert grow(brokers, "payments", (1,)) == ("NONE", None)
+    assert replicas(brokers, "payments") == [(1,), (2,), (1,)]
+
+
+async def test_a_partition_is_served_by_the_leader_that_was_chosen(brokers):
+    create(brokers, NewTopic(name="by-hand", assignments=((0, (3,)),)))
+    topic = brokers.cluster.image.by_name["by-hand"]
+    brokers.services[2].log(topic, 0)
+    with pytest.raises(ProtocolError, match="by-hand-0 is led by broker 3, this is 1"):
+        brokers.services[0].log(topic, 0)
+
+
 async def test_replicas_outlive_a_restart_as_far_as_there_are_brokers(tmp_path):
     def started(count: int) -> Brokers:
         return Brokers(ports=(0,) * count, storage=Storage(tmp_path / "journal", keeps_records=False))
 
     async with started(3) as before:
         assert create(before, NewTopic(name="kept", partitions=1, replication_factor=3)) == [("NONE", None)]
+        by_hand = NewTopic(name="by-hand", assignments=((0, (3, 2)), (1, (3, 1))))
+        assert create(before, by_hand) == [("NONE", None)]
     async with started(3) as again:
         assert replicas(again, "kept") == [(1, 2, 3)]
+        assert replicas(again, "by-hand") == [(3, 2), (3, 1)]
     async with started(2) as fewer:
         assert replicas(fewer, "kept") == [(1, 2)]
+        assert replicas(fewer, "by-hand") == [(2,), (1,)]
 
 
 async def test_a_name_may_not_differ_from_another_in_its_dots_alone(brokers):
