@@ -3,6 +3,7 @@
 #   make demo    the main job: a group under faults, checked, traced, analysed; leaves demo/report.html
 #   make test    the tests; with ALL=1 the long ones as well
 #   make other   a part of them on the newest other Python that is here
+#   make suites  the test suites of librdkafka and franz-go on an embedded Kafka; wants cargo, cc and go
 #   make check   style, types, import rules
 #   make docs    renew what the code knows best in the docs: machines, keys, options, output of examples
 #   make bench   the measurements that the docs quote
@@ -22,7 +23,7 @@ PACKAGES := coordinator member simulation
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test other check docs bench venv lock clean distclean FORCE
+.PHONY: help demo test other suites check docs bench venv lock clean distclean FORCE
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -46,6 +47,9 @@ test: venv
 
 other: venv
 	@.ci/other-python $(UV_VERSION)
+
+suites: venv
+	@$(BIN)/python tests/suites/run.py $(ARGS)
 
 check: venv
 	$(BIN)/ruff check .
