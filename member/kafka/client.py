@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
 from aiokafka.protocol.metadata import MetadataRequest
@@ -29,13 +30,17 @@ class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
 
     A connection ends here with the task that reads from it. A loop that ends cancels all tasks, these as
     well, and aiokafka would go on with such a connection: each request would wait until its time is over.
-    Here who waits hears of it, and the next request connects anew.
+    Here who waits hears of it, and the next request connects anew. And as long as a topic is gone, or has no
+    leader, aiokafka would ask for metadata as fast as brokers answer; here there is a back-off between.
     """
 
     refused: AuthenticationError | None = None
     """What came of the last attempt to log in, if a broker refused it; who raises it takes it away."""
     on_refused: Callable[[], None] | None = None
     _is_refused = False
+    _asked_about: frozenset[str] | None = None
+    """The topics whose metadata was asked for last."""
+    _asked_at = 0.0
     _sync_task: asyncio.Task[None] | None
 
     async def bootstrap(self) -> None:
@@ -65,6 +70,16 @@ class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
         finally:
             if not is_needed:
                 connection.close()
+
+    async def _metadata_update(self, cluster_metadata: ClusterMetadata, topics: set[str] | None) -> bool:
+        about = frozenset(topics or ())
+        if cluster_metadata is self.cluster and about == self._asked_about:
+            await asyncio.sleep(self._asked_at + self._retry_backoff - self._loop.time())
+        try:
+            is_new: bool = await super()._metadata_update(cluster_metadata, topics)
+        finally:
+            self._asked_about, self._asked_at = about, self._loop.time()
+        return is_new
 
     def _on_connection_closed(self, conn: AIOKafkaConnection, reason: CloseReason | None) -> None:
         self._is_refused |= reason is CloseReason.AUTH_FAILURE

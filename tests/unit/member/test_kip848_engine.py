@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from aiokafka.client import ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
+from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.engine import Call, Fetching
 from tests.batches import batch
 
@@ -270,6 +271,33 @@ async def test_only_the_leader_says_that_a_position_is_outside_of_the_log(broker
     assert asked[:2] == [2, 1]
     assert outside == []
     await fetching.close()
+
+
+async def test_metadata_is_asked_for_once_a_while_and_at_once_for_another_topic(monkeypatch):
+    loop, asked = asyncio.get_running_loop(), []
+
+    async def told_soon(client, cluster, topics):
+        asked.append((loop.time() - start, set(topics)))
+        await asyncio.sleep(0.001)
+        return True
+
+    monkeypatch.setattr(AIOKafkaClient, "_metadata_update", told_soon)
+    client = Client(retry_backoff_ms=100)
+    client.set_topics({"gone"})
+    synchronizer = asyncio.create_task(client._md_synchronizer())
+    start = loop.time()
+    while loop.time() < start + 5.04:
+        await client.force_metadata_update()
+    assert 49 <= len(asked) <= 51
+    client.set_topics({"gone", "orders"})
+    await asyncio.sleep(0.2)
+    when = next(at for at, topics in asked if "orders" in topics)
+    assert when < 5.11
+    await asyncio.sleep(60)
+    count = len(asked)
+    await client.force_metadata_update()
+    assert asked[count][0] == pytest.approx(loop.time() - start, abs=0.01), "it has rested long enough"
+    synchronizer.cancel()
 
 
 async def test_a_fetch_that_fails_is_tried_again(fetching, brokers):
