@@ -12,18 +12,43 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult
 from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import ConsumerRecord
 
 from fencepost.member.driver.log import log
 
+_OF_LEADERS = 10
+"""The newest fetch that leaders alone answer: later ones are answered by any replica (KIP-392)."""
+
+
+class _Fetch:
+    """A fetch as a connection takes it."""
+
+    def __init__(self, request: FetchRequest, newest: int | None) -> None:
+        self._request = request
+        self._newest = newest
+        self.topics = request.topics
+
+    def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
+        """The request in the newest version that both sides speak and that is wanted."""
+        if self._newest is not None and FetchRequest.API_KEY in versions:
+            oldest, newest = versions[FetchRequest.API_KEY]
+            versions = {**versions, FetchRequest.API_KEY: (oldest, min(newest, self._newest))}
+        return self._request.prepare(versions)
+
 
 class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's fetcher, which ends for good when it can't make sense of an answer; this one asks again."""
+    """aiokafka's fetcher, which ends for good when it can't make sense of an answer; this one asks again.
 
-    async def _proc_fetch_request(self, assignment: Any, node_id: int, request: Any) -> bool:
+    And a broker that leads a partition no more has to say so: it may answer for followers, with records that
+    come later than the leader's. So a fetch is for leaders only, unless there is a rack to prefer.
+    """
+
+    async def _proc_fetch_request(self, assignment: Any, node_id: int, request: FetchRequest) -> bool:
         of_follower = [each for each, (node, _) in self._preferred_read_replica.items() if node == node_id]
+        fetch = _Fetch(request, None if self._client_rack else _OF_LEADERS)
         try:
-            has_records: bool = await super()._proc_fetch_request(assignment, node_id, request)
+            has_records: bool = await super()._proc_fetch_request(assignment, node_id, fetch)
         except (LookupError, TypeError, ValueError, struct.error) as error:
             text = "broker sent a damaged answer to a fetch"
             log(logging.WARNING, text, node_id=node_id, error=repr(error))

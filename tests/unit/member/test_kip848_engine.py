@@ -273,6 +273,26 @@ async def test_only_the_leader_says_that_a_position_is_outside_of_the_log(broker
     await fetching.close()
 
 
+@pytest.mark.parametrize(("rack", "version"), [(None, 10), ("near", 11)])
+async def test_replicas_that_do_not_lead_are_asked_only_for_the_sake_of_a_rack(brokers, rack, version):
+    requests = []
+    send = brokers.send
+
+    async def note(node_id, request):
+        requests.append(request)
+        return await send(node_id, request)
+
+    brokers.send = note
+    fetching = Fetching(brokers, fetcher_timeout=0.05, client_rack=rack)
+    fetching.assign({A: 7}, ())
+    await buffered(fetching, A)
+    (request,) = requests
+    assert [request.prepare({1: (4, newest)}).API_VERSION for newest in (18, 9)] == [version, 9]
+    with pytest.raises(IncompatibleBrokerVersion):
+        request.prepare({})
+    await fetching.close()
+
+
 async def test_metadata_is_asked_for_once_a_while_and_at_once_for_another_topic(monkeypatch):
     loop, asked = asyncio.get_running_loop(), []
 
