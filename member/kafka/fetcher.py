@@ -11,7 +11,7 @@ from typing import Any
 from aiokafka.client import ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult
-from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.errors import NoError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import ConsumerRecord
 
@@ -19,10 +19,14 @@ from fencepost.member.driver.log import log
 
 _OF_LEADERS = 10
 """The newest fetch that leaders alone answer: later ones are answered by any replica (KIP-392)."""
+_ABOUT_THE_LOG = (NoError.errno, OffsetOutOfRangeError.errno, TopicAuthorizationFailedError.errno)
+"""What a broker says of a partition that it is right to ask it about; the application may hear of it."""
 
 
 class _Fetch:
-    """A fetch as a connection takes it."""
+    """A fetch as a connection takes it, and what came back."""
+
+    answer: Any = None
 
     def __init__(self, request: FetchRequest, newest: int | None) -> None:
         self._request = request
@@ -37,18 +41,41 @@ class _Fetch:
         return self._request.prepare(versions)
 
 
+class _Asked:
+    """The fetcher's client, which lets the answer to a fetch be seen."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def send(self, node_id: int, request: Any) -> Any:
+        answer = await self._client.send(node_id, request)
+        if isinstance(request, _Fetch):
+            request.answer = answer
+        return answer
+
+
 class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     """aiokafka's fetcher, which ends for good when it can't make sense of an answer; this one asks again.
 
     And a broker that leads a partition no more has to say so: it may answer for followers, with records that
     come later than the leader's. So a fetch is for leaders only, unless there is a rack to prefer.
+
+    Nor does aiokafka's wait before it asks a broker again that refuses, or that names a replica which came up
+    after the metadata was told: both do so at once, and every time. It takes new metadata to go on.
     """
+
+    def __init__(self, client: Any, subscriptions: Any, **settings: Any) -> None:
+        super().__init__(_Asked(client), subscriptions, **settings)
 
     async def _proc_fetch_request(self, assignment: Any, node_id: int, request: FetchRequest) -> bool:
         of_follower = [each for each, (node, _) in self._preferred_read_replica.items() if node == node_id]
         fetch = _Fetch(request, None if self._client_rack else _OF_LEADERS)
         try:
             has_records: bool = await super()._proc_fetch_request(assignment, node_id, fetch)
+            is_misdirected = fetch.answer is not None and self._misdirects(fetch.answer)
         except (LookupError, TypeError, ValueError, struct.error) as error:
             text = "broker sent a damaged answer to a fetch"
             log(logging.WARNING, text, node_id=node_id, error=repr(error))
@@ -63,7 +90,21 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             answer = self._records.get(partition)
             if isinstance(answer, FetchError) and isinstance(answer._error, OffsetOutOfRangeError):
                 del self._records[partition]
+        if is_misdirected:
+            renewal = self._client.force_metadata_update()
+            if not has_records:
+                await asyncio.wait((renewal,), timeout=self._retry_backoff)
         return has_records
+
+    def _misdirects(self, answer: Any) -> bool:
+        """Whether a partition is for another broker to answer, as far as this one says."""
+        knows = self._client.cluster.broker_metadata
+        names_replicas = answer.API_VERSION > _OF_LEADERS
+        return any(
+            code not in _ABOUT_THE_LOG or (names_replicas and replica >= 0 and knows(replica) is None)
+            for _, rows in answer.topics
+            for _, code, *_, replica, _ in rows
+        )
 
 
 async def end_fetches(fetcher: Fetcher) -> None:

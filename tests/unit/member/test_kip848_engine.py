@@ -42,7 +42,14 @@ class Cluster:
         self.fails: Exception | None = None
         self.misleads = False
         """Whether the next answer is about a partition that nobody asked for."""
+        self.refuses: dict[int, int] = {}
+        """Error codes of partitions."""
+        self.renewals = 0
         self._conns: dict[object, object] = {}
+
+    def force_metadata_update(self):
+        self.renewals += 1
+        return self._loop.create_task(asyncio.sleep(0.02))
 
     async def send(self, node_id, request):
         asked = [(topic, number, offset) for topic, rows in request.topics for number, offset, _ in rows]
@@ -58,6 +65,8 @@ class Cluster:
         return SimpleNamespace(API_VERSION=4, topics=[(topic, [self._read(n, o)]) for topic, n, o in asked])
 
     def _read(self, number, offset):
+        if number in self.refuses:
+            return (number, self.refuses[number], -1, -1, [], b"")
         if offset > self.records:
             return (number, 1, -1, -1, [], b"")
         count = min(10, self.records - offset)
@@ -270,6 +279,55 @@ async def test_only_the_leader_says_that_a_position_is_outside_of_the_log(broker
     await until(lambda: asked[:1] == [2] and fetching.take_one((A,)) is not None)
     assert asked[:2] == [2, 1]
     assert outside == []
+    await fetching.close()
+
+
+@pytest.mark.parametrize("code", [3, 6, 56, -1, 12345])
+async def test_a_broker_that_refuses_is_asked_again_with_new_metadata_and_not_at_once(
+    fetching, brokers, code
+):
+    brokers.refuses = {0: code}
+    fetching.assign({A: 7, B: 100}, ())
+    await asyncio.sleep(10)
+    assert 50 < brokers.fetched.count((0, 7)) < 300, "an answer takes 20 ms, new metadata as long"
+    assert brokers.renewals >= brokers.fetched.count((0, 7)) - 1
+    brokers.refuses = {}
+    await buffered(fetching, A)
+    assert fetching.take_one().offset == 7
+
+
+async def test_what_comes_with_a_refusal_does_not_wait_for_metadata(fetching, brokers):
+    brokers.force_metadata_update = lambda: brokers._loop.create_task(asyncio.sleep(5))
+    brokers.refuses = {0: 6}
+    fetching.assign({A: 7, B: 0}, ())
+    await buffered(fetching, B)
+    assert brokers._loop.time() < 0.03
+    fetching.take_many((), None)
+    await asyncio.sleep(1)
+    assert brokers.fetched.count((0, 7)) < 10
+    assert brokers.fetched.count((1, 10)) == 1
+
+
+async def test_a_replica_that_came_up_after_the_metadata_is_learned_of(brokers):
+    asked, known = [], set()
+
+    async def redirect(node_id, request):
+        asked.append(node_id)
+        await asyncio.sleep(0.001)
+        replica, data = (-1, stored(7, 3)) if node_id == 2 else (2, b"")
+        return SimpleNamespace(API_VERSION=11, topics=[("orders", [(0, 0, 100, 100, 0, [], replica, data)])])
+
+    async def renew():
+        await asyncio.sleep(0.02)
+        known.add(2)
+
+    brokers.send = redirect
+    brokers.cluster.broker_metadata = lambda node_id: node_id if node_id in known else None
+    brokers.force_metadata_update = lambda: brokers._loop.create_task(renew())
+    fetching = Fetching(brokers, fetcher_timeout=0.05, client_rack="near")
+    fetching.assign({A: 7}, ())
+    await buffered(fetching, A)
+    assert asked == [1, 2]
     await fetching.close()
 
 
