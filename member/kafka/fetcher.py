@@ -13,7 +13,7 @@ from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult
 from aiokafka.errors import NoError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.structs import ConsumerRecord
+from aiokafka.structs import ConsumerRecord, TopicPartition
 
 from fencepost.member.driver.log import log
 
@@ -69,10 +69,13 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
 
     def __init__(self, client: Any, subscriptions: Any, **settings: Any) -> None:
         super().__init__(_Asked(client), subscriptions, **settings)
+        self._doubtful: set[TopicPartition] = set()
+        """Partitions whose log does not have the position, says a replica that need not lead."""
 
     async def _proc_fetch_request(self, assignment: Any, node_id: int, request: FetchRequest) -> bool:
-        of_follower = [each for each, (node, _) in self._preferred_read_replica.items() if node == node_id]
-        fetch = _Fetch(request, None if self._client_rack else _OF_LEADERS)
+        asked = _partitions(request) if self._client_rack else []
+        of_leaders = not asked or not self._doubtful.isdisjoint(asked)
+        fetch = _Fetch(request, _OF_LEADERS if of_leaders else None)
         try:
             has_records: bool = await super()._proc_fetch_request(assignment, node_id, fetch)
             is_misdirected = fetch.answer is not None and self._misdirects(fetch.answer)
@@ -85,16 +88,22 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
                 connection.close(reason=CloseReason.CONNECTION_BROKEN)
             await asyncio.sleep(self._retry_backoff)
             return False
-        for partition in of_follower:
-            # A follower may be behind the leader, which is asked next: only its word resets a position.
-            answer = self._records.get(partition)
-            if isinstance(answer, FetchError) and isinstance(answer._error, OffsetOutOfRangeError):
+        if not of_leaders:
+            # A replica may be behind the leader: only its word resets a position.
+            for partition in filter(self._is_out_of_range, asked):
                 del self._records[partition]
+                self._doubtful.add(partition)
+        elif fetch.answer is not None and not is_misdirected:
+            self._doubtful.difference_update(asked)
         if is_misdirected:
             renewal = self._client.force_metadata_update()
             if not has_records:
                 await asyncio.wait((renewal,), timeout=self._retry_backoff)
         return has_records
+
+    def _is_out_of_range(self, partition: TopicPartition) -> bool:
+        told = self._records.get(partition)
+        return isinstance(told, FetchError) and isinstance(told._error, OffsetOutOfRangeError)
 
     def _misdirects(self, answer: Any) -> bool:
         """Whether a partition is for another broker to answer, as far as this one says."""
@@ -105,6 +114,10 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             for _, rows in answer.topics
             for _, code, *_, replica, _ in rows
         )
+
+
+def _partitions(request: FetchRequest) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic, rows in request.topics for number, *_ in rows]
 
 
 async def end_fetches(fetcher: Fetcher) -> None:

@@ -331,6 +331,41 @@ async def test_a_replica_that_came_up_after_the_metadata_is_learned_of(brokers):
     await fetching.close()
 
 
+async def test_a_former_leader_does_not_say_that_a_position_is_outside_of_the_log(brokers):
+    """With a rack it answers for a follower; the metadata tells who leads now, once it is asked for."""
+    asked, leader = [], 1
+
+    async def send(node_id, request):
+        version = request.prepare({1: (4, 18)}).API_VERSION
+        asked.append((node_id, version))
+        await asyncio.sleep(0.001)
+        if node_id == 3:
+            row = (0, 0, 100, 100, 0, [], *([-1] if version > 10 else []), stored(50, 3))
+        else:
+            row = (0, 1 if version > 10 else 6, -1, -1, 0, [], *([-1] if version > 10 else []), b"")
+        return SimpleNamespace(API_VERSION=version, topics=[("orders", [row])])
+
+    async def renew():
+        nonlocal leader
+        await asyncio.sleep(0.02)
+        leader = 3
+
+    brokers.send = send
+    brokers.cluster.leader_for_partition = lambda partition: leader
+    brokers.force_metadata_update = lambda: brokers._loop.create_task(renew())
+    fetching = Fetching(brokers, fetcher_timeout=0.05, client_rack="near")
+    outside = []
+    fetching.on_out_of_range = outside.append
+    fetching.assign({A: 50}, ())
+    records = []
+    await until(lambda: records.extend(fetching.take_many((), None).get(A, ())) or records)
+    assert [record.offset for record in records] == [50, 51, 52]
+    assert outside == []
+    await until(lambda: len(asked) > 3)
+    assert asked[:4] == [(1, 11), (1, 10), (3, 10), (3, 11)]
+    await fetching.close()
+
+
 @pytest.mark.parametrize(("rack", "version"), [(None, 10), ("near", 11)])
 async def test_replicas_that_do_not_lead_are_asked_only_for_the_sake_of_a_rack(brokers, rack, version):
     requests = []
