@@ -1,4 +1,4 @@
-"""KIP848Consumer on three nodes of Kafka: its coordinator's node dies, and a node stands still."""
+"""KIP848Consumer on three nodes of Kafka: a coordinator's node dies, one stands still, and leaders move."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiokafka
+import confluent_kafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import ConsumerStoppedError, KafkaError
+from confluent_kafka.admin import AdminClient
 
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.clusters.cluster import Cluster
@@ -192,3 +194,35 @@ async def test_a_node_stands_still(stage: Stage) -> None:
         await stage.cluster.resume(node)
 
     await disturbed(stage, pause)
+
+
+async def test_leaders_move_and_their_nodes_stay(stage: Stage) -> None:
+    """A node that leads no more would answer for a follower, and nothing else tells of the move."""
+    admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap_servers, "log_level": 0})
+
+    def leaders() -> dict[int, int]:
+        partitions = admin.list_topics(stage.name, 20).topics[stage.name].partitions
+        return {number: partition.leader for number, partition in partitions.items()}
+
+    def give_back(preferred: dict[int, int]) -> None:
+        partitions = [confluent_kafka.TopicPartition(stage.name, number) for number in preferred]
+        while leaders() != preferred:
+            admin.elect_leaders(confluent_kafka.ElectionType.PREFERRED, partitions).result(20)
+
+    def known() -> dict[int, int]:
+        return {
+            each.partition: reader.consumer._client.cluster.leader_for_partition(each)
+            for reader in stage.readers
+            for each in reader.consumer.assignment()
+        }
+
+    async def go_and_come_back() -> None:
+        preferred = await asyncio.to_thread(leaders)
+        await stage.cluster.kill(1)
+        await stage.go_on()
+        await until(lambda: 1 not in known().values())
+        await stage.cluster.restart(1)
+        await asyncio.to_thread(give_back, preferred)
+        await until(lambda: known() == preferred)
+
+    await disturbed(stage, go_and_come_back)
