@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, seeds_of
+from fencepost.simulation.scenarios.documents import check_document, document_of
 from fencepost.simulation.scenarios.load import library, read
 from fencepost.simulation.scenarios.positions import Path as KeyPath
 from fencepost.simulation.scenarios.toml_text import quoted, toml_text
@@ -68,10 +69,6 @@ class _File(_Table, frozen=True):
     options: tuple[_Option, ...] = ()
 
 
-_MARKS = tuple(field.name for field in msgspec.structs.fields(_File))
-"""A file with one of these keys is a campaign: scenarios have none of them."""
-
-
 def seconds_of(text: str, shown: str) -> float:
     """The seconds of a time limit such as `90s`.
 
@@ -91,9 +88,10 @@ def is_outline(path: str) -> bool:
     if not path.endswith(".toml") or not Path(path).is_file():
         return False
     try:
-        return any(key in tomllib.loads(Path(path).read_text(encoding="utf-8-sig")) for key in _MARKS)
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return False
+    return document_of(tables, "scenario") == "campaign"
 
 
 def read_outline(path: str | Path) -> Outline:
@@ -104,6 +102,7 @@ def read_outline(path: str | Path) -> Outline:
     path = Path(path)
     text = read_text(path)
     raw = parse_toml(text, str(path))
+    check_document(raw, "campaign", str(path))
     places = Places(str(path), text)
     places.lines = {_flat_path(key): line for key, line in places.lines.items()}
     try:

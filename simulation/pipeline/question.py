@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.plan import Option
+from fencepost.simulation.scenarios.documents import check_document
 from fencepost.simulation.scenarios.scenario import GroupProtocol
 from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, read_text, shown, typed
 from fencepost.simulation.scenarios.values import Duration, decode_value
@@ -122,6 +123,7 @@ def read_question(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """
     text = read_text(path)
     raw = parse_toml(text, str(path))
+    check_document(raw, "plan", str(path))
     places = Places(str(path), text)
     return raw, {key: f"{places.at((key,))}: {key}" for key in raw}
 

@@ -15,6 +15,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.scenarios import check
+from fencepost.simulation.scenarios.documents import check_document
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import SacScenario
@@ -166,6 +167,7 @@ def _scenario(
     text: str, source: str, name: str, overrides: Iterable[_Override], partitions: tuple[int, str] | None
 ) -> AnyScenario:
     raw = parse_toml(text, source)
+    check_document(raw, "scenario", source)
     raw.setdefault("name", name)
     if isinstance(raw.get("config"), dict):
         raw["config"] = _flat(raw["config"])
