@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from cyclopts.validators import Number
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
-from fencepost.simulation.analyses.declaration import Column
+from fencepost.simulation.analyses.declaration import CELL, Column, Unit
 from fencepost.simulation.cli.arguments import Json, writable_files
 from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.live import WINDOW_S, follow_topic
@@ -21,16 +22,20 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.analyze import Tables
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL
-from fencepost.simulation.report.tables import shown
+from fencepost.simulation.report.tables import label, shown
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.report.model import Table
 
 SHOWN = 10
 """Rows of a table that people see; JSON and the report have them all."""
 
 _BLANK = (None, "", "{}")
 """A column in which every value is one of these is not printed."""
+
+
+_NAMING = (Unit.TEXT, Unit.PARAMETERS)
 
 
 class Analyzed(msgspec.Struct, frozen=True):
@@ -156,13 +161,33 @@ def print_tables(out: Terminal, tables: Tables) -> None:
         table = TABLES[name]
         out.say(Text(table.title, style="bold"))
         columns = [each for each in table.columns if any(row.get(each.name) not in _BLANK for row in rows)]
-        out.table(
-            [each.heading for each in columns],
-            [[_cell(each, row) for each in columns] for row in rows[:SHOWN]],
-        )
+        _print_rows(out, columns, rows[:SHOWN])
         if len(rows) > SHOWN:
             out.say(f"… and {len(rows) - SHOWN:,} more")
         out.say()
+
+
+def _print_rows(out: Terminal, columns: Sequence[Column], rows: Table) -> None:
+    """The rows in one table; where that is too wide, and scenarios have several rows, in one each."""
+    headings = [each.heading for each in columns]
+    lines = [[_cell(each, row) for each in columns] for row in rows]
+    names, cell = _names(columns), len([each for each in columns if each in CELL])
+    if names <= cell or out.has_room(headings, lines):
+        out.table(headings, lines, names=names)
+        return
+    lines_of = itertools.groupby(zip(rows, lines, strict=True), lambda each: label(each[0]))
+    for number, (scenario, group) in enumerate(lines_of):
+        if number:
+            out.say()
+        out.say(scenario)
+        out.table(headings[cell:], [line[cell:] for _, line in group], names=names - cell)
+
+
+def _names(columns: Sequence[Column]) -> int:
+    """How many of the first columns tell rows apart: a run's id, or all texts before the first number."""
+    if columns[0].unit is Unit.RUN:
+        return 1
+    return len(list(itertools.takewhile(lambda each: each.unit in _NAMING, columns)))
 
 
 def _cell(column: Column, row: Mapping[str, Any]) -> str:

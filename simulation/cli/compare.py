@@ -128,7 +128,7 @@ def _print(result: Comparison, report: Path | None) -> None:
             ("simulated", "real"), sides, (result.simulated.runs, result.real.runs), strict=True
         )
     ]
-    out.table(("", "world", "a run", "median", "90 %", "99 %", "longest"), rows)
+    out.table(("", "world", "a run", "median", "90 %", "99 %", "longest"), rows, names=2)
     out.say()
     ratio = result.ratio.rebalance_median
     out.say("median rebalance, simulated over real:", Text(NONE if ratio is None else f"{ratio:.2f}", "bold"))

@@ -192,13 +192,7 @@ def _print_table(found: Answer) -> None:
         (each.name, *_spread(each.rebalance_s, each.runs), *_spread(each.downtime_s, each.runs))
         for each in found.options
     ]
-    if out.has_room(_HEADINGS, rows):
-        out.table(_HEADINGS, rows)
-        return
-    half = len(_HEADINGS) // 2 + 1
-    out.table(_HEADINGS[:half], [row[:half] for row in rows])
-    out.say()
-    out.table((_HEADINGS[0], *_HEADINGS[half:]), [(row[0], *row[half:]) for row in rows])
+    out.table(_HEADINGS, rows, cuts={len(_HEADINGS) // 2 + 1})
 
 
 def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeAlias
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -16,26 +17,51 @@ _UNBROKEN = 16
 """A cell up to so long stays one line: 1 min 20 s."""
 
 
-def _widths(
-    headings: Sequence[str], rows: Sequence[Sequence[RenderableType]], width: int
-) -> list[int | None]:
-    """What each column gets of the width; None leaves it to rich, where not even words have room."""
-    found: list[int] = []
-    wanted: list[int] = []
+_Rows: TypeAlias = Sequence[Sequence[RenderableType]]
+
+
+def _least(headings: Sequence[str], rows: _Rows) -> list[int]:
+    """What each column needs so that no word in it is broken."""
+    least = []
     for index, heading in enumerate(headings):
         cells = [str(row[index]) for row in rows]
         parts = (part for cell in cells for part in ([cell] if len(cell) <= _UNBROKEN else cell.split()))
-        found.append(max(map(len, [*heading.split(), *parts]), default=0))
-        wanted.append(max(map(len, [heading, *cells])) - found[-1])
+        least.append(max(map(len, [*heading.split(), *parts]), default=0))
+    return least
+
+
+def _widths(headings: Sequence[str], rows: _Rows, width: int) -> list[int]:
+    """What each column gets of the width."""
+    found = _least(headings, rows)
+    wanted = [
+        max(map(len, [heading, *(str(row[index]) for row in rows)])) - found[index]
+        for index, heading in enumerate(headings)
+    ]
     spare = width - sum(found) - _GAP * len(found)
-    if spare < 0:
-        return [None] * len(found)
-    while spare and any(wanted):  # the narrowest that wants more gets it
+    while spare > 0 and any(wanted):  # the narrowest that wants more gets it
         index = min((each for each, more in enumerate(wanted) if more), key=found.__getitem__)
         found[index] += 1
         wanted[index] -= 1
         spare -= 1
-    return [*found]
+    while spare < 0 and max(found) > 1:  # the widest break words
+        found[found.index(max(found))] -= 1
+        spare += 1
+    return found
+
+
+def _parts(least: Sequence[int], width: int, names: int, cuts: Collection[int] | None) -> list[list[int]]:
+    """The columns of each table that a wide one becomes. All begin with those that name the row."""
+    parts = [list(range(names))]
+    room = width - sum(least[:names]) - _GAP * names
+    left = room
+    for index in range(names, len(least)):
+        needed = least[index] + _GAP
+        if len(parts[-1]) > names and (index in cuts if cuts is not None else needed > left):
+            parts.append(list(range(names)))
+            left = room
+        parts[-1].append(index)
+        left -= needed
+    return parts
 
 
 class Terminal(Console):
@@ -50,15 +76,38 @@ class Terminal(Console):
         self.print(*parts, soft_wrap=True)
 
     def table(
-        self, headings: Sequence[str], rows: Iterable[Sequence[RenderableType]], *, headed: bool = True
+        self,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[RenderableType]],
+        *,
+        headed: bool = True,
+        names: int = 1,
+        cuts: Collection[int] | None = None,
     ) -> None:
-        """Print a table without frames; no word is broken where there is room for all of them."""
+        """Print a table without frames, in which no word is broken; one that is too wide for that as several.
+
+        The first columns, `names` of them, tell rows apart, and each of the several begins with them. It is
+        cut where its width ends, or at these columns: `cuts`.
+        """
         kept = list(rows)
+        if self.has_room(headings, kept):
+            cuts = ()
+        for number, columns in enumerate(_parts(_least(headings, kept), self.width, names, cuts)):
+            if number:
+                self.say()
+            shown = [[row[index] for index in columns] for row in kept]
+            self._table([headings[index] for index in columns], shown, headed)
+
+    def has_room(self, headings: Sequence[str], rows: _Rows) -> bool:
+        """Whether such a table can be one in which no word is broken."""
+        return sum(_least(headings, rows)) + _GAP * len(headings) <= self.width
+
+    def _table(self, headings: Sequence[str], rows: _Rows, headed: bool) -> None:
         grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
         grid.show_header = headed
-        for heading, width in zip(headings, _widths(headings, kept, self.width), strict=True):
+        for heading, width in zip(headings, _widths(headings, rows, self.width), strict=True):
             grid.add_column(heading, overflow="fold", width=width)
-        for row in kept:
+        for row in rows:
             grid.add_row(*row)
         if self.is_terminal:
             self.print(grid)
@@ -66,10 +115,6 @@ class Terminal(Console):
         with self.capture() as captured:
             self.print(grid)
         self.say("\n".join(line.rstrip() for line in captured.get().splitlines()))
-
-    def has_room(self, headings: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> bool:
-        """Whether such a table can be printed without a break in a word."""
-        return None not in _widths(headings, list(rows), self.width)
 
     def on_broken_pipe(self) -> None:
         """Leave a reader that went away to `main`, which knows the exit code for it."""

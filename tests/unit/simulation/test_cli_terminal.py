@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.simulation.cli import plan
+from fencepost.simulation.cli.analyze import print_tables
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.pipeline.answer import Answer, OptionAnswer, Spread
 
@@ -35,6 +36,67 @@ def test_rows_that_no_width_bears_are_printed_all_the_same(capsys: pytest.Captur
     Terminal(20).table(HEADINGS, INVARIANTS)
     assert "".join(capsys.readouterr().out.split())
     Terminal(20).table(HEADINGS, [])
+
+
+def test_a_table_that_is_too_wide_becomes_several_that_begin_with_what_names_the_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    headings = ("run", "cause", *(f"figure-{number}" for number in range(12)))
+    rows = [
+        (f"steady-{seed}", "crash", *(f"value-{seed}-{number}" for number in range(12))) for seed in (1, 2)
+    ]
+    Terminal(80).table(headings, rows, names=2)
+    tables = capsys.readouterr().out.rstrip().split("\n\n")
+    lines = [line for table in tables for line in table.splitlines()]
+    assert len(tables) == 3
+    assert max(map(len, lines)) <= 80
+    for table in tables:
+        assert [line.split()[:2] for line in table.splitlines()] == [
+            ["run", "cause"],
+            ["steady-1", "crash"],
+            ["steady-2", "crash"],
+        ]
+    told = [word for line in lines for word in line.split()[2:]]
+    assert sorted(told) == sorted([*headings[2:], *rows[0][2:], *rows[1][2:]])
+
+
+def test_the_widest_gives_way_where_not_even_one_column_has_room(capsys: pytest.CaptureFixture[str]) -> None:
+    Terminal(40).table(("error", "example"), [("DISCONNECTED", "rolling-deploy-16444e3545d0-000000")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[0] == "DISCONNECTED"
+    assert max(map(len, lines)) <= 40
+    assert "".join(line[14:] for line in lines[1:]) == "rolling-deploy-16444e3545d0-000000"
+
+
+ROW = {"scenario": "rolling-deploy", "parameters": '{"group.members": "4"}', "runs": 3}
+
+
+def test_analyses_break_no_word_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    error = {
+        "error": "COORDINATOR_LOAD_IN_PROGRESS",
+        "count": 1,
+        "example": "rolling-deploy-16444e3545d0-000000",
+    }
+    beats = {each: 1_234.0 for each in ("rebalances", "mean", "median", "p90", "p99", "max", "bytes_mean")}
+    beats |= {f"bytes_{each}": 15_600.0 for each in ("median", "p90", "p99", "max")}
+    print_tables(Terminal(80), {"commits_refused": [ROW | error], "heartbeats": [ROW | beats]})
+    refused, *heartbeats = capsys.readouterr().out.rstrip().split("\n\n")
+    assert refused.splitlines() == [
+        "Commits refused",
+        "rolling-deploy, group.members=4",
+        "error                         count  runs  example",
+        "COORDINATOR_LOAD_IN_PROGRESS  1      3     rolling-deploy-16444e3545d0-000000",
+    ]
+    assert len(heartbeats) == 3
+    for table in heartbeats:
+        assert table.splitlines()[-1].startswith("rolling-deploy  group.members=4  ")
+        assert max(map(len, table.splitlines())) <= 80
+
+
+def test_analyses_keep_a_row_in_one_line_where_it_has_room(capsys: pytest.CaptureFixture[str]) -> None:
+    downtime = {"cause": "crash", "count": 3, "median": 1.0, "p90": 2.0, "p99": 2.0, "max": 2.0}
+    print_tables(Terminal(), {"downtime": [ROW | downtime | {"run_seconds_mean": 6.0}]})
+    assert len(capsys.readouterr().out.rstrip().splitlines()) == 3
 
 
 def test_a_plan_on_a_narrow_terminal_is_told_in_two_tables(
