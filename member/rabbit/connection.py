@@ -48,10 +48,11 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamConnection(asyncio.Protocol):
-    """Frames over a socket. What is asked is answered by a future, which fails with TransportError."""
+    """Frames over a socket, about one stream. What is asked is answered by a future, or a TransportError."""
 
-    def __init__(self, listener: ConnectionListener) -> None:
+    def __init__(self, listener: ConnectionListener, stream: str) -> None:
         self._listener = listener
+        self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._frames = frame_buffer(MAX_FRAME_BYTES)
@@ -182,21 +183,21 @@ class StreamConnection(asyncio.Protocol):
         self._is_open = True
         self._beat()
 
-    async def nodes_of(self, stream: str) -> Sequence[tuple[str, int]]:
+    async def nodes(self) -> Sequence[tuple[str, int]]:
         """Where the stream can be read, replicas before the leader; empty if there is no such stream.
 
         :raises TransportError: if the node does not answer, or knows no place.
         """
-        answer = await self._ask(frames.Metadata, (stream,))
+        answer = await self._ask(frames.Metadata, (self._stream,))
         if not isinstance(answer, frames.MetadataResponse) or len(answer.streams) != 1:
-            raise TransportError(f"the node was asked about {stream!r}, and answered something else")
+            raise TransportError(f"the node was asked about {self._stream!r}, and answered something else")
         (place,) = answer.streams
         if place.code == ResponseCode.STREAM_DOES_NOT_EXIST:
             return ()
         known = {each.reference: (each.host, each.port) for each in answer.brokers}
         found = [known[each] for each in (*place.replicas, place.leader) if each in known]
         if not found:
-            raise TransportError(f"no node has the stream {stream!r} now")
+            raise TransportError(f"no node has the stream {self._stream!r} now")
         return found
 
     def _beat(self) -> None:
@@ -220,6 +221,10 @@ class StreamConnection(asyncio.Protocol):
     async def _subscribed(self, subscription: SacSubscription) -> None:
         if self.refusal is not None:
             raise self.refusal
+        if subscription.stream != self._stream:  # this node may have it, and the next one need not
+            raise SubscriptionRefused(
+                f"the subscription is to {subscription.stream!r}, and its transport is for {self._stream!r}"
+            )
         properties = {"single-active-consumer": "true", "name": subscription.name}
         if subscription.super_stream is not None:
             properties["super-stream"] = subscription.super_stream

@@ -26,9 +26,9 @@ class RabbitTransport:
         subscription = SacSubscription(stream="orders", name="billing")
         consumer = SingleActiveConsumer(subscription, RabbitTransport("orders", host="127.0.0.1"))
 
-    `client_name` is how RabbitMQ lists the connection. A user, a password or a virtual host that is wrong
-    shows when the consumer starts, as SubscriptionRefused. Heartbeats are `heartbeat_s` seconds apart, or
-    less if the node wants that; with 0 the node decides.
+    `client_name` is how RabbitMQ lists the connection. A user, a password or a virtual host that is wrong, or
+    a subscription to another stream, shows when the consumer starts, as SubscriptionRefused. Heartbeats are
+    `heartbeat_s` seconds apart, or less if the node wants that; with 0 the node decides.
 
     :raises TypeError: if a setting is not of its type.
     :raises ValueError: if a setting can't be used.
@@ -70,7 +70,7 @@ class RabbitTransport:
     async def _connected(self, listener: ConnectionListener) -> SacConnection:
         first = await self._opened(self._address, listener)
         try:
-            nodes = () if first.refusal is not None else await first.nodes_of(self._stream)
+            nodes = () if first.refusal is not None else await first.nodes()
         except BaseException:
             first.close()
             raise
@@ -84,7 +84,7 @@ class RabbitTransport:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: StreamConnection(listener), *address, ssl=self._tls
+                lambda: StreamConnection(listener, self._stream), *address, ssl=self._tls
             )
         except OSError as error:
             why = str(error) or type(error).__name__  # as where TLS is spoken to a port that speaks none

@@ -19,7 +19,8 @@ from fencepost.coordinator.rabbit_codec.entries import message
 from fencepost.member.driver.transport import Disconnected, TransportError
 from fencepost.member.rabbit import connection as rabbit_connection
 from fencepost.member.rabbit.transport import RabbitTransport
-from fencepost.member.sac.transport import SacSubscription
+from fencepost.member.sac.consumer import SingleActiveConsumer
+from fencepost.member.sac.transport import SacSubscription, SubscriptionRefused
 
 pytestmark = pytest.mark.real
 
@@ -331,3 +332,13 @@ async def test_a_node_that_answers_about_no_stream_is_a_lost_connection() -> Non
     async with Node(Metadata=nothing).listening() as node:
         with pytest.raises(TransportError, match="about 'orders'"):
             await connected(node, Ear())
+
+
+async def test_a_subscription_to_another_stream_than_the_transports_is_refused() -> None:
+    async with Node().listening() as node:
+        payments = SacSubscription(stream="payments", name="billing")
+        consumer = SingleActiveConsumer(payments, RabbitTransport("orders", port=node.port))
+        with pytest.raises(SubscriptionRefused, match="is to 'payments', and its transport is for 'orders'"):
+            await asyncio.wait_for(consumer.start(), 20)
+        await consumer.close()
+    assert "Subscribe" not in node.heard
