@@ -155,10 +155,10 @@ class Brokers:
         self.groups.start(self.clock, self.cluster.image)
         self.transactions.start(self.clock)
 
-    def advance(self, length_ms: int, before_each: Callable[[], None] = lambda: None) -> None:
+    def advance(self, length_ms: int, before_each: Callable[[int], None] = lambda end_ms: None) -> None:
         """Let that much time pass at once: every timer fires at its time, in order, and logs are cleaned.
 
-        `before_each` is called whenever the clock was moved and before timers fire.
+        `before_each` is called whenever the clock was moved and before timers fire, with the time at the end.
         """
         assert self.clock is not None
         end_ms = self.clock.now_ms() + length_ms
@@ -168,7 +168,7 @@ class Brokers:
             due_ms = min((each for each in deadlines if each is not None and each <= end_ms), default=None)
             is_over = due_ms is None
             self.clock.advance_to(end_ms if due_ms is None else due_ms)
-            before_each()
+            before_each(end_ms)
             # Also those that are not due: their timers were set by the clock as it was.
             self.groups.run_due()
             self.transactions.run_due()

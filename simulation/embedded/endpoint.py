@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
@@ -133,20 +134,29 @@ class Endpoint:
         self.watch.note("clock", Kind.FAULT, state_to="begin", detail=f"{length_s:g} s")
         self.brokers.advance(round(length_s * 1000), self._hear_the_connected)
 
-    def _hear_the_connected(self) -> None:
+    def _hear_the_connected(self, end_ms: int) -> None:
+        """They are heard at the end: else each session in all that time would have to be looked at.
+
+        But in a round of a classic group they are heard now: it begins and ends their sessions itself.
+        """
+        assert self.brokers.clock is not None
+        now_ms = self.brokers.clock.now_ms()
         connected = self.interference.connected
         for runner in self.brokers.groups.active():
             coordinator = runner.runtime.coordinator
-            members = [
-                (group_id, each) for group_id, group in coordinator.groups.items() for each in group.members
+            heard = [
+                (group_id, each, end_ms)
+                for group_id, group in coordinator.groups.items()
+                for each in group.members
             ]
             for group_id, classic in coordinator.classic.groups.items():
-                members += [(group_id, each) for each in classic.members]
+                at_ms = end_ms if classic.is_in(ClassicGroupState.STABLE) else now_ms
+                heard += [(group_id, each, at_ms) for each in classic.members]
             for group_id, streams in coordinator.streams.groups.items():
-                members += [(group_id, each) for each in streams.members]
-            for group_id, member_id in members:
+                heard += [(group_id, each, end_ms) for each in streams.members]
+            for group_id, member_id, at_ms in heard:
                 if member_id in connected:
-                    runner.process(MemberHeard(group_id=group_id, member_id=member_id))
+                    runner.runtime.process(MemberHeard(group_id=group_id, member_id=member_id), at_ms)
 
     def move_coordinator(self, group_id: str | None, node_id: int | None, load_s: float) -> None:
         """Other brokers lead the shards of all groups, or of one.

@@ -198,9 +198,9 @@ async def test_time_that_passes_at_once_fires_each_timer_at_its_time(brokers):
         groups.ask(join(group_id), groups.leader_id(group_id))
     moved = []
     started = brokers.clock.now_ms()
-    brokers.advance(44_000, lambda: moved.append(brokers.clock.now_ms()))
+    brokers.advance(44_000, lambda end_ms: moved.append(brokers.clock.now_ms()))
     assert all(groups.shard_of(each).coordinator.groups[each].members for each in GROUPS)
-    brokers.advance(1_500, lambda: moved.append(brokers.clock.now_ms()))
+    brokers.advance(1_500, lambda end_ms: moved.append(brokers.clock.now_ms()))
     assert not any(groups.shard_of(each).coordinator.groups[each].members for each in GROUPS)
     assert moved == sorted(moved)
     assert 45_500 <= brokers.clock.now_ms() - started < 60_000
@@ -233,7 +233,7 @@ async def test_time_that_passes_at_once_ends_transactions_at_their_time(brokers)
     brokers.advance(59_000)
     assert {value.status for value in known().values()} == {TransactionState.ONGOING.code}
     moved = []
-    brokers.advance(7 * 86_400_000 + 60_000, lambda: moved.append(brokers.clock.now_ms()))
+    brokers.advance(7 * 86_400_000 + 60_000, lambda end_ms: moved.append(brokers.clock.now_ms()))
     assert moved == sorted(moved)
     topic = brokers.cluster.image.by_name["orders"]
     for partition, after_s in ((1, 60), (0, 300)):

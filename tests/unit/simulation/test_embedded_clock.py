@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, 
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.real
@@ -95,6 +96,27 @@ def test_the_clock_goes_on_however_far_it_was_advanced(kafka: EmbeddedKafka) -> 
     assert 0 <= after.timestamp_ms - before.timestamp_ms - 20 * (400_000_000_000_000 + 1) < 60_000
     with pytest.raises(FencepostError, match=r"advance=1e\+300: expected seconds, 0 to 12\d{11}$"):
         kafka.clock.advance(1e300)
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_sessions_of_the_connected_are_no_stops_on_the_way(kafka: EmbeddedKafka, protocol: str) -> None:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "group.protocol": protocol}
+    consumer = Consumer(settings)
+    consumer.subscribe(["orders"])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    (before,) = kafka.group("g").wait_stable(members=1)
+    with mock.patch.object(
+        GroupCoordinators, "run_due", autospec=True, side_effect=GroupCoordinators.run_due
+    ) as stop:
+        kafka.clock.advance(86_400)
+    assert stop.call_count < 86_400 / 600 + 10, "every ten minutes offsets are looked at"
+    (after,) = kafka.group("g").wait_stable(members=1)
+    assert after.member_id == before.member_id
+    kafka.clock.advance(40)
+    assert kafka.group("g").wait_stable(members=1) == [after]
+    consumer.close()
+    assert kafka.check() == []
 
 
 def test_records_that_were_given_their_times_are_found_by_them(kafka: EmbeddedKafka) -> None:
