@@ -95,7 +95,8 @@ KEYS_WITHOUT_TEXT = {
     "Topic.name": "Its name.",
     "Topic.partitions": "How many partitions it has.",
     "Cluster.brokers": "How many hosts can coordinate.",
-    "Network.request_timeout": "After so long a member gives a request up.",
+    "Network.request_timeout": "After so long a member gives a request up. If eight messages may take that, "
+    "nobody judges whether the group settles.",
     "Application.max_poll_records": "Most records that one poll returns.",
     "Application.auto_commit_interval": "Time between commits of what was processed.",
     "Subscribe.topics": "The new topics: of the file, or that a step creates.",

@@ -118,11 +118,6 @@ class Liveness(Checker):
         """Sizes of topics when the leader of this generation came back to it."""
         self._resolved: dict[r.ConsumerGroupRegularExpressionKey, r.ConsumerGroupRegularExpressionValue] = {}
 
-    @property
-    def bound_us(self) -> int:
-        """How long after the faults' end the group may still move."""
-        return 1000 * self.world.settling_ms
-
     def on_faults_end(self, now_us: int) -> None:
         """The bound begins."""
         self._calm_since_us = self._faults_end_us = now_us
@@ -170,7 +165,13 @@ class Liveness(Checker):
             self._calm_since_us = now_us
 
     def _over_time(self, now_us: int) -> bool:
-        return self._calm_since_us is not None and now_us > self._calm_since_us + self.bound_us
+        """Whether the group may move no more."""
+        bound_ms = self.world.settling_ms
+        return (
+            self._calm_since_us is not None
+            and bound_ms is not None
+            and now_us > self._calm_since_us + 1000 * bound_ms
+        )
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """After the bound only commits are written, and what a refresh of expressions takes."""

@@ -178,8 +178,9 @@ def write_report(result: RunResult, rows: Sequence[Row], report: Path | None, co
 
 _UNSETTLED = (
     "The group was still moving when the run ended. The scenario itself makes it so: by a last phase that is"
-    " too short (quiet), callbacks that outlast heartbeats, or batches that outlast max.poll.interval.ms"
-    " (application.processing, application.max_poll_records, group.rebalance_timeout)."
+    " too short (quiet), callbacks that outlast heartbeats, batches that outlast max.poll.interval.ms"
+    " (application.processing, application.max_poll_records, group.rebalance_timeout), or messages that"
+    " outlast requests (network.latency, network.request_timeout)."
 )
 
 

@@ -18,7 +18,7 @@ from fencepost.simulation.nodes.broker import BrokerHost
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.nodes.member import ALIVE, MemberHost
 from fencepost.simulation.scenarios.scenario import Scenario
-from fencepost.simulation.scenarios.timing import settling_ms
+from fencepost.simulation.scenarios.timing import is_answered, settling_ms
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.network import Network
 from fencepost.simulation.world.observers import Observer, Violation, hook_lists
@@ -203,6 +203,6 @@ class World:
         return self.cluster.logs
 
     @property
-    def settling_ms(self) -> int:
-        """How long the group may take to settle once nothing disturbs it."""
-        return settling_ms(self.scenario, self.config)
+    def settling_ms(self) -> int | None:
+        """How long the group may take to settle once nothing disturbs it; None if it may never."""
+        return settling_ms(self.scenario, self.config) if is_answered(self.scenario) else None

@@ -25,6 +25,7 @@ from fencepost.simulation.scenarios.scenario import (
     _Fault,
     _Table,
 )
+from fencepost.simulation.scenarios.timing import MESSAGES
 from fencepost.simulation.scenarios.values import Duration, Span
 
 
@@ -176,13 +177,21 @@ class SacScenario(_Table, frozen=True, kw_only=True):
         """
         cluster = self.cluster
         waits = 2 * cluster.request_timeout.us + cluster.disconnected_timeout.us + cluster.tick.us
-        return waits + cluster.failover.longest_us + self.application.restart.longest_us + 30 * SECOND
+        waits += cluster.failover.longest_us + self.application.restart.longest_us
+        network = self.network
+        slow = self._messages_us + cluster.load.longest_us + network.detection.longest_us
+        return waits + max(slow, 30 * SECOND)
 
     @property
     def keeps_up(self) -> bool:
         """Whether clients step down before they are cut off: otherwise groups may never settle."""
         slowest = self.application.processing.longest_us + self.application.callback.longest_us
-        return slowest < self.cluster.request_timeout.us
+        return slowest + self._messages_us < self.cluster.request_timeout.us
+
+    @property
+    def _messages_us(self) -> int:
+        """Of a client that connects, subscribes, and is told to step down."""
+        return MESSAGES * self.network.latency.longest_us
 
 
 __all__ = ["NodeCrash", "NodeLeave", "NodeSplit", "SacFault", "SacScenario", "SacStep", "SacStream"]

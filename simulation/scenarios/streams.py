@@ -29,7 +29,7 @@ from fencepost.simulation.scenarios.scenario import (
     _Fault,
     _Table,
 )
-from fencepost.simulation.scenarios.timing import SLACK_US
+from fencepost.simulation.scenarios.timing import SLACK_US, slowness_us
 from fencepost.simulation.scenarios.values import Duration, Span
 
 
@@ -179,7 +179,7 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
         interval_ms = config.group_streams_heartbeat_interval_ms
         if self.group.protocol == "classic":
             session_ms, interval_ms = self.group.session_timeout.ms, self.group.heartbeat_interval.ms
-        return (session_ms + self.group.rebalance_timeout.ms + 3 * interval_ms) * 1_000
+        return (session_ms + self.group.rebalance_timeout.ms + 3 * interval_ms) * 1_000 + slowness_us(self)
 
     @property
     def quiet_us(self) -> int:

@@ -10,9 +10,13 @@ from fencepost.simulation.scenarios.values import Moment
 
 if TYPE_CHECKING:
     from fencepost.simulation.scenarios.kinds import AnyScenario
+    from fencepost.simulation.scenarios.streams import StreamsScenario
 
 SLACK_US = 10_000_000
 """Time for messages, callbacks and batches, on top of the time-outs that a group may need to settle."""
+
+MESSAGES = 8
+"""To and from a member that finds its coordinator, joins, is told what it gets, and says that it has that."""
 
 
 def quiet_us(scenario: s.Scenario, config: GroupCoordinatorConfig) -> int:
@@ -27,11 +31,24 @@ def quiet_us(scenario: s.Scenario, config: GroupCoordinatorConfig) -> int:
     return settling_ms(scenario, config) * 1_000 + before_us + SLACK_US
 
 
+def slowness_us(scenario: s.Scenario | StreamsScenario) -> int:
+    """What messages and brokers may take beyond the slack, in microseconds."""
+    cluster, network = scenario.cluster, scenario.network
+    brokers_us = cluster.failover.longest_us + cluster.load.longest_us + network.detection.longest_us
+    messages_us = min(MESSAGES * network.latency.longest_us, network.request_timeout.us)
+    return max(0, messages_us + brokers_us - SLACK_US)
+
+
+def is_answered(scenario: s.Scenario | StreamsScenario) -> bool:
+    """Whether members get through to their coordinator in time: otherwise a group may never settle."""
+    return MESSAGES * scenario.network.latency.longest_us < scenario.network.request_timeout.us
+
+
 def settling_ms(scenario: s.Scenario, config: GroupCoordinatorConfig) -> int:
     """The session timeout, the rebalance timeout and three heartbeat intervals of the slower protocol.
 
-    In a classic group the first of those who join wait for others; where topics change its members have to
-    see that first.
+    What messages and brokers take beyond the slack is added. In a classic group the first of those who join
+    wait for others; where topics change its members have to see that first.
     """
     group, found = scenario.group, []
     if "consumer" in scenario.protocols:
@@ -44,7 +61,7 @@ def settling_ms(scenario: s.Scenario, config: GroupCoordinatorConfig) -> int:
         seen = group.metadata_max_age.ms if changes else 0
         heartbeats = 3 * group.heartbeat_interval.ms
         found.append(group.session_timeout.ms + heartbeats + config.group_initial_rebalance_delay_ms + seen)
-    return max(found) + group.rebalance_timeout.ms
+    return max(found) + group.rebalance_timeout.ms + slowness_us(scenario) // 1_000
 
 
 def quiet_of(scenario: AnyScenario) -> int:

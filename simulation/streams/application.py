@@ -42,10 +42,11 @@ class Client(Protocol):
 class Application:
     """What became of a request to shut everything down, of records, and of whatever clients report.
 
-    `bound_us` is how long a request may take until every client that can be reached is in ERROR. Of a classic
-    group `request_timeout_us` is known, too. Its members tell each other of the request from round to round,
-    and end. There a client is excused that had not run yet, or lost a message or the coordinator when others
-    were told already: all who knew may have been gone when it joined again.
+    `bound_us` is how long a request may take until every client that can be reached is in ERROR; None if it
+    may never get through. Of a classic group `request_timeout_us` is known, too. Its members tell each other
+    of the request from round to round, and end. There a client is excused that had not run yet, or lost a
+    message or the coordinator when others were told already: all who knew may have been gone when it joined
+    again.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Application:
         clients: Mapping[str, Client],
         schedule: Schedule,
         recorder: Recorder,
-        bound_us: int,
+        bound_us: int | None,
         *,
         request_timeout_us: int | None = None,
     ) -> None:
@@ -221,7 +222,7 @@ class Application:
     def _expect_error(self, client: Client, *, asked: bool = False) -> None:
         """From now on this client, perhaps the one that has asked, has the bound's time to be in ERROR."""
         heard = client.has_threads and (not self._is_classic or client.name in self._ran)
-        if client.state is not None and (asked or heard):
+        if self._bound_us is not None and client.state is not None and (asked or heard):
             now = self._schedule.now_us
             self._schedule.schedule(
                 now + self._bound_us, self._error_due, (client, client.generation, now, asked)

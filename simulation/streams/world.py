@@ -20,6 +20,7 @@ from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.streams.application import Application
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import ClientHost
@@ -81,7 +82,7 @@ class StreamsWorld:
             self.clients,
             loop,
             recorder,
-            scenario.bound_us,
+            scenario.bound_us if is_answered(scenario) else None,
             request_timeout_us=scenario.network.request_timeout.us if classic else None,
         )
         self._checkers: dict[str, ClientChecker] = {}
@@ -146,7 +147,7 @@ class StreamsWorld:
         """The run is over. Answers whether everything had settled; then all processes go."""
         unsettled = self._unsettled()
         had_time = self.loop.now_us >= self._calm_us + self.scenario.settling_us
-        if unsettled is not None and had_time and not self._is_disturbed:
+        if unsettled is not None and had_time and is_answered(self.scenario) and not self._is_disturbed:
             self.application.report("streams-settles", unsettled)
         self.vanish()
         return unsettled is None

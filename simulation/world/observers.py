@@ -148,8 +148,8 @@ class WorldView(Protocol):
         """Whether the last phase has begun, in which nothing disturbs the group."""
 
     @property
-    def settling_ms(self) -> int:
-        """How long the group may take to settle once nothing disturbs it."""
+    def settling_ms(self) -> int | None:
+        """How long the group may take to settle once nothing disturbs it; None if it may never."""
 
 
 class Observer:

@@ -1,0 +1,55 @@
+"""Networks and brokers so slow that groups need more time to settle, or never can."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.kinds import AnyScenario
+from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.scenarios.timing import quiet_of
+
+
+def slow(name: str, *overrides: str) -> AnyScenario:
+    return load_any(name, overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [
+        ("rolling-deploy", "consumer"),
+        ("rolling-deploy", "classic"),
+        ("streams-failures", ""),
+        ("streams-shutdown", ""),
+        ("sac-churn", ""),
+    ],
+)
+@pytest.mark.parametrize("latency", ["10s", "1h"])
+def test_members_that_are_never_answered_in_time_break_nothing(
+    name: str, protocol: str, latency: str
+) -> None:
+    more = [f"group.protocol={protocol}"] if protocol else []
+    assert run(slow(name, f"network.latency={latency}", *more), 1).violations == []
+
+
+@pytest.mark.parametrize("key", ["cluster.failover", "cluster.load", "network.detection"])
+def test_a_group_gets_the_time_that_its_brokers_take(key: str) -> None:
+    result = run(slow("rolling-deploy", f"{key}=1h"), 1)
+    assert result.violations == []
+    assert result.converged
+    assert result.virtual_seconds > 3_600
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_a_group_settles_as_long_as_its_members_get_through(protocol: str) -> None:
+    result = run(slow("rolling-deploy", "network.latency=3s", f"group.protocol={protocol}"), 1)
+    assert result.violations == []
+    assert result.converged
+
+
+def test_the_quiet_phase_is_longer_by_what_is_more_than_its_slack() -> None:
+    usual = quiet_of(slow("rolling-deploy"))
+    assert quiet_of(slow("rolling-deploy", "network.latency=500ms")) == usual
+    assert quiet_of(slow("rolling-deploy", "cluster.load=20s")) > usual + 10_000_000
+    assert quiet_of(slow("rolling-deploy", "network.latency=2s")) > usual + 10_000_000
+    assert quiet_of(slow("rolling-deploy", "network.latency=1h")) <= usual + 30_000_000
