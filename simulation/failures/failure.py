@@ -110,7 +110,9 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
     except msgspec.ValidationError as error:
         raise FencepostError(f"{source}: not a failure that fencepost wrote: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FencepostError(f"{source}: not JSON: {error}") from None
+        raise FencepostError(
+            f"{source}: not JSON: {error}; expected what simulate --failure, shrink or a campaign wrote"
+        ) from None
     if failure.mutant and failure.mutant not in MUTANTS:
         raise FencepostError(f"{source}: {_no_mutant(failure.mutant)}")
     if failure.invariant not in INVARIANTS and not failure.invariant.startswith(RAISED):

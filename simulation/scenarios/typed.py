@@ -105,6 +105,10 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
+        if text.lstrip().startswith("{"):
+            raise FencepostError(
+                f"{source}: expected TOML, and this is JSON: `fencepost replay` and `shrink` take a failure's"
+            ) from None
         raise FencepostError(f"{source}: not TOML: {error}") from None
     except RecursionError:
         raise FencepostError(f"{source}: can't be read: tables or lists are nested too deeply") from None

@@ -153,7 +153,8 @@ def test_an_unknown_invariant_is_told() -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ("", "f.json: not JSON"),
+        ("", "f.json: not JSON: .*; expected what simulate --failure, shrink or a campaign wrote"),
+        ('duration = "5m"', "f.json: not JSON: .*; expected what simulate --failure"),
         ("{}", "f.json: not a failure that fencepost wrote: Object missing required field `name`"),
         ('{"fencepost": 2, "new": 1}', "f.json: was written by a newer fencepost.*: upgrade fencepost"),
         ('{"fencepost": 0}', "f.json: not a failure that fencepost wrote: .*>= 1"),

@@ -73,6 +73,7 @@ def test_what_a_file_says_is_what_the_scenario_holds():
 
 MISTAKES = {
     'duration = "5m\n': "x.toml: not TOML: .*line 1",
+    '\n{"fencepost": 1}': "x.toml: expected TOML, and this is JSON: `fencepost replay` and `shrink` take",
     "duration = " + "[" * 5_000 + "]" * 5_000: "x.toml: can't be read: .* nested too deeply",
     "[[topics]]\nname = 'a'\n": "x.toml: the key duration is missing",
     "duration = 5\n[[topics]]\nname = 'a'\n": "x.toml:1: duration: expected a duration such as .*, got 5",
