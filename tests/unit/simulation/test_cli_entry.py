@@ -45,6 +45,7 @@ def test_help_names_every_command(words: list[str], capsys: pytest.CaptureFixtur
     for command in COMMANDS:
         assert f"  {command.name} " in out
         assert command.summary in out
+    assert max(map(len, out.splitlines())) <= 80
     assert "\x1b" not in out
 
 
