@@ -77,8 +77,6 @@ def campaign(
     A run that raises or hangs is a failed run, not a failed campaign. Any failed run or violation gives exit
     code 1.
     """
-    writable_folder(out, "--out")
-    writable_file(report, "--report")
     configure_logs()
     outline = _outline(scenarios, grid or [])
     if seeds is not None:
@@ -87,6 +85,8 @@ def campaign(
         outline = msgspec.structs.replace(outline, traces=traces)
     if time_limit is not None:
         outline = msgspec.structs.replace(outline, time_limit_s=seconds_of(time_limit, "--time-limit"))
+    writable_folder(out, "--out")  # behind all that may be refused, which leaves none
+    writable_file(report, "--report")
     with told_at_once(f"{STOPPING}; go on with --resume"):
         result = carry_out(
             outline,

@@ -138,6 +138,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(
     (tmp_path / "whole.toml").write_text('scenarios = ["steady"]')
     assert main(["campaign", "steady", *words]) == 2
     assert calls == []
+    assert not (tmp_path / "out" / "campaign").exists(), "the next one may not want it"
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.count("\n") == 1
