@@ -7,7 +7,8 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.runtime import AppendFailed
 
-_COMPACT_FROM = 20_000
+_COMPACT_FROM = 2_000
+"""Records; a coordinator that loads reads all that there are, and so do the checkers, twice."""
 
 
 class ReplicatedJournal(MemoryJournal):
