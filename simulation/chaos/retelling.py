@@ -8,7 +8,7 @@ brought along event by event.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -144,7 +144,7 @@ class Retelling:
         """The one group of this world."""
         return self.scenario.group.id
 
-    @property
+    @cached_property
     def settling_ms(self) -> int:
         """How long the group may take to settle, with what a busy machine may add."""
         return settling_ms(self.scenario, self.config) + SLACK_US // 1_000

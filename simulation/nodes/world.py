@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from fencepost.coordinator.classic.states import ClassicGroupState
@@ -202,7 +203,7 @@ class World:
         """The next offset of each partition's log, as of now."""
         return self.cluster.logs
 
-    @property
+    @cached_property
     def settling_ms(self) -> int | None:
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
         return settling_ms(self.scenario, self.config) if is_answered(self.scenario) else None
