@@ -56,9 +56,11 @@ class Librdkafka(Suite):
         "0052": "wants the program kafka-topics.sh",
         "0077": "wants segments of 10,000 bytes, which Kafka refuses since 4.0",
         "0109": "wants rights, which are not offered",
-        "0118": "wants Kafka's three seconds before a classic group's first rebalance",
         "0129": "wants segments of 20,000 bytes, which Kafka refuses since 4.0",
     }
+
+    config: Mapping[str, int] = {"group.initial.rebalance.delay.ms": 3_000}
+    """Kafka's own: members that come together are in the first round together."""
 
     def __init__(self, folder: Path, protocol: str) -> None:
         super().__init__(folder / self.name)

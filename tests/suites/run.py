@@ -51,7 +51,9 @@ def main() -> int:
 def judged(name: str, suite: Suite) -> int:
     """How many tests surprised."""
     told: Counter[str] = Counter()
-    with EmbeddedKafka(brokers=3, auto_create_topics=True, default_partitions=4) as kafka:
+    with EmbeddedKafka(
+        brokers=3, auto_create_topics=True, default_partitions=4, config=suite.config
+    ) as kafka:
         for outcome in suite.run(kafka.bootstrap_servers):
             reason = suite.expected.get(outcome.test)
             if outcome.passed == (reason is None):

@@ -29,6 +29,8 @@ class Suite(abc.ABC):
 
     name: ClassVar[str]
     expected: Mapping[str, str]
+    config: Mapping[str, int] = {}
+    """Settings of the brokers that it counts on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
