@@ -94,8 +94,8 @@ def _tried_again(kind: CommitKind, code: ErrorCode) -> bool:
 class Commits:
     """The queue of commits; the first one is being worked on.
 
-    No commit goes out while another is unanswered, not even while one is that nobody waits for any more:
-    an older position must not arrive after a newer one.
+    No commit goes out while somebody waits for the answer to another: an older one that is tried again must
+    not arrive after a newer one. One that nobody waits for any more is not tried again.
     """
 
     __slots__ = (
@@ -128,6 +128,7 @@ class Commits:
         self._sent: Commit | None = None
         """The commit in flight, as long as anyone wants to know what becomes of it."""
         self.in_flight: int | None = None
+        """Its request."""
         self.retry_at_ms = 0
 
     @property
@@ -169,7 +170,7 @@ class Commits:
 
     def _keep(self, commits: list[Commit]) -> None:
         if self._sent not in commits:
-            self._sent = None
+            self._sent = self.in_flight = None
         if commits[:1] != self._queue[:1]:
             self._start_next()
         self._queue = commits

@@ -80,6 +80,23 @@ def test_a_close_whose_commit_nobody_answers_still_runs_on_revoked():
     assert callback.partitions == (X0,)
 
 
+def test_a_close_commits_at_once_while_a_commit_of_before_is_unanswered():
+    script = consuming()
+    member = script.member
+    script(member.poll_begin(5_000))
+    before = script.last(SendCommit)
+    assert before.request.offsets[X0].offset == 10
+    script(member.poll_end({X0: 20}, 5_010))
+    script(member.close(6_000))
+    last = script.last(SendCommit)
+    assert last.request.offsets[X0].offset == 20
+    answer = OffsetCommitResponse(errors={X0: ErrorCode.NONE})
+    script(member.commit_answered(before.token, answer, 7_000))
+    assert not [each for each in script.actions if getattr(each, "kind", None) is CallbackKind.REVOKED]
+    script(member.commit_answered(last.token, answer, 8_000))
+    assert script.last(RunCallback).kind is CallbackKind.REVOKED
+
+
 def heartbeat_answer(assignment=None, epoch=2):
     return ConsumerGroupHeartbeatResponse(
         member_id="m", member_epoch=epoch, heartbeat_interval_ms=5000, assignment=assignment
