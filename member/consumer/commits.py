@@ -141,7 +141,9 @@ class Commits:
         return any(commit.kind is kind for commit in self._queue)
 
     def add(self, commit: Commit) -> None:
-        """Queue a commit."""
+        """Queue a commit. One before partitions are let go has all that the member itself meant to commit."""
+        if commit.kind is CommitKind.RELEASE:
+            self.abandon()
         self._queue.append(commit)
 
     def abandon(self) -> None:

@@ -92,7 +92,7 @@ def test_a_close_commits_at_once_while_a_commit_of_before_is_unanswered():
     assert last.request.offsets[X0].offset == 20
     answer = OffsetCommitResponse(errors={X0: ErrorCode.NONE})
     script(member.commit_answered(before.token, answer, 7_000))
-    assert not [each for each in script.actions if getattr(each, "kind", None) is CallbackKind.REVOKED]
+    assert script.last(RunCallback).kind is CallbackKind.ASSIGNED
     script(member.commit_answered(last.token, answer, 8_000))
     assert script.last(RunCallback).kind is CallbackKind.REVOKED
 
@@ -115,6 +115,24 @@ def granted_another() -> Script:
     script(member.poll_begin(5_030))
     assert script.last(SendCommit).request.offsets[X0].offset == 10
     return script
+
+
+def test_a_revocation_commits_at_once_while_a_commit_of_before_is_unanswered():
+    script = consuming()
+    member = script.member
+    script(member.poll_begin(5_000))
+    before = script.last(SendCommit)
+    assert before.request.offsets[X0].offset == 10
+    script(member.poll_end({X0: 20}, 5_010))
+    script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer({}), 5_020))
+    script(member.poll_begin(6_000))
+    last = script.last(SendCommit)
+    assert last.request.offsets[X0].offset == 20
+    answer = OffsetCommitResponse(errors={X0: ErrorCode.NONE})
+    script(member.commit_answered(before.token, answer, 7_000))
+    assert script.last(RunCallback).kind is CallbackKind.ASSIGNED
+    script(member.commit_answered(last.token, answer, 8_000))
+    assert script.last(RunCallback).kind is CallbackKind.REVOKED
 
 
 def fail_heartbeat(script, now_ms) -> None:
