@@ -37,7 +37,16 @@ class Progress:
 class Application:
     """One member process: what it was handed, has processed, and commits."""
 
-    __slots__ = ("attempted", "host", "outlived", "positions", "processed", "unreachable")
+    __slots__ = (
+        "attempted",
+        "host",
+        "in_hand",
+        "of_earlier",
+        "outlived",
+        "positions",
+        "processed",
+        "unreachable",
+    )
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -46,6 +55,10 @@ class Application:
         self.processed: dict[TopicPartition, int] = {}
         self.attempted: dict[TopicPartition, int] = {}
         """The newest offset that a commit was sent for."""
+        self.in_hand: set[TopicPartition] = set()
+        """Those of the batch that is being processed."""
+        self.of_earlier: set[TopicPartition] = set()
+        """Of these, what was handed over before their topic was created again."""
         self.outlived = NOTHING
         """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
         self.unreachable = False
@@ -64,6 +77,10 @@ class Application:
         """What is owned of it outlives it."""
         self.outlived |= {partition for partition in owned if partition.topic == topic}
 
+    def topic_created(self, topic: str) -> None:
+        """What is being processed is of another topic of that name, if of any."""
+        self.of_earlier |= {partition for partition in self.in_hand if partition.topic == topic}
+
     def delivered(self, partition: TopicPartition, first: int, last_exclusive: int) -> Iterator[Finding]:
         """The application was handed [first, last_exclusive)."""
         position = self.positions.get(partition)
@@ -74,6 +91,16 @@ class Application:
                 f" was {position}",
             )
         self.positions[partition] = last_exclusive
+        self.in_hand.add(partition)
+
+    def finished(self, partition: TopicPartition, last_exclusive: int) -> bool:
+        """The application has processed what it was handed. Whether the topic is still the same."""
+        self.in_hand.discard(partition)
+        if partition in self.of_earlier:
+            self.of_earlier.remove(partition)
+            return False
+        self.processed[partition] = last_exclusive
+        return True
 
     def commits(
         self,
@@ -152,6 +179,8 @@ class Records(Checker):
                 application.topic_deleted(topic, self._owned.get(host, ()))
             self._again.add(topic)
         elif what == "created":
+            for application in self._applications.values():
+                application.topic_created(topic)
             for known in (self._progress.frontiers, *(a.positions for a in self._applications.values())):
                 for partition in [p for p in known if p.topic == topic]:
                     del known[partition]
@@ -180,8 +209,8 @@ class Records(Checker):
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Processing is gapless over all owners."""
-        self._application(host).processed[partition] = last_exclusive
-        self.report_all(self._progress.processed(host, partition, first, last_exclusive))
+        if self._application(host).finished(partition, last_exclusive):
+            self.report_all(self._progress.processed(host, partition, first, last_exclusive))
 
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int

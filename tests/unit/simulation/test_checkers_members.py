@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.member.driver.transport import RequestTimedOut
 from fencepost.simulation.checkers.callbacks import CallbackWatch
 from fencepost.simulation.checkers.claims import Claims, OneClaimant
-from fencepost.simulation.checkers.records import Application, Progress
+from fencepost.simulation.checkers.records import Application, Progress, Records
 from fencepost.simulation.checkers.requests import Requests, Sender
 from fencepost.simulation.checkers.transitions import MachineWatch
 from fencepost.simulation.world.observers import WorldView
@@ -402,3 +402,19 @@ def test_a_release_without_a_commit_is_flagged():
     assert names(application.released([P0, P1])) == ["commit-before-release"]
     list(application.commits({P0: 10}, {P0}, {}))
     assert not names(application.released([P0, P1]))
+
+
+def test_what_was_handed_over_before_its_topic_was_deleted_is_no_progress_of_the_next():
+    checker, found = Records(), []
+    checker.report = lambda invariant, message: found.append(invariant)
+    checker.on_callback("a", "assigned", "begin", (P0,), 0)
+    checker.on_records_delivered("a", P0, 0, 10, 0)
+    checker.on_records_processed("a", P0, 0, 10, 1)
+    checker.on_records_delivered("a", P0, 10, 20, 2)
+    checker.on_topic(P0.topic, "deleted", 0, 3)
+    checker.on_topic(P0.topic, "created", 2, 4)
+    checker.on_records_processed("a", P0, 10, 20, 5)
+    assert found == []
+    assert not checker.is_processing("a")
+    checker.on_records_processed("b", P0, 5, 6, 6)
+    assert found == ["at-least-once"]
