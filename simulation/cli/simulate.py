@@ -180,7 +180,7 @@ _UNSETTLED = (
     "The group was still moving when the run ended. The scenario itself makes it so: by a last phase that is"
     " too short (quiet), callbacks that outlast heartbeats, batches that outlast max.poll.interval.ms"
     " (application.processing, application.max_poll_records, group.rebalance_timeout), or messages that"
-    " outlast requests (network.latency, network.request_timeout)."
+    " outlast requests (network.latency, network.request_timeout), sessions, or max.poll.interval.ms."
 )
 
 

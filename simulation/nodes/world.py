@@ -19,7 +19,7 @@ from fencepost.simulation.nodes.broker import BrokerHost
 from fencepost.simulation.nodes.cluster import Cluster
 from fencepost.simulation.nodes.member import ALIVE, MemberHost
 from fencepost.simulation.scenarios.scenario import Scenario
-from fencepost.simulation.scenarios.timing import is_answered, settling_ms
+from fencepost.simulation.scenarios.timing import is_answered, is_kept, settling_ms
 from fencepost.simulation.world.loop import VirtualLoop
 from fencepost.simulation.world.network import Network
 from fencepost.simulation.world.observers import Observer, Violation, hook_lists
@@ -206,4 +206,5 @@ class World:
     @cached_property
     def settling_ms(self) -> int | None:
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
-        return settling_ms(self.scenario, self.config) if is_answered(self.scenario) else None
+        may = is_answered(self.scenario) and is_kept(self.scenario, self.config)
+        return settling_ms(self.scenario, self.config) if may else None

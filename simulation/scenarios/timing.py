@@ -44,6 +44,27 @@ def is_answered(scenario: s.Scenario | StreamsScenario) -> bool:
     return MESSAGES * scenario.network.latency.longest_us < scenario.network.request_timeout.us
 
 
+def is_kept(scenario: s.Scenario, config: GroupCoordinatorConfig) -> bool:
+    """Whether members are heard before their session or rebalance timeout ends: otherwise they come and go.
+
+    In a rebalance they are told, commit, run a callback, and answer when no heartbeat is under way any more.
+    What a callback takes beyond a heartbeat interval disturbs the group, and is known to.
+    """
+    group, callback = scenario.group, scenario.application.callback
+    answer_us = 2 * scenario.network.latency.longest_us + scenario.cluster.replication.longest_us
+    timings = []
+    if "consumer" in scenario.protocols:
+        interval_ms = config.group_consumer_heartbeat_interval_ms
+        timings.append((interval_ms * 1_000, config.group_consumer_session_timeout_ms * 1_000))
+    if "classic" in scenario.protocols:
+        timings.append((group.heartbeat_interval.us, group.session_timeout.us))
+    return all(
+        interval_us + answer_us < session_us
+        and interval_us + 3 * answer_us + min(callback.longest_us, interval_us) < group.rebalance_timeout.us
+        for interval_us, session_us in timings
+    )
+
+
 def settling_ms(scenario: s.Scenario, config: GroupCoordinatorConfig) -> int:
     """The session timeout, the rebalance timeout and three heartbeat intervals of the slower protocol.
 

@@ -47,6 +47,37 @@ def test_a_group_settles_as_long_as_its_members_get_through(protocol: str) -> No
     assert result.converged
 
 
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        (
+            "coordinator-crash-loop",
+            (
+                "network.latency=1500ms",
+                "cluster.replication=3s",
+                "config.group.consumer.min.session.timeout.ms=6000",
+                "config.group.consumer.session.timeout.ms=6000",
+                "config.group.consumer.heartbeat.interval.ms=5000",
+            ),
+        ),
+        (
+            "rolling-deploy",
+            (
+                "network.latency=1500ms",
+                "group.protocol=classic",
+                "group.session_timeout=6s",
+                "group.heartbeat_interval=5s",
+            ),
+        ),
+        ("churn", ("network.latency=2500ms", "application.callback=5s", "group.rebalance_timeout=10s")),
+    ],
+)
+def test_members_whose_time_is_over_before_they_are_heard_come_and_go(
+    name: str, overrides: tuple[str, ...]
+) -> None:
+    assert run(slow(name, *overrides), 1).violations == []
+
+
 def test_the_quiet_phase_is_longer_by_what_is_more_than_its_slack() -> None:
     usual = quiet_of(slow("rolling-deploy"))
     assert quiet_of(slow("rolling-deploy", "network.latency=500ms")) == usual
