@@ -14,7 +14,11 @@ import msgspec
 from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE, ClassicGroupState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, SyncGroupRequest
-from fencepost.coordinator.protocol.consumer_protocol import read_assignment, read_subscription
+from fencepost.coordinator.protocol.consumer_protocol import (
+    MalformedConsumerProtocol,
+    read_assignment,
+    read_subscription,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
@@ -100,32 +104,39 @@ def check_answer(request: _Fenced, got: ErrorCode, known: KnownClassic) -> Itera
 
 
 def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Finding]:
-    """Findings of classic-assignment in what a leader has assigned."""
+    """Findings of classic-assignment in what a leader has assigned.
+
+    As a broker does, it takes any bytes: some clients leave out what their version has, and say nothing to
+    judge them by.
+    """
+    try:
+        subscriptions = {member.member_id: read_subscription(member.subscription) for member in value.members}
+        assignments = {member.member_id: read_assignment(member.assignment) for member in value.members}
+    except MalformedConsumerProtocol:
+        return
     given: dict[tuple[str, int], MemberId] = {}
     owned: dict[tuple[str, int], MemberId] = {}
-    for member in value.members:
-        subscription = read_subscription(member.subscription)
+    for member_id, subscription in subscriptions.items():
         owned.update(
-            ((topic, number), member.member_id)
+            ((topic, number), member_id)
             for topic, numbers in subscription.owned.items()
             for number in numbers
         )
-    for member in value.members:
-        topics = read_subscription(member.subscription).topics
-        for topic, numbers in read_assignment(member.assignment).partitions.items():
-            if topic not in topics:
+    for member_id, assignment in assignments.items():
+        for topic, numbers in assignment.partitions.items():
+            if topic not in subscriptions[member_id].topics:
                 yield (
                     "classic-assignment",
-                    f"{member.member_id} of {group_id} was given {topic}, which is not in its subscription",
+                    f"{member_id} of {group_id} was given {topic}, which is not in its subscription",
                 )
             for number in numbers:
-                holder = given.setdefault((topic, number), member.member_id)
-                owner = owned.get((topic, number), member.member_id)
-                if holder != member.member_id or owner != member.member_id:
-                    other = holder if holder != member.member_id else owner
+                holder = given.setdefault((topic, number), member_id)
+                owner = owned.get((topic, number), member_id)
+                if holder != member_id or owner != member_id:
+                    other = holder if holder != member_id else owner
                     yield (
                         "classic-assignment",
-                        f"{topic}-{number} of {group_id} was given to {member.member_id} in generation"
+                        f"{topic}-{number} of {group_id} was given to {member_id} in generation"
                         f" {value.generation}, and {other} {'was given' if other == holder else 'has'} it",
                     )
 

@@ -164,6 +164,11 @@ def test_a_partition_is_given_to_one_who_wants_it_when_nobody_has_it(second, mes
     assert message is None or message in found[0]
 
 
+def test_what_a_client_leaves_out_of_its_subscription_is_not_judged():
+    cut = bytes.fromhex("0001 00000001 0001 74 00000000")  # version 1, which ends behind its user data
+    assert list(check_assignment("g", record(("a", cut, given(t=(0,)))))) == []
+
+
 def join(name="range", owned=None):
     return JoinGroupRequest(
         group_id="g",
