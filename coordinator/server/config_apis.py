@@ -53,6 +53,7 @@ def _described(services: Services, resource: ConfigResource, include_synonyms: b
     return DescribedConfigs(
         resource_type=resource.resource_type,
         name=resource.name,
+        error_message="",  # where there is none other answers have null
         entries=tuple(wanted)
         if include_synonyms
         else tuple(msgspec.structs.replace(entry, synonyms=()) for entry in wanted),

@@ -55,6 +55,7 @@ def told(brokers: Brokers, kind: int, name: str, key: str) -> tuple[str | None, 
         resources=(ConfigResource(resource_type=kind, name=name, keys=(key,)),), include_synonyms=True
     )
     (resource,) = config_apis.describe_configs(brokers.services[0], request, ASKED).resources
+    assert resource.error_message == ""
     (entry,) = resource.entries
     assert entry.synonyms[0] == (key, entry.value, entry.source)
     return entry.value, entry.source
