@@ -6,6 +6,7 @@ Most of it is soft: a group changes through a whole round before anything is wri
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from fencepost.coordinator.classic import votes
@@ -17,7 +18,7 @@ from fencepost.coordinator.protocol.classic import (
     JoinGroupProtocol,
     Token,
 )
-from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscription
+from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscribed_topics
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataValue
@@ -265,12 +266,12 @@ class ClassicGroup:
         if not self.uses_consumer_protocol:
             return
         try:
-            subscriptions = [
-                read_subscription(member.metadata(self.protocol)) for member in self.members.values()
+            topics = [
+                read_subscribed_topics(member.metadata(self.protocol)) for member in self.members.values()
             ]
         except MalformedConsumerProtocol:
             return
-        self.subscribed_topics = frozenset(topic for each in subscriptions for topic in each.topics)
+        self.subscribed_topics = frozenset(itertools.chain.from_iterable(topics))
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member subscribes to the topic; consumers that can't be read may subscribe to any."""

@@ -92,11 +92,7 @@ def read_subscription(data: bytes) -> Subscription:
     :raises MalformedConsumerProtocol: if they are none.
     """
     reader = _Reader(data)
-    version = reader.int16()
-    if version < 0:
-        raise MalformedConsumerProtocol(f"version {version}")
-    topics = tuple(reader.text(reader.int16()) for _ in range(reader.length()))
-    user_data = reader.nullable_bytes()
+    version, topics, user_data = _first_of_subscription(reader)
     return Subscription(
         topics=topics,
         user_data=user_data,
@@ -104,6 +100,24 @@ def read_subscription(data: bytes) -> Subscription:
         generation=reader.int32() if version >= 2 else -1,
         rack_id=reader.nullable_text() if version >= 3 else None,
     )
+
+
+def read_subscribed_topics(data: bytes) -> tuple[str, ...]:
+    """The topics alone, by what all versions begin with, as a broker reads them; the rest may be missing.
+
+    :raises MalformedConsumerProtocol: if the bytes are no subscription.
+    """
+    _, topics, _ = _first_of_subscription(_Reader(data))
+    return topics
+
+
+def _first_of_subscription(reader: _Reader) -> tuple[int, tuple[str, ...], bytes | None]:
+    """The version, and all that there is in version 0: topics and the assignor's own data."""
+    version = reader.int16()
+    if version < 0:
+        raise MalformedConsumerProtocol(f"version {version}")
+    topics = tuple(reader.text(reader.int16()) for _ in range(reader.length()))
+    return version, topics, reader.nullable_bytes()
 
 
 def read_assignment(data: bytes) -> Assignment:

@@ -83,9 +83,11 @@ class TestExpiry:
             assert classic.beat(one, 1) == "NONE"
         assert offset(classic) == 7
 
-    def test_others_go(self, classic: Any) -> None:
+    @pytest.mark.parametrize("metadata", [None, b"\x00\x01\x00\x00\x00\x01\x00\x01y\xff\xff\xff\xff"])
+    def test_others_go(self, classic: Any, metadata: bytes | None) -> None:
+        """Also of clients that leave out what version 1 adds: a broker reads what all versions begin with."""
         classic.scene.topics(x=1, y=1)
-        subscription = {"range": other_subscription()}
+        subscription = {"range": other_subscription() if metadata is None else metadata}
         (one,) = classic.stable(1, session_timeout_ms=1_800_000, protocols=subscription)
         classic.commit(one, 1)
         for _ in range(RETENTION_MS // 1_000_000 + 2):
