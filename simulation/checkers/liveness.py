@@ -166,12 +166,10 @@ class Liveness(Checker):
 
     def _over_time(self, now_us: int) -> bool:
         """Whether the group may move no more."""
+        if self._calm_since_us is None:
+            return False
         bound_ms = self.world.settling_ms
-        return (
-            self._calm_since_us is not None
-            and bound_ms is not None
-            and now_us > self._calm_since_us + 1000 * bound_ms
-        )
+        return bound_ms is not None and now_us > self._calm_since_us + 1000 * bound_ms
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """After the bound only commits are written, and what a refresh of expressions takes."""
