@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -80,14 +81,15 @@ def test_a_close_whose_commit_nobody_answers_still_runs_on_revoked():
     assert callback.partitions == (X0,)
 
 
-def test_a_close_commits_at_once_while_a_commit_of_before_is_unanswered():
+def commits_at_once_and_releases(let_go: Callable[[Script], None]) -> None:
+    """A periodic commit is unanswered as a member lets go: the one before the callback waits for nobody."""
     script = consuming()
     member = script.member
     script(member.poll_begin(5_000))
     before = script.last(SendCommit)
     assert before.request.offsets[X0].offset == 10
     script(member.poll_end({X0: 20}, 5_010))
-    script(member.close(6_000))
+    let_go(script)
     last = script.last(SendCommit)
     assert last.request.offsets[X0].offset == 20
     answer = OffsetCommitResponse(errors={X0: ErrorCode.NONE})
@@ -95,6 +97,10 @@ def test_a_close_commits_at_once_while_a_commit_of_before_is_unanswered():
     assert script.last(RunCallback).kind is CallbackKind.ASSIGNED
     script(member.commit_answered(last.token, answer, 8_000))
     assert script.last(RunCallback).kind is CallbackKind.REVOKED
+
+
+def test_a_close_commits_at_once_while_a_commit_of_before_is_unanswered():
+    commits_at_once_and_releases(lambda script: script(script.member.close(6_000)))
 
 
 def heartbeat_answer(assignment=None, epoch=2):
@@ -118,21 +124,12 @@ def granted_another() -> Script:
 
 
 def test_a_revocation_commits_at_once_while_a_commit_of_before_is_unanswered():
-    script = consuming()
-    member = script.member
-    script(member.poll_begin(5_000))
-    before = script.last(SendCommit)
-    assert before.request.offsets[X0].offset == 10
-    script(member.poll_end({X0: 20}, 5_010))
-    script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer({}), 5_020))
-    script(member.poll_begin(6_000))
-    last = script.last(SendCommit)
-    assert last.request.offsets[X0].offset == 20
-    answer = OffsetCommitResponse(errors={X0: ErrorCode.NONE})
-    script(member.commit_answered(before.token, answer, 7_000))
-    assert script.last(RunCallback).kind is CallbackKind.ASSIGNED
-    script(member.commit_answered(last.token, answer, 8_000))
-    assert script.last(RunCallback).kind is CallbackKind.REVOKED
+    def told_to_revoke(script: Script) -> None:
+        member = script.member
+        script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer({}), 5_020))
+        script(member.poll_begin(6_000))
+
+    commits_at_once_and_releases(told_to_revoke)
 
 
 def fail_heartbeat(script, now_ms) -> None:
