@@ -4,18 +4,27 @@ Metadata: 0 asks for all topics with an empty list, 1 and later with null; 4 bri
 leader epochs, 10 topic ids, 12 topics asked for by id, 13 an error for the whole answer.
 FindCoordinator: 1 brings the key's type, 4 several keys. ApiVersions: 3 brings features and who asks;
 its answer has header version 0 in every version (KIP-511).
+
+FindCoordinator's answer differs for every group, and every member waits for it before it joins: it is packed
+by hand, as heartbeats are.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.schema import ZERO, Shape, topic_uuid
+from fencepost.coordinator.codec.writer import compact_string, string, unsigned_varint
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.errors import ErrorCode
 
 _FIRST_VERSION_BY_ID = 12
+_FIRST_VERSION_OF_KEYS = 4
+_NOT_THROTTLED = bytes(4)
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 FEATURES = {"group.version": 1, "transaction.version": 2}
 """The levels that tell clients of KIP-848, and of an epoch for each transaction (KIP-890)."""
 
@@ -128,24 +137,31 @@ def decode_find_coordinator(
     return cluster.FindCoordinatorRequest(keys=keys, key_type=values.get("key_type", 0))
 
 
-def encode_find_coordinator(reply: cluster.FindCoordinatorResponse, shape: Shape) -> Any:
-    """Versions below 4 answer the only key at the top."""
-    found = tuple(
-        {
-            "key": one.key,
-            "error_code": shape.error(one.error_code),
-            "error_message": one.error_message,
-            "node_id": one.node.node_id if one.node else -1,
-            "host": one.node.host if one.node else "",
-            "port": one.node.port if one.node else -1,
-        }
-        for one in reply.coordinators
-    )
-    if shape.version >= 4:
-        return shape.FindCoordinatorResponse(
-            throttle_time=ZERO, coordinators=tuple(shape.Coordinator(**one) for one in found)
+def pack_find_coordinator(reply: cluster.FindCoordinatorResponse, shape: Shape) -> bytes:
+    """FindCoordinator, versions 0 to 6. Below 4 the only key's answer stands at the top, without the key."""
+    if shape.version >= _FIRST_VERSION_OF_KEYS:
+        found = b"".join(
+            compact_string(one.key) + _node(one, compact_string) + _error(one, compact_string) + b"\x00"
+            for one in reply.coordinators
         )
-    return shape.FindCoordinatorResponse(throttle_time=ZERO, **found[0])
+        return _NOT_THROTTLED + unsigned_varint(len(reply.coordinators) + 1) + found + b"\x00"
+    (one,) = reply.coordinators
+    if shape.version == 3:
+        return _NOT_THROTTLED + _error(one, compact_string) + _node(one, compact_string) + b"\x00"
+    if shape.version:
+        return _NOT_THROTTLED + _error(one, string) + _node(one, string)
+    return _INT16.pack(one.error_code) + _node(one, string)
+
+
+def _node(found: cluster.FoundCoordinator, pack: Callable[[str], bytes]) -> bytes:
+    node = found.node
+    if node is None:
+        return _INT32.pack(-1) + pack("") + _INT32.pack(-1)
+    return _INT32.pack(node.node_id) + pack(node.host) + _INT32.pack(node.port)
+
+
+def _error(found: cluster.FoundCoordinator, pack: Callable[[str | None], bytes]) -> bytes:
+    return _INT16.pack(found.error_code) + pack(found.error_message)
 
 
 def decode_describe_cluster(

@@ -50,7 +50,7 @@ def _owned(topics: list[dict[str, Any]]) -> Partitions:
     )
 
 
-def pack_heartbeat(reply: consumer.ConsumerGroupHeartbeatResponse) -> bytes:
+def pack_heartbeat(reply: consumer.ConsumerGroupHeartbeatResponse, shape: Shape | None = None) -> bytes:
     """The answer's body; versions 0 and 1 do not differ. Not throttled."""
     return b"".join(
         (

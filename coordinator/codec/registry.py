@@ -82,8 +82,8 @@ class Api(NamedTuple):
     max_version: int
     flexible_from: int
     decode: Callable[[dict[str, Any], RequestContext], Any]
-    encode: Callable[[Any, schema.Shape], Any] | None
-    """None where the answer is packed by hand."""
+    encode: Callable[[Any, schema.Shape], Any]
+    """Gives a message of kio's, or the bytes of an answer that is packed by hand."""
 
 
 _APIS: tuple[Api, ...] = (
@@ -93,7 +93,7 @@ _APIS: tuple[Api, ...] = (
     Api(ApiKey.METADATA, 0, 13, 9, cluster.decode_metadata, cluster.encode_metadata),
     Api(ApiKey.OFFSET_COMMIT, 2, 10, 8, offsets.decode_commit, offsets.encode_commit),
     Api(ApiKey.OFFSET_FETCH, 1, 10, 6, offsets.decode_fetch, offsets.encode_fetch),
-    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, cluster.decode_find_coordinator, cluster.encode_find_coordinator),
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, cluster.decode_find_coordinator, cluster.pack_find_coordinator),
     Api(ApiKey.JOIN_GROUP, 0, 9, 6, classic.decode_join, classic.encode_join),
     Api(ApiKey.HEARTBEAT, 0, 4, 4, classic.decode_heartbeat, classic.encode_heartbeat),
     Api(ApiKey.LEAVE_GROUP, 0, 5, 4, groups.decode_leave, groups.encode_leave),
@@ -213,7 +213,7 @@ _APIS: tuple[Api, ...] = (
         inspection.decode_list_transactions,
         inspection.encode_list_transactions,
     ),
-    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer.decode_heartbeat, None),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer.decode_heartbeat, consumer.pack_heartbeat),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer.decode_describe, consumer.encode_describe),
     Api(
         ApiKey.LIST_CONFIG_RESOURCES,
@@ -247,9 +247,11 @@ SPOKEN: tuple[ApiVersion, ...] = tuple(
 """What ApiVersions answers."""
 
 _REPEATED = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
-"""Many clients get the same objects as their answers; the bytes of a few are kept."""
-_KEPT_ANSWERS = 4
+"""Many clients ask the same and get the same objects as their answers; a few of both are kept."""
+_KEPT = 4
 """A client that joins a group asks for all topics, and then for its own, twice each."""
+_KEPT_BYTES = 1024
+"""Requests above this size are no client's first ones; they are not worth keeping."""
 
 _MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
 
@@ -257,7 +259,7 @@ _MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
 class VersionCodec:
     """The translators of one (API, version), with its schema loaded."""
 
-    __slots__ = ("_kept", "_read", "_shape", "api", "flexible", "flexible_answer", "version")
+    __slots__ = ("_asked", "_kept", "_read", "_shape", "api", "flexible", "flexible_answer", "version")
 
     def __init__(self, api: Api, version: int) -> None:
         self.api = api
@@ -266,6 +268,8 @@ class VersionCodec:
         self.flexible_answer = self.flexible and api.key is not ApiKey.API_VERSIONS
         self._read = schema.request_reader(api.key, version)
         self._shape = schema.Shape(api.key, version)
+        self._asked: dict[bytes, Any] = {}
+        """Requests by the bytes of their bodies."""
         self._kept: dict[int, tuple[Any, list[bytes]]] = {}
         """Answers by their identity, with their bytes."""
 
@@ -287,6 +291,18 @@ class VersionCodec:
         Bytes behind the body are ignored, as Kafka does.
         :raises MalformedFrame: if the body is none of this API and version.
         """
+        if self.api.key in _REPEATED and len(frame) <= _KEPT_BYTES:
+            body = frame[body_offset:]
+            request = self._asked.get(body)
+            if request is None:
+                request = self._decoded(frame, body_offset, context)
+                if len(self._asked) >= _KEPT:
+                    self._asked.clear()
+                self._asked[body] = request
+            return request
+        return self._decoded(frame, body_offset, context)
+
+    def _decoded(self, frame: bytes, body_offset: int, context: RequestContext) -> Any:
         try:
             values, _ = self._read(frame, body_offset)
             return self.api.decode(values, context)
@@ -302,11 +318,12 @@ class VersionCodec:
         return [header + chunks[0], *chunks[1:]]
 
     def _encoded(self, reply: Any) -> list[bytes]:
-        if self.api.encode is None:
-            return [consumer.pack_heartbeat(reply)]
-        chunks = schema.write(self.api.encode(reply, self._shape))
+        answer = self.api.encode(reply, self._shape)
+        if isinstance(answer, bytes):
+            return [answer]
+        chunks = schema.write(answer)
         if self.api.key in _REPEATED:
-            if len(self._kept) >= _KEPT_ANSWERS:
+            if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[id(reply)] = (reply, chunks)
         return chunks

@@ -1,4 +1,4 @@
-"""Primitives of flexible versions, for messages that are packed by hand (KIP-482)."""
+"""Primitives for messages that are packed by hand; the compact ones are of flexible versions (KIP-482)."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ def compact_string(text: str | None) -> bytes:
         return b"\x00"
     raw = text.encode()
     return unsigned_varint(len(raw) + 1) + raw
+
+
+def string(text: str | None) -> bytes:
+    """A nullable string."""
+    if text is None:
+        return b"\xff\xff"
+    raw = text.encode()
+    return len(raw).to_bytes(2, "big") + raw

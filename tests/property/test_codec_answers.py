@@ -421,3 +421,37 @@ def test_the_heartbeat_packed_by_hand_is_what_kio_writes(reply, version):
         assert {one.topic_id: one.partitions for one in entity.assignment.topic_partitions} == {
             uuid_from_topic_id(topic_id): numbers for topic_id, numbers in reply.assignment.items()
         }
+
+
+COORDINATORS = [
+    cluster.FoundCoordinator(key="g", node=NODE),
+    cluster.FoundCoordinator(key="é" * 100, node=cluster.Node(node_id=0, host="h" * 200, port=1)),
+    cluster.FoundCoordinator(
+        key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message="none is up"
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [(version, (one,)) for version in range(7) for one in COORDINATORS]
+    + [(version, found) for version in range(4, 7) for found in (COORDINATORS, ())],
+)
+def test_the_coordinator_packed_by_hand_is_what_kio_writes(version, found):
+    codec = codec_of(ApiKey.FIND_COORDINATOR, version)
+    (frame,) = codec.encode(7, cluster.FindCoordinatorResponse(coordinators=tuple(found)))
+    body = frame[9 if codec.flexible_answer else 8 :]
+    schema = load_response_schema(10, version)
+    answer, end = entity_reader(schema)(body, 0)
+    assert end == len(body)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, answer)
+    assert buffer.getvalue() == body
+    for one, told in zip(found, answer.coordinators if version >= 4 else (answer,), strict=True):
+        node = one.node or cluster.Node(node_id=-1, host="", port=-1)
+        assert (told.node_id, told.host, told.port) == (node.node_id, node.host, node.port)
+        assert int(told.error_code) == one.error_code
+        if version >= 4:
+            assert told.key == one.key
+        if version >= 1:
+            assert told.error_message == one.error_message
