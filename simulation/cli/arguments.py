@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -56,6 +57,7 @@ def call(command: Command, words: Sequence[str]) -> int:
         name=f"fencepost {command.name}",
         default_command=function,
         default_parameter=Parameter(negative=()),
+        help=paragraphs(inspect.getdoc(function) or ""),
         help_format="plaintext",
         version_flags=(),
         suppress_keyboard_interrupt=False,
@@ -71,6 +73,11 @@ def call(command: Command, words: Sequence[str]) -> int:
     except CycloptsError as error:
         raise UsageError(_told(error, words)) from error
     return code or 0
+
+
+def paragraphs(text: str) -> str:
+    """A docstring without the line breaks within its paragraphs: a terminal has a width of its own."""
+    return "\n\n".join(" ".join(each.split()) for each in text.split("\n\n"))
 
 
 def _refuse_empty(words: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,17 @@ def test_every_command_has_help_and_takes_json(command: Command, capsys: pytest.
     assert "--json" in shown
     assert main(["help", command.name]) == 0
     assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_breaks_its_lines_only_where_they_are_full(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command.name, "--help"]) == 0
+    text = capsys.readouterr().out.partition("╭")[0]
+    for line, next_line in pairwise(text.splitlines()):
+        if line.strip() and next_line.strip():
+            assert len(line.strip()) + 1 + len(next_line.split()[0]) > 80, text
 
 
 def test_help_of_the_command_comes_quickly() -> None:
