@@ -138,7 +138,7 @@ class Member:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    def commit(self, topic: str, **fields: Any) -> str:
+    def commit(self, topic: str, partition: int = 0, **fields: Any) -> str:
         defaults = {
             "member_id": self.member_id,
             "member_epoch": self.generation,
@@ -146,7 +146,7 @@ class Member:
             "retention_time_ms": -1,
             "api_version": 9,
         }
-        partitions = (CommittedPartition(0, OffsetAndMetadata(offset=1)),)
+        partitions = (CommittedPartition(partition, OffsetAndMetadata(offset=1)),)
         call = OffsetCommitCall(
             group_id=self._group,
             topics=(OfTopic(name=topic, partitions=partitions),),
@@ -397,6 +397,71 @@ def test_migration_and_back(members: Any, world: Any) -> None:
     two.send_join(topics=(topic,))
     # The epoch may have moved on from 3 where topics reach the coordinator late.
     assert one.joined().generation == two.joined().generation == epoch + 1
+
+
+def first_answer(modern: Member, topic: str) -> tuple[str, int, set[int]]:
+    """What a member that joins with the newer protocol is told at once: code, epoch, partitions."""
+    full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": (topic,), "topic_partitions": {}}
+    answer = modern.modern(0, **full)
+    assert answer.assignment is not None
+    numbers = {number for each in answer.assignment.values() for number in each}
+    return answer.error_code.name, answer.member_epoch, numbers
+
+
+@pytest.mark.parametrize("has_joined", [False, True], ids=["revoking", "joined"])
+def test_a_migrated_group_gives_away_at_once_what_a_cooperative_member_still_has(
+    members: Any, world: Any, has_joined: bool
+) -> None:
+    """Kafka takes what was assigned last for what members have, also of one that has said it has more."""
+    topic = world.topic()
+    everything, less = {topic: (0, 1, 2, 3)}, {topic: (0, 1)}
+    one, two = members(), members()
+    one.enter(topics=(topic,))
+    one.joined()
+    one.sync({one.member_id: write_assignment(Assignment(partitions=everything))})
+    two.enter(topics=(topic,))
+    one.beat_until("REBALANCE_IN_PROGRESS")
+    one.send_join(topics=(topic,), owned=everything)
+    assert two.joined().generation == one.joined().generation == 2
+    # Nobody is given what the first member is to let go, until it joins without.
+    one.sync({one.member_id: write_assignment(Assignment(partitions=less))})
+    two.sync()
+    if has_joined:
+        # It has missed the answer, and asks anew.
+        one.send_join(topics=(topic,), owned=everything)
+        two.beat_until("REBALANCE_IN_PROGRESS")
+    modern = members()
+    code, epoch, given = first_answer(modern, topic)
+    assert (code, epoch, len(given), given <= {2, 3}) == ("NONE", 3, 1, True)
+    if has_joined:
+        assert one.receive().error_code.name == "REBALANCE_IN_PROGRESS"
+    else:
+        assert one.beat() == "REBALANCE_IN_PROGRESS"
+    assert [one.commit(topic, number) for number in given] == ["NONE"]
+    assert one.join(topics=(topic,), owned=everything).generation == 3
+    assert dict(read_assignment(one.sync().assignment).partitions) == less
+    reply = modern.modern(epoch)
+    assert (reply.error_code.name, reply.assignment) == ("NONE", None)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["one round", "another round"])
+def test_a_migrated_group_knows_what_members_have_unless_a_round_was_broken_off(
+    members: Any, world: Any, again: bool
+) -> None:
+    """Whom a rebalance interrupts while the leader assigns, Kafka takes to have nothing, whatever it says."""
+    topic = world.topic()
+    one, two = pair(members, topics=(topic,))
+    share(one, two, topic)
+    two.send_join(topics=(topic,), owned={topic: (2, 3)})
+    one.beat_until("REBALANCE_IN_PROGRESS")
+    one.send_join(topics=(topic,), owned={topic: (0, 1)})
+    assert one.joined().generation == two.joined().generation == 3
+    if again:
+        two.send_join(topics=(topic, "other"), owned={topic: (2, 3)})
+        one.beat_until("REBALANCE_IN_PROGRESS")
+    code, epoch, given = first_answer(members(), topic)
+    assert (code, epoch, bool(given)) == ("NONE", 4, again)
+    assert one.beat() == "REBALANCE_IN_PROGRESS"
 
 
 def test_a_static_member_converts_a_group_whose_topic_has_grown(members: Any, world: Any) -> None:
