@@ -3,16 +3,29 @@
 A claim stands from the end of `on_assigned` to the end of `on_revoked` or the beginning of `on_lost`. It is
 void once the coordinator has removed the member, or has let a static member go: a frozen process may go on
 believing, and its commits are refused.
+
+A classic group that becomes a consumer group takes what its leader assigned last for what members have, as in
+Kafka. With a cooperative assignor they may still have more, and the group gives it away. A claim that the
+group can't know of does not count until the coordinator assigns the partition to that member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, starmap
 
 from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupResponse
-from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId, TopicPartition
+from fencepost.coordinator.protocol.consumer_protocol import read_assignment
+from fencepost.coordinator.protocol.ids import (
+    STATIC_LEAVE_EPOCH,
+    MemberId,
+    Partitions,
+    TopicPartition,
+    topic_partitions,
+)
 from fencepost.coordinator.protocol.outcome import Answer, Outcome
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentKey,
@@ -22,7 +35,8 @@ from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set
 from fencepost.simulation.world.observers import StepEvent
 
 _PLACES = (r.ConsumerGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentKey)
-_PLACED = (r.ConsumerGroupCurrentMemberAssignmentValue, StreamsGroupCurrentMemberAssignmentValue)
+_ASSIGNED = r.ConsumerGroupCurrentMemberAssignmentValue
+_PLACED = (_ASSIGNED, StreamsGroupCurrentMemberAssignmentValue)
 
 
 class Claims:
@@ -32,6 +46,8 @@ class Claims:
         self._claimants: dict[TopicPartition, MemberId] = {}
         self._claimed: dict[MemberId, frozenset[TopicPartition]] = {}
         """The same the other way round."""
+        self._unknown: dict[MemberId, frozenset[TopicPartition]] = {}
+        """What members believe that they own besides, and their group can't know of."""
         self._epochs: dict[MemberId, int] = {}
 
     def stored(self, member_id: MemberId, epoch: int | None) -> None:
@@ -62,8 +78,30 @@ class Claims:
         claimed = without(as_set(wanted), as_set(tuple(others)))
         self._claimed[member_id] = joined(self._claimed.get(member_id, NOTHING), claimed)
 
+    def upgraded(self, member_id: MemberId, given: frozenset[TopicPartition]) -> None:
+        """The member's group is a consumer group from now on, and knows that these were given to it."""
+        unknown = without(self._claimed.get(member_id, NOTHING), given)
+        self.drop(member_id, unknown)
+        if unknown:
+            self._unknown[member_id] = unknown
+
+    def is_in_doubt(self, member_id: MemberId) -> bool:
+        """Whether its group can't know of all that the member believes that it owns."""
+        return member_id in self._unknown
+
+    def assigned(self, member_id: MemberId, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:
+        """The coordinator knows from now on that the member has these."""
+        found = self._unknown[member_id] & partitions
+        self.drop(member_id, found)
+        yield from self.claim(member_id, sorted(found))
+
     def drop(self, member_id: MemberId, partitions: Iterable[TopicPartition]) -> None:
         """A member believes no longer that it owns these."""
+        partitions = tuple(partitions)
+        if member_id in self._unknown:
+            left = without(self._unknown.pop(member_id), as_set(partitions))
+            if left:
+                self._unknown[member_id] = left
         own = tuple(partition for partition in partitions if self._claimants.get(partition) == member_id)
         for partition in own:
             del self._claimants[partition]
@@ -72,13 +110,14 @@ class Claims:
 
     def drop_all(self, member_id: MemberId) -> None:
         """The member is gone, or fenced."""
+        self._unknown.pop(member_id, None)
         for partition in sorted(self._claimed.pop(member_id, ())):
             del self._claimants[partition]
 
     def drop_topic(self, topic: str) -> None:
         """The topic is not the one that was claimed: one of the same name is another topic."""
-        for partition in [p for p in self._claimants if p.topic == topic]:
-            self.drop(self._claimants[partition], (partition,))
+        for member_id, partitions in [*self._claimed.items(), *self._unknown.items()]:
+            self.drop(member_id, [p for p in partitions if p.topic == topic])
 
 
 class OneClaimant(Checker):
@@ -90,6 +129,8 @@ class OneClaimant(Checker):
         self._generations: dict[MemberId, int] = {}
         """For which generation each member of a classic group has joined, or was taken into it."""
         self._generation = 0
+        self._classic: ClassicGroup | None = None
+        """The group as long as it is a classic one."""
 
     def _claims(self) -> Claims:
         return self._claims_of(self.world.group_id)
@@ -102,7 +143,8 @@ class OneClaimant(Checker):
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Notes whom the coordinator keeps."""
-        group = self._classic_group()
+        group, before = self._classic_group(), self._classic
+        self._classic = group
         for record in outcome.records:
             key, value = record.key, record.value
             if isinstance(key, _PLACES):
@@ -111,10 +153,19 @@ class OneClaimant(Checker):
                     # It stays, and the group has become a classic one: it may still go without joining that.
                     self._generations[key.member_id] = group.generation
                     continue
-                self._claims_of(key.group_id).stored(key.member_id, epoch)
+                claims = self._claims_of(key.group_id)
+                claims.stored(key.member_id, epoch)
+                if group is None and before is not None and key.member_id in before.members:
+                    claims.upgraded(key.member_id, _given(before.members[key.member_id]))
+                if isinstance(value, _ASSIGNED) and claims.is_in_doubt(key.member_id):
+                    self.report_all(claims.assigned(key.member_id, self._named(value.assigned)))
 
         if group is not None and type(event) is not HeartbeatRequest:
             self._in_generation(group, outcome)
+
+    def _named(self, partitions: Partitions) -> frozenset[TopicPartition]:
+        names = self.world.topics
+        return _all((names.name_of(topic_id) or "", numbers) for topic_id, numbers in partitions.items())
 
     def _classic_group(self) -> ClassicGroup | None:
         live = self.world.active
@@ -143,9 +194,10 @@ class OneClaimant(Checker):
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """Members that joined for a generation which another coordinator never heard of are none."""
-        group = self._classic_group() if what == "active" else None
-        if group is not None:
-            self._in_generation(group, Outcome())
+        if what == "active":
+            self._classic = group = self._classic_group()
+            if group is not None:
+                self._in_generation(group, Outcome())
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A process that starts, crashes or has stopped believes nothing."""
@@ -168,3 +220,12 @@ class OneClaimant(Checker):
             self.report_all(self._claims().claim(member_id, partitions))
         elif (kind, phase) in (("revoked", "end"), ("lost", "begin")):
             self._claims().drop(member_id, partitions)
+
+
+def _given(member: ClassicGroupMember) -> frozenset[TopicPartition]:
+    """What its leader has assigned to it last."""
+    return _all(read_assignment(member.assignment).partitions.items())
+
+
+def _all(topics: Iterable[tuple[str, Iterable[int]]]) -> frozenset[TopicPartition]:
+    return frozenset(chain.from_iterable(starmap(topic_partitions, topics)))

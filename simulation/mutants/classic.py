@@ -10,6 +10,7 @@ import msgspec
 from fencepost.coordinator.classic import sessions
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.migration import upgrade
 from fencepost.coordinator.protocol.consumer_protocol import Assignment
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataMember
@@ -77,6 +78,13 @@ def _writes_the_last_one(record: _Function) -> _Function:
     return mutated
 
 
+def _nothing(_: _Function) -> _Function:
+    def mutated(data: bytes) -> Assignment:
+        return Assignment(partitions={})
+
+    return mutated
+
+
 CLASSIC_MUTANTS: Final = (
     Mutant(
         "eager-keeps-partitions",
@@ -118,5 +126,13 @@ CLASSIC_MUTANTS: Final = (
         ("classic-record",),
         _DEPLOY,
         (Patch(ClassicGroupMember, "record", _writes_the_last_one),),
+    ),
+    Mutant(
+        "upgraded-with-nothing",
+        NOBODY,
+        "Members of a classic group that becomes a consumer group count as having nothing.",
+        ("one-claimant",),
+        ("rolling-migration",),
+        (Patch(upgrade, "read_assignment", _nothing),),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import LIBRARY, load, loads
 
@@ -47,6 +48,27 @@ def test_a_group_that_was_emptied_between_two_protocols_begins_anew():
     quick = crowded.replace('duration = "15m"', 'duration = "3m"')
     assert len({text, crowded, quick}) == 3
     assert run(loads(quick), 1).violations == []
+
+
+SLOW = 'network.latency={median="1s",p99="20s"}'
+
+
+@pytest.mark.parametrize(
+    ("seed", "latency"), [(4, SLOW), (14, SLOW), (22, SLOW), (23, SLOW), (11, "network.latency=3.7s")]
+)
+def test_a_migrated_group_cannot_know_what_its_members_have_yet_to_let_go(seed, latency):
+    """Two owners were reported of a partition that Kafka gives away, too."""
+    assert run(load("rolling-migration", overrides=[latency]), seed).violations == []
+
+
+@pytest.mark.parametrize(
+    "mutant", ["target-told-early", "cooperative-gives-at-once", "upgraded-with-nothing"]
+)
+@pytest.mark.parametrize("overrides", [[], [SLOW]], ids=["fast", "slow"])
+def test_all_else_that_a_migrated_group_gives_away_is_reported(mutant, overrides):
+    with MUTANTS[mutant].apply():
+        result = run(load("rolling-migration", overrides=overrides), 1, raises=False)
+    assert "one-claimant" in {violation.invariant for violation in result.violations}
 
 
 def test_a_member_that_knows_no_coordinator_may_go_without_a_commit():
