@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
-from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, read_topic_configs
+from fencepost.coordinator.server.topic_configs import BROKER_SETTINGS, TOPIC_SETTINGS, read_topic_configs
 
 
 def describe_configs(
@@ -92,6 +92,7 @@ def topic_entries(configs: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
         _entry(
             name,
             default=setting.default,
+            default_name=BROKER_SETTINGS.get(name),
             value=configs.get(name),
             source=ConfigSource.DYNAMIC_TOPIC,
             config_type=setting.config_type,
@@ -101,16 +102,23 @@ def topic_entries(configs: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
 
 
 def _entry(
-    name: str, *, default: str, value: str | None, source: ConfigSource, config_type: ConfigType
+    name: str,
+    *,
+    default: str,
+    default_name: str | None,
+    value: str | None,
+    source: ConfigSource,
+    config_type: ConfigType,
 ) -> ConfigEntry:
-    otherwise = (name, default, ConfigSource.DEFAULT)
+    """A setting; the default is told under its own name, if it has one."""
+    otherwise = () if default_name is None else ((default_name, default, ConfigSource.DEFAULT),)
     return ConfigEntry(
         name=name,
         value=default if value is None else value,
         source=ConfigSource.DEFAULT if value is None else source,
         config_type=config_type,
         read_only=False,
-        synonyms=(otherwise,) if value is None else ((name, value, source), otherwise),
+        synonyms=otherwise if value is None else ((name, value, source), *otherwise),
     )
 
 
@@ -129,6 +137,7 @@ def _group_entries(services: Services, group_id: str) -> tuple[ConfigEntry, ...]
         _entry(
             name,
             default=_text(default),
+            default_name=name,
             value=configs.get(name),
             source=ConfigSource.DYNAMIC_GROUP,
             config_type=_type_of(default),

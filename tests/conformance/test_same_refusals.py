@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.codec.registry import REGISTRY
+from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS
 from tests.conformance.both import Peer, answers_of_both
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
@@ -224,6 +225,34 @@ async def cursors(peer: Administrator) -> AsyncIterator[Any]:
             yield name == peer.topic, part, reply
 
 
+OF_BROKERS = (3, 4)
+"""Sources of what is set on the cluster's brokers: here nothing is that is about topics."""
+
+
+async def settings_of_topics(peer: Administrator) -> AsyncIterator[Any]:
+    """Whatever is told of them but their texts."""
+    every = f"{peer.topic}-every"
+    defaults = {name.replace(".", "_"): setting.default for name, setting in TOPIC_SETTINGS.items()}
+    reply = await peer.create(every, 1, **defaults | {"retention_ms": "5"})
+    yield reply.topics[0].error_code.name
+    await peer.until_found(every)
+    # Retention has another default here; how many replicas there must be Kafka's controller sets (KIP-966).
+    for topic, left_out in ((peer.topic, {"retention.ms", "min.insync.replicas"}), (every, set())):
+        resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": None}
+        for version, asked in ((4, True), (4, False), (2, True)):
+            reply = await peer.ask_plain(32, version, resources=[resource], include_synonyms=asked)
+            (found,) = reply.results
+            yield [
+                (
+                    *(each.name, each.value, each.config_source, each.read_only, each.is_sensitive),
+                    getattr(each, "config_type", None),
+                    [(it.name, it.value, it.source) for it in each.synonyms if it.source not in OF_BROKERS],
+                )
+                for each in sorted(found.configs, key=lambda config: config.name)
+                if each.name not in left_out
+            ]
+
+
 async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
     for kind, name, keys in (
         *((2, peer.topic, []), (2, peer.topic, ["segment.ms", "nope"]), (32, "", ["x"]), (32, "", [])),
@@ -266,6 +295,7 @@ async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
         operations,
         positions,
         cursors,
+        settings_of_topics,
         empty_names,
     ],
     ids=lambda script: script.__name__,

@@ -12,6 +12,7 @@ from fencepost.coordinator.protocol.administration import (
     AlterConfigsRequest,
     ChangedResource,
     ConfigChange,
+    ConfigEntry,
     ConfigOperation,
     ConfigResource,
     ConfigSource,
@@ -50,15 +51,34 @@ def alter(brokers: Brokers, kind: int, name: str, *changes: tuple[Any, ...], **f
     return result.error_code.name
 
 
-def told(brokers: Brokers, kind: int, name: str, key: str) -> tuple[str | None, ConfigSource]:
+def entry_of(brokers: Brokers, kind: int, name: str, key: str) -> ConfigEntry:
     request = DescribeConfigsRequest(
         resources=(ConfigResource(resource_type=kind, name=name, keys=(key,)),), include_synonyms=True
     )
     (resource,) = config_apis.describe_configs(brokers.services[0], request, ASKED).resources
     assert resource.error_message == ""
     (entry,) = resource.entries
-    assert entry.synonyms[0] == (key, entry.value, entry.source)
+    return entry
+
+
+def told(brokers: Brokers, kind: int, name: str, key: str) -> tuple[str | None, ConfigSource]:
+    entry = entry_of(brokers, kind, name, key)
+    assert [each[1:] for each in entry.synonyms[:1]] in ([], [(entry.value, entry.source)])
     return entry.value, entry.source
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others"),
+    [
+        ("segment.bytes", "2000000", [("log.segment.bytes", "1073741824", ConfigSource.DEFAULT)]),
+        ("retention.ms", "5", []),
+    ],
+)
+async def test_synonyms_are_what_else_is_set_and_the_brokers_default(brokers, name, value, others):
+    assert list(entry_of(brokers, TOPIC, "orders", name).synonyms) == others
+    alter(brokers, TOPIC, "orders", (name, value))
+    own = (name, value, ConfigSource.DYNAMIC_TOPIC)
+    assert list(entry_of(brokers, TOPIC, "orders", name).synonyms) == [own, *others]
 
 
 async def test_settings_of_topics_are_set_told_and_taken_back(brokers):
