@@ -25,7 +25,12 @@ from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
-from fencepost.coordinator.server.topic_configs import BROKER_SETTINGS, TOPIC_SETTINGS, read_topic_configs
+from fencepost.coordinator.server.topic_configs import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    TopicSetting,
+    read_topic_configs,
+)
 
 
 def describe_configs(
@@ -89,60 +94,44 @@ def _set_on(services: Services, resource_type: int, name: str) -> Mapping[str, s
 def topic_entries(configs: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
     """All settings of a topic on which these were set."""
     return tuple(
-        _entry(
-            name,
-            default=setting.default,
-            default_name=BROKER_SETTINGS.get(name),
-            value=configs.get(name),
-            source=ConfigSource.DYNAMIC_TOPIC,
-            config_type=setting.config_type,
-        )
+        _entry(name, configs, ConfigSource.DYNAMIC_TOPIC, _default_of(name, setting))
         for name, setting in TOPIC_SETTINGS.items()
     )
 
 
-def _entry(
-    name: str,
-    *,
-    default: str,
-    default_name: str | None,
-    value: str | None,
-    source: ConfigSource,
-    config_type: ConfigType,
-) -> ConfigEntry:
-    """A setting; the default is told under its own name, if it has one."""
-    otherwise = () if default_name is None else ((default_name, default, ConfigSource.DEFAULT),)
+def _default_of(name: str, setting: TopicSetting) -> ConfigEntry:
+    default, source = setting.default, ConfigSource.DEFAULT
+    broker_name = BROKER_SETTINGS.get(name)
     return ConfigEntry(
         name=name,
-        value=default if value is None else value,
-        source=ConfigSource.DEFAULT if value is None else source,
-        config_type=config_type,
+        value=default,
+        source=source,
+        config_type=setting.config_type,
+        synonyms=() if broker_name is None else ((broker_name, default, source),),
+    )
+
+
+def _entry(
+    name: str, configs: Mapping[str, str], source: ConfigSource, otherwise: ConfigEntry
+) -> ConfigEntry:
+    """A setting of a resource on which these were set; `otherwise` is what holds if it is not among them."""
+    value = configs.get(name)
+    return ConfigEntry(
+        name=name,
+        value=otherwise.value if value is None else value,
+        source=otherwise.source if value is None else source,
+        config_type=otherwise.config_type,
         read_only=False,
-        synonyms=otherwise if value is None else ((name, value, source), *otherwise),
+        synonyms=otherwise.synonyms if value is None else ((name, value, source), *otherwise.synonyms),
     )
 
 
 def _group_entries(services: Services, group_id: str) -> tuple[ConfigEntry, ...]:
     configs = _set_on(services, ResourceType.GROUP, group_id)
-    none = GroupConfig()
-    defaults = {
-        f"{kind}.{field.name.replace('_', '.')}": getattr(settings, field.name)
-        for kind, settings in (
-            ("consumer", none.settings(services.config)),
-            ("streams", none.streams_settings(services.config)),
-        )
-        for field in msgspec.structs.fields(settings)
-    }
+    of_brokers = {entry.name: entry for entry in _settings(services.config)}
+    names = (field.replace("_", ".") for field in GroupConfig.__struct_fields__)
     return tuple(
-        _entry(
-            name,
-            default=_text(default),
-            default_name=name,
-            value=configs.get(name),
-            source=ConfigSource.DYNAMIC_GROUP,
-            config_type=_type_of(default),
-        )
-        for name, default in defaults.items()
+        _entry(name, configs, ConfigSource.DYNAMIC_GROUP, of_brokers[f"group.{name}"]) for name in names
     )
 
 
@@ -150,14 +139,16 @@ def _settings(config: msgspec.Struct) -> tuple[ConfigEntry, ...]:
     entries = []
     for field in msgspec.structs.fields(config):
         name, value = field.name.replace("_", "."), getattr(config, field.name)
-        source = ConfigSource.DEFAULT if value == field.default else ConfigSource.STATIC_BROKER
+        synonyms = [(name, _text(field.default), ConfigSource.DEFAULT)]
+        if value != field.default:
+            synonyms.insert(0, (name, _text(value), ConfigSource.STATIC_BROKER))
         entries.append(
             ConfigEntry(
                 name=name,
                 value=_text(value),
-                source=source,
+                source=synonyms[0][2],
                 config_type=_type_of(value),
-                synonyms=((name, _text(value), source),),
+                synonyms=tuple(synonyms),
             )
         )
     return tuple(entries)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.codec.registry import REGISTRY
+from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS
 from tests.conformance.both import Peer, answers_of_both
 
@@ -225,8 +226,8 @@ async def cursors(peer: Administrator) -> AsyncIterator[Any]:
             yield name == peer.topic, part, reply
 
 
-OF_BROKERS = (3, 4)
-"""Sources of what is set on the cluster's brokers: here nothing is that is about topics."""
+CLUSTER, STATIC, DYNAMIC = 3, 4, 8
+"""Sources: what is set for all brokers, or in the file of one, and on a group."""
 
 
 async def settings_of_topics(peer: Administrator) -> AsyncIterator[Any]:
@@ -246,11 +247,42 @@ async def settings_of_topics(peer: Administrator) -> AsyncIterator[Any]:
                 (
                     *(each.name, each.value, each.config_source, each.read_only, each.is_sensitive),
                     getattr(each, "config_type", None),
-                    [(it.name, it.value, it.source) for it in each.synonyms if it.source not in OF_BROKERS],
+                    [
+                        (it.name, it.value, it.source)
+                        for it in each.synonyms
+                        if it.source not in (CLUSTER, STATIC)
+                    ],
                 )
                 for each in sorted(found.configs, key=lambda config: config.name)
                 if each.name not in left_out
             ]
+
+
+async def settings_of_groups(peer: Administrator) -> AsyncIterator[Any]:
+    """What is told of them, and of the brokers' ones that stand in for them; these have other values here."""
+    names = [name.replace("_", ".") for name in GroupConfig.__struct_fields__ if "offload" not in name]
+    change = {"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "50000"}
+    resource = {"resource_type": 32, "resource_name": peer.group, "configs": [change]}
+    yield await peer.asked(44, 1, "resource_name", resources=[resource])
+
+    async def told(kind: int, name: str, keys: list[str]) -> Any:
+        wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+        (found,) = (await peer.ask_plain(32, 4, resources=[wanted], include_synonyms=True)).results
+        return [
+            (
+                *(each.name, each.config_source, each.config_type, each.value == each.synonyms[0].value),
+                [(it.name, it.source, it.source == STATIC or it.value) for it in each.synonyms],
+            )
+            for each in sorted(found.configs, key=lambda config: config.name)
+        ]
+
+    deadline = time.monotonic() + 60
+    while (await told(32, peer.group, [change["name"]]))[0][1] != DYNAMIC:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    yield await told(32, peer.group, names)
+    yield await told(32, f"other-{peer.group}", names)
+    yield await told(4, "1", [f"group.{name}" for name in names])
 
 
 async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
@@ -296,6 +328,7 @@ async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
         positions,
         cursors,
         settings_of_topics,
+        settings_of_groups,
         empty_names,
     ],
     ids=lambda script: script.__name__,

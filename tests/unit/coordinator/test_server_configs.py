@@ -67,18 +67,30 @@ def told(brokers: Brokers, kind: int, name: str, key: str) -> tuple[str | None, 
     return entry.value, entry.source
 
 
+def default(name: str, value: str) -> tuple[str, str, ConfigSource]:
+    return name, value, ConfigSource.DEFAULT
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "others"),
+    ("kind", "name", "value", "source", "others"),
     [
-        ("segment.bytes", "2000000", [("log.segment.bytes", "1073741824", ConfigSource.DEFAULT)]),
-        ("retention.ms", "5", []),
+        (TOPIC, "segment.bytes", "2000000", 1, [default("log.segment.bytes", "1073741824")]),
+        (TOPIC, "retention.ms", "5", 1, []),
+        (
+            GROUP,
+            "streams.session.timeout.ms",
+            "50000",
+            8,
+            [default("group.streams.session.timeout.ms", "45000")],
+        ),
     ],
 )
-async def test_synonyms_are_what_else_is_set_and_the_brokers_default(brokers, name, value, others):
-    assert list(entry_of(brokers, TOPIC, "orders", name).synonyms) == others
-    alter(brokers, TOPIC, "orders", (name, value))
-    own = (name, value, ConfigSource.DYNAMIC_TOPIC)
-    assert list(entry_of(brokers, TOPIC, "orders", name).synonyms) == [own, *others]
+async def test_synonyms_are_what_else_is_set_and_the_brokers_default(
+    brokers, kind, name, value, source, others
+):
+    assert list(entry_of(brokers, kind, "orders", name).synonyms) == others
+    alter(brokers, kind, "orders", (name, value))
+    assert list(entry_of(brokers, kind, "orders", name).synonyms) == [(name, value, source), *others]
 
 
 async def test_settings_of_topics_are_set_told_and_taken_back(brokers):
