@@ -121,8 +121,10 @@ class Process:
                     self._spawn(self._app.close())
                 case m.FailThread(said, where, error):
                     self._injected.append(Injected.of(said, where, error))
-                case m.ChangeThreads(adds):
-                    self._change(adds=adds)
+                case m.ChangeThreads(adds=True):
+                    self._add_thread()
+                case m.ChangeThreads():
+                    self._spawn(self._remove_thread())
                 case m.Forgive():
                     self._injected.clear()
 
@@ -131,15 +133,18 @@ class Process:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _change(self, *, adds: bool) -> None:
-        client = self.engine.client
-        if client.is_running and (adds or client.live):
-            self.checker.live += 1 if adds else -1
-            if adds:
-                self._app.add_thread()
-            else:
-                self._spawn(self._app.remove_thread())
+    def _add_thread(self) -> None:
+        if self.engine.client.is_running:
+            self.checker.live += 1
+            self._app.add_thread()
             self._look_later()
+
+    async def _remove_thread(self) -> None:
+        """Expected from the moment it happens: looks of before may still come while this waits to begin."""
+        if self.engine.client.is_running and self.engine.client.live:
+            self.checker.live -= 1
+            self._look_later()
+            await self._app.remove_thread()
 
     # -- what is checked ----------------------------------------------------------------------------------
 
