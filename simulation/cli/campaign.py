@@ -26,7 +26,7 @@ from fencepost.simulation.pipeline.outline import (
 )
 from fencepost.simulation.pipeline.plan import cells_of, parse_grid, parse_seeds
 from fencepost.simulation.pipeline.progress import progress_for
-from fencepost.simulation.pipeline.session import LOCAL
+from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.scenarios.load import library
 
 REPORT = "report.html"
@@ -85,6 +85,7 @@ def campaign(
         outline = msgspec.structs.replace(outline, traces=traces)
     if time_limit is not None:
         outline = msgspec.structs.replace(outline, time_limit_s=seconds_of(time_limit, "--time-limit"))
+    check_can_start(master)
     writable_folder(out, "--out")  # behind all that may be refused, which leaves none
     writable_file(report, "--report")
     with told_at_once(f"{STOPPING}; go on with --resume"):

@@ -21,7 +21,7 @@ from fencepost.simulation.pipeline.advice import Recommendation, difference_in_w
 from fencepost.simulation.pipeline.answer import RUNS, Answer, OptionAnswer, Spread, answer, differences
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.question import Question, ask, read_question
-from fencepost.simulation.pipeline.session import LOCAL
+from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.report.tables import duration
 
 _NUMBERS = ("members", "partitions", "at_once")
@@ -133,6 +133,7 @@ def plan(
             if each.stem in asked:
                 raise FencepostError(f"--compare {each}: expected two files with names that differ")
             asked[each.stem] = _question(each, flags)
+    check_can_start(master)  # before a folder is made
     with told_at_once(STOPPING), ExitStack() as stack:
         folder = (
             Path(stack.enter_context(TemporaryDirectory(prefix="fencepost-plan-")))

@@ -122,6 +122,7 @@ def test_failed_runs_and_violations_give_exit_1(
         (["--time-limit", "0s"], "--time-limit 0s: expected more than 0s"),
         (["--time-limit", "long"], "--time-limit long: expected a duration such as"),
         (["--grid", "members=x"], "--grid members=x: expected a number from 1"),
+        (["--master", "nope"], "--master nope: expected local[N], local[*], spark://HOST:PORT"),
         (["whole.toml"], "whole.toml: is a whole campaign: expected no other scenarios, and no --grid"),
     ],
 )
@@ -138,6 +139,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(
     (tmp_path / "whole.toml").write_text('scenarios = ["steady"]')
     assert main(["campaign", "steady", *words]) == 2
     assert calls == []
+    assert not (tmp_path / "out/campaign").exists()
     assert not (tmp_path / "out" / "campaign").exists(), "the next one may not want it"
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -341,6 +341,13 @@ def test_an_earlier_plan_is_left_as_it_is(capsys, tmp_path: Path):
     assert (tmp_path / "deploy.toml").read_text() == "earlier"
 
 
+def test_a_plan_without_spark_leaves_no_folder(capsys, tmp_path: Path):
+    out = tmp_path / "out"
+    assert main(["plan", "--members", "3", "--master", "nope", "--out", str(out)]) == 2
+    assert "--master nope: expected local[N]" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)
