@@ -4,9 +4,10 @@ A claim stands from the end of `on_assigned` to the end of `on_revoked` or the b
 void once the coordinator has removed the member, or has let a static member go: a frozen process may go on
 believing, and its commits are refused.
 
-A classic group that becomes a consumer group takes what its leader assigned last for what members have, as in
-Kafka. With a cooperative assignor they may still have more, and the group gives it away. A claim that the
-group can't know of does not count until the coordinator assigns the partition to that member.
+A claim that the group can't know of does not count until the coordinator assigns the partition to the
+member. That is so in Kafka, too, in two cases. A classic group that becomes a consumer group takes what its
+leader assigned last for what members have; with a cooperative assignor they may still have more. And a join
+that comes late, behind what its member sent after it, says that the member has nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupResponse
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.consumer_protocol import read_assignment
 from fencepost.coordinator.protocol.ids import (
+    JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
     MemberId,
     Partitions,
@@ -78,9 +81,9 @@ class Claims:
         claimed = without(as_set(wanted), as_set(tuple(others)))
         self._claimed[member_id] = joined(self._claimed.get(member_id, NOTHING), claimed)
 
-    def upgraded(self, member_id: MemberId, given: frozenset[TopicPartition]) -> None:
-        """The member's group is a consumer group from now on, and knows that these were given to it."""
-        unknown = without(self._claimed.get(member_id, NOTHING), given)
+    def known(self, member_id: MemberId, partitions: frozenset[TopicPartition]) -> None:
+        """The member's group knows of these from now on, and can't know of any others that it claims."""
+        unknown = without(self._claimed.get(member_id, NOTHING), partitions)
         self.drop(member_id, unknown)
         if unknown:
             self._unknown[member_id] = unknown
@@ -156,12 +159,27 @@ class OneClaimant(Checker):
                 claims = self._claims_of(key.group_id)
                 claims.stored(key.member_id, epoch)
                 if group is None and before is not None and key.member_id in before.members:
-                    claims.upgraded(key.member_id, _given(before.members[key.member_id]))
+                    claims.known(key.member_id, _given(before.members[key.member_id]))
                 if isinstance(value, _ASSIGNED) and claims.is_in_doubt(key.member_id):
                     self.report_all(claims.assigned(key.member_id, self._named(value.assigned)))
-
+        if type(event) is ConsumerGroupHeartbeatRequest and event.member_epoch == JOIN_EPOCH:
+            self._joined(event.member_id)
         if group is not None and type(event) is not HeartbeatRequest:
             self._in_generation(group, outcome)
+
+    def _joined(self, member_id: MemberId) -> None:
+        """A join that comes late takes from its member what the coordinator lets go."""
+        live = self.world.active
+        group = None if live is None else live.groups.get(self.world.group_id)
+        member = None if group is None else group.members.get(member_id)
+        if member is not None and self._has_an_epoch(member_id):
+            self._claims().known(member_id, self._named(member.assigned))
+
+    def _has_an_epoch(self, member_id: MemberId) -> bool:
+        """Whether a process is this member, and has had the answer to a join already."""
+        hosts = (host for host, own in self._member_ids.items() if own == member_id)
+        drivers = (self.world.members[host].driver for host in hosts)
+        return any(driver is not None and driver.member_epoch > JOIN_EPOCH for driver in drivers)
 
     def _named(self, partitions: Partitions) -> frozenset[TopicPartition]:
         names = self.world.topics

@@ -152,7 +152,7 @@ def test_a_topic_that_was_created_again_is_another(claims):
 
 def upgraded(claims, *, known=frozenset()):
     """The group of the claims was a classic one, which had given A what is known."""
-    claims.upgraded("A", known)
+    claims.known("A", known)
     return claims
 
 
@@ -202,8 +202,9 @@ class OneGroup:
 
     def __init__(self):
         self.groups, self.found = {}, []
-        self.hosts = {host: SimpleNamespace(member_id=host) for host in "AB"}
-        live = SimpleNamespace(classic=SimpleNamespace(groups=self.groups))
+        self.hosts = {host: SimpleNamespace(member_id=host, driver=None) for host in "AB"}
+        self.consumers = {}
+        live = SimpleNamespace(classic=SimpleNamespace(groups=self.groups), groups=self.consumers)
         topics = TopicsImage.of([Topic(topic_id="id", name="x", partitions=2)])
         self.world = SimpleNamespace(group_id="g", members=self.hosts, active=live, topics=topics)
         self.checker = OneClaimant()
@@ -278,6 +279,20 @@ def test_another_coordinator_knows_what_was_given():
     assert it.found == []
     it.claims("B", P1)
     assert it.found == ["one-claimant"]
+
+
+@pytest.mark.parametrize(("epoch", "broken"), [(0, ["one-claimant"]), (3, [])], ids=["in time", "late"])
+@pytest.mark.parametrize("other", [P0, P1])
+def test_a_join_that_comes_late_takes_what_its_member_has(epoch, broken, other):
+    it = OneGroup()
+    it.step(*it.assigned(A={"id": (0, 1)}, B={}))
+    it.claims("A", P0, P1)
+    it.hosts["A"].driver = SimpleNamespace(member_epoch=epoch)
+    it.consumers["g"] = SimpleNamespace(members={"A": SimpleNamespace(assigned={"id": (1,)})})
+    join = ConsumerGroupHeartbeatRequest(group_id="g", member_id="A", member_epoch=0)
+    it.checker.on_coordinator_step("b", join, Outcome(records=tuple(it.assigned(A={"id": (1,)}))), 0)
+    it.claims("B", other)
+    assert it.found == (broken if other == P0 else ["one-claimant"])
 
 
 @pytest.mark.parametrize(("gone", "broken"), [(False, ["one-claimant"]), (True, [])])

@@ -61,6 +61,13 @@ def test_a_migrated_group_cannot_know_what_its_members_have_yet_to_let_go(seed, 
     assert run(load("rolling-migration", overrides=[latency]), seed).violations == []
 
 
+@pytest.mark.parametrize("seed", [22, 36])
+def test_a_join_that_comes_late_lets_two_members_own_a_partition(seed):
+    """It was reported, though Kafka can't tell such a join from one in time."""
+    overrides = [SLOW, "group.partition_assignment_strategy=range"]
+    assert run(load("rolling-migration", overrides=overrides), seed).violations == []
+
+
 @pytest.mark.parametrize(
     "mutant", ["target-told-early", "cooperative-gives-at-once", "upgraded-with-nothing"]
 )
