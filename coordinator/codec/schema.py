@@ -1,6 +1,6 @@
 """kio's schemas, loaded at the first use of an API: readers of requests, and shapes to answer with.
 
-This module alone touches kio. A first touch costs 0.15 s, each further API some milliseconds.
+This module alone touches kio. A first touch costs 0.1 to 0.5 s, each further API some milliseconds.
 """
 
 from __future__ import annotations

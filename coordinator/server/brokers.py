@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
+from fencepost.coordinator.codec.registry import load_first_answers
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
@@ -104,6 +105,7 @@ class Brokers:
         :raises EnvironmentLacks: if a port is taken or not allowed, or the host is none of this machine.
         :raises InconsistentRecord: if the journal is broken.
         """
+        load_first_answers()
         loop = asyncio.get_running_loop()
         self.clock = LoopClock(loop)
         if self.storage is not None:

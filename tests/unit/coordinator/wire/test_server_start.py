@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -58,3 +60,28 @@ async def test_serve_says_when_it_is_ready_and_ends_when_cancelled():
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await wire.ended()
+
+
+FIRST_QUESTION = """
+import asyncio, sys
+from fencepost.coordinator.server.broker import Broker
+
+async def main():
+    async with Broker() as broker:
+        before = set(sys.modules)
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        writer.write(bytes.fromhex("00000011 0012 0004 00000001 0001 61 00 0261 0262 00"))
+        await reader.readexactly(4)
+        writer.close()
+        print(*{name.partition(".")[0] for name in set(sys.modules) - before} - {"kio"})
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_client_waits_for_no_library():
+    """What is imported while it waits takes seconds on a busy machine."""
+    asked = subprocess.run(
+        [sys.executable, "-c", FIRST_QUESTION], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert asked.stdout.split() == []
