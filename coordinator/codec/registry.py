@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec import (
+    acls,
     administration,
     classic,
     cluster,
@@ -55,6 +56,9 @@ class ApiKey(enum.IntEnum):
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     SASL_AUTHENTICATE = 36
@@ -153,6 +157,9 @@ _APIS: tuple[Api, ...] = (
         transactions.decode_offset_commit,
         transactions.encode_offset_commit,
     ),
+    Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, acls.decode_describe, acls.encode_describe),
+    Api(ApiKey.CREATE_ACLS, 1, 3, 2, acls.decode_create, acls.encode_create),
+    Api(ApiKey.DELETE_ACLS, 1, 3, 2, acls.decode_delete, acls.encode_delete),
     Api(
         ApiKey.DESCRIBE_CONFIGS,
         1,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.server import (
+    acl_apis,
     admin_apis,
     cluster_apis,
     config_apis,
@@ -59,6 +60,9 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.DESCRIBE_CONFIGS: config_apis.describe_configs,
         ApiKey.ALTER_CONFIGS: config_apis.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: config_apis.alter_configs,
+        ApiKey.DESCRIBE_ACLS: acl_apis.describe_acls,
+        ApiKey.CREATE_ACLS: acl_apis.alter_acls,
+        ApiKey.DELETE_ACLS: acl_apis.alter_acls,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster_apis.describe_topic_partitions,
         ApiKey.DESCRIBE_PRODUCERS: inspection_apis.describe_producers,
         ApiKey.DESCRIBE_TRANSACTIONS: inspection_apis.describe_transactions,

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from fencepost.coordinator.codec import groups, offsets, transactions
-from fencepost.coordinator.protocol import administration, classic, cluster, consumer, inspection, logs
+from fencepost.coordinator.protocol import acls, administration, classic, cluster, consumer, inspection, logs
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.transactions import AddPartitionsToTxnResponse
@@ -207,6 +207,7 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
     transactions.TxnOffsetCommitCall: lambda request, failed: transactions.TxnOffsetCommitReply(
         topics=_each(request.topics, offsets.PartitionError, failed.code)
     ),
+    acls.AclsRequest: lambda request, failed: acls.AclsResponse(parts=request.parts, error_code=failed.code),
     inspection.DescribeProducersRequest: lambda request, failed: inspection.DescribeProducersResponse(
         topics=_each(request.topics, inspection.PartitionProducers, failed.code)
     ),

@@ -316,6 +316,25 @@ async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
     yield await peer.end(0, commit=False)
 
 
+async def rights(peer: Administrator) -> AsyncIterator[Any]:
+    """Of a topic, of nothing, and of kinds that there are not."""
+    for version in (1, 2, 3):
+        for kind, name in ((2, peer.topic), (1, None), (99, "x")):
+            wanted = {"resource_type_filter": kind, "resource_name_filter": name, "pattern_type_filter": 3}
+            wanted |= {"principal_filter": None, "host_filter": None, "operation": 3, "permission_type": 3}
+            yield version, kind, await peer.asked(29, version, **wanted)
+            yield (
+                await peer.asked(31, version, filters=[wanted] * 2),
+                await peer.asked(31, version, filters=[]),
+            )
+        given = {"resource_type": 2, "resource_name": peer.topic, "resource_pattern_type": 3}
+        given |= {"principal": "User:a", "host": "*", "operation": 3, "permission_type": 3}
+        yield (
+            await peer.asked(30, version, creations=[given] * 3),
+            await peer.asked(30, version, creations=[]),
+        )
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -330,6 +349,7 @@ async def empty_names(peer: Administrator) -> AsyncIterator[Any]:
         settings_of_topics,
         settings_of_groups,
         empty_names,
+        rights,
     ],
     ids=lambda script: script.__name__,
 )

@@ -15,6 +15,7 @@ from fencepost.coordinator.codec.consumer import pack_heartbeat
 from fencepost.coordinator.codec.registry import REGISTRY, SPOKEN, ApiKey, codec_of
 from fencepost.coordinator.codec.transactions import AddPartitionsReply, TxnOffsetCommitReply
 from fencepost.coordinator.protocol import (
+    acls,
     administration,
     classic,
     cluster,
@@ -186,6 +187,14 @@ REPLIES = {
             )
         ),
     ),
+    **{
+        key: (message, acls.AclsResponse(parts=3, error_code=ErrorCode.SECURITY_DISABLED, error_message="no"))
+        for key, message in (
+            (ApiKey.DESCRIBE_ACLS, admin.DescribeAclsResponse),
+            (ApiKey.CREATE_ACLS, admin.CreateAclsResponse),
+            (ApiKey.DELETE_ACLS, admin.DeleteAclsResponse),
+        )
+    },
     ApiKey.DESCRIBE_PRODUCERS: (
         admin.DescribeProducersResponse,
         inspection.DescribeProducersResponse(
