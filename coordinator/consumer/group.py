@@ -35,6 +35,7 @@ from fencepost.coordinator.protocol.records import (
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, ASSIGNING, RECONCILING, STABLE, _ = GroupState
+MEMBER_STABLE = MemberState.STABLE
 
 INITIAL_EPOCH = 1
 """Group and assignment epoch of a new group; the first change of its inputs makes 2."""
@@ -281,11 +282,11 @@ class ConsumerGroup:
             raise InconsistentRecord.of(key, str(error)) from error
         if new is not None:
             self._members[new.member_id] = new
-            if new.state is MemberState.STABLE:
+            if new.state is MEMBER_STABLE:
                 self._stable_at[new.member_epoch] = self._stable_at.get(new.member_epoch, 0) + 1
         elif old is not None:
             del self._members[old.member_id]
-        if old is not None and old.state is MemberState.STABLE:
+        if old is not None and old.state is MEMBER_STABLE:
             left = self._stable_at.pop(old.member_epoch) - 1
             if left:
                 self._stable_at[old.member_epoch] = left

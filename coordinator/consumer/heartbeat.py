@@ -18,7 +18,6 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.leaving import member_tombstones
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.reconcile import Taken, reconcile
-from fencepost.coordinator.consumer.regular_expressions import RegexChange
 from fencepost.coordinator.consumer.soft import GroupSoftState
 from fencepost.coordinator.consumer.subscription import (
     SubscriptionCounts,
@@ -129,7 +128,7 @@ def evaluate(
     epoch = group.group_epoch
     bump = (
         names_changed
-        or change is RegexChange.RESOLVED
+        or change is regular_expressions.RESOLVED
         or absorbed is not None
         or (around.preference_raises_epoch and _prefers_another(group, new, counts, around))
     )
@@ -143,7 +142,7 @@ def evaluate(
 
     target = _target(group, new, counts, epoch, around)
     records += target.records
-    changed = names_changed or change is not RegexChange.NONE
+    changed = names_changed or change is not regular_expressions.NONE
     reconciled = new
     if changed or not new.is_reconciled_to(target.epoch):
         topics = effective_topics(new, group.resolved)

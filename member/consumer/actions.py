@@ -26,6 +26,10 @@ class CallbackKind(enum.StrEnum):
     LOST = "lost"
 
 
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+ASSIGNED, REVOKED, LOST = CallbackKind
+
+
 class SendHeartbeat(msgspec.Struct, frozen=True, gc=False):
     """Send this heartbeat to the coordinator. A negative epoch leaves the group.
 

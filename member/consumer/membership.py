@@ -23,6 +23,9 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.consumer.actions import (
+    ASSIGNED,
+    LOST,
+    REVOKED,
     CallbackKind,
     CommitFinished,
     Moved,
@@ -118,7 +121,7 @@ class Membership(Participant):
         self._may_be_member = False
         if self.state is S.PREPARE_LEAVING:
             if self._release is not None or self._close_commit is not None:
-                self._release = CallbackKind.LOST
+                self._release = LOST
             self._close_commit = None
             self._freeze()
             self._move(E.FENCED, S.UNSUBSCRIBED)
@@ -126,13 +129,13 @@ class Membership(Participant):
         if self.state is S.JOINING:
             self._heartbeats.failed(now_ms)
         self._freeze()
-        self._release = CallbackKind.LOST
+        self._release = LOST
         self._move(E.FENCED, S.FENCED)
 
     def _fail(self, code: ErrorCode, message: str) -> None:
         """Stop for good. What is owned is lost, unless the callback for leaving has begun."""
         if self.state is not S.PREPARE_LEAVING or self._release is not None or self._close_commit is not None:
-            self._release = CallbackKind.LOST
+            self._release = LOST
         self._close_commit = None
         self._freeze()
         self._leave.cancel()
@@ -170,7 +173,7 @@ class Membership(Participant):
         self._move(E.POLL_TIMED_OUT, S.LEAVING)
         self._build_leave(CloseOption.DEFAULT, now_ms)
         self._move(E.LEAVE_BUILT, S.STALE)
-        self._release = CallbackKind.LOST
+        self._release = LOST
 
     def _build_leave(self, option: CloseOption, now_ms: int) -> None:
         self._heartbeats.drop_expected_answer()
@@ -264,7 +267,7 @@ class Membership(Participant):
     def _revoke(self, current: Pass) -> None:
         if current.revoked:
             current.stage = Stage.REVOKE
-            self._run_callback(CallbackKind.REVOKED, current.revoked, current)
+            self._run_callback(REVOKED, current.revoked, current)
         else:
             self._assign(current)
 
@@ -276,7 +279,7 @@ class Membership(Participant):
             self._finish_pass(current.local_epoch)
             return
         self.assignment.begin_assigned(current.added)
-        self._run_callback(CallbackKind.ASSIGNED, current.added, current)
+        self._run_callback(ASSIGNED, current.added, current)
 
     def _finish_pass(self, local_epoch: int) -> None:
         self._pass = None
@@ -291,7 +294,7 @@ class Membership(Participant):
     ) -> None:
         token, names = next(self._tokens), named(partitions, self._names.known)
         self._callback = Callback(token, kind, partitions, names, of_pass, releases=releases)
-        if kind is CallbackKind.ASSIGNED:
+        if kind is ASSIGNED:
             self.positions.announce(names)
         self._out.append(RunCallback(token, kind, names, releases))
 
@@ -316,7 +319,7 @@ class Membership(Participant):
         if callback.releases:
             self._released()
             self._forget_commits(partitions, now_ms)
-        elif callback.kind is CallbackKind.REVOKED:
+        elif callback.kind is REVOKED:
             self.positions.remove(partitions)
             if error is None:
                 self.assignment.end_revoked(callback.partitions)
@@ -335,7 +338,7 @@ class Membership(Participant):
         if error is not None:
             self._pass = None
             self._needs_new_poll = True
-        elif callback.kind is CallbackKind.REVOKED:
+        elif callback.kind is REVOKED:
             self._assign(current)
         else:
             self._finish_pass(current.local_epoch)

@@ -17,7 +17,9 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.member.consumer.actions import (
-    CallbackKind,
+    ASSIGNED,
+    LOST,
+    REVOKED,
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
@@ -286,9 +288,9 @@ class MachineShell:
     async def _call(self, action: RunCallback) -> None:
         listener = self._listener
         callback = {
-            CallbackKind.ASSIGNED: listener.on_partitions_assigned,
-            CallbackKind.REVOKED: listener.on_partitions_revoked,
-            CallbackKind.LOST: listener.on_partitions_lost,
+            ASSIGNED: listener.on_partitions_assigned,
+            REVOKED: listener.on_partitions_revoked,
+            LOST: listener.on_partitions_lost,
         }[action.kind]
         if self._observer is not None:
             self._observer.on_callback(action.kind, "begin", action.partitions)

@@ -25,7 +25,7 @@ from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.commits import Commits
 from fencepost.simulation.checkers.epochs import check_epochs
 from fencepost.simulation.checkers.groups import GroupWatch
-from fencepost.simulation.checkers.heartbeats import check_answer, check_reply
+from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
 from fencepost.simulation.checkers.journal import JournalVersion, Shadow, check_replays
 from fencepost.simulation.checkers.ownership import Ownership
 from fencepost.simulation.checkers.reconciliation import Reconciliation
@@ -125,7 +125,7 @@ class Coordination(Checker):
         if not outcome.records:
             yield from self._reply(live, event, outcome)
             return
-        failed = getattr(outcome.reply, "error_code", ErrorCode.NONE) != ErrorCode.NONE
+        failed = getattr(outcome.reply, "error_code", NONE) != NONE
         if failed and not makes_a_group(event, outcome, self._shadow):
             yield "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
         named = touched_groups(outcome.records)
@@ -174,7 +174,7 @@ class Coordination(Checker):
             reply, ConsumerGroupHeartbeatResponse
         ):
             return
-        if reply.error_code != ErrorCode.NONE:
+        if reply.error_code != NONE:
             return
         group, known = live.groups.get(event.group_id), self._tracker.groups.get(event.group_id)
         member_id = reply.member_id or event.member_id

@@ -23,11 +23,14 @@ from fencepost.coordinator.protocol.ids import (
     partition_count,
 )
 from fencepost.coordinator.protocol.outcome import Answer, Outcome
-from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
+from fencepost.member.consumer.states import FATAL, STABLE, UNSUBSCRIBED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
 from fencepost.simulation.checkers.settled import unsettled_classic
 from fencepost.simulation.checkers.targets import assignor_of, homogeneous, subscriptions_of
 from fencepost.simulation.world.observers import StepEvent
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+POLL_TIMED_OUT, POLLED = ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent.POLLED
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -133,13 +136,13 @@ class Liveness(Checker):
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Takes down who left for its application's sake, and comes back when that polls again."""
-        if event == ConsumerMemberEvent.POLL_TIMED_OUT and self._is_processing(host):
+        if event == POLL_TIMED_OUT and self._is_processing(host):
             self._late.add(host)
             self._disturbed(now_us)
-        elif event == ConsumerMemberEvent.POLLED and host in self._late:
+        elif event == POLLED and host in self._late:
             self._late.remove(host)
             self._disturbed(now_us)
-        elif target == ConsumerMemberState.FATAL and self._sessions_may_end(now_us):
+        elif target == FATAL and self._sessions_may_end(now_us):
             self._refused.add(host)
 
     def on_callback(
@@ -268,7 +271,7 @@ class Liveness(Checker):
         member = group.members.get(member_id)
         if member is None:
             return
-        if driver.state != ConsumerMemberState.STABLE or driver.member_epoch != member.member_epoch:
+        if driver.state != STABLE or driver.member_epoch != member.member_epoch:
             yield (
                 "progress",
                 f"{member_id} believes to be {driver.state} at epoch {driver.member_epoch}; stored is"
@@ -287,5 +290,5 @@ class Liveness(Checker):
             )
 
 
-_OUTSIDE = (ConsumerMemberState.UNSUBSCRIBED, ConsumerMemberState.FATAL)
+_OUTSIDE = (UNSUBSCRIBED, FATAL)
 """A member that did not subscribe, or met a fatal error, is no member."""

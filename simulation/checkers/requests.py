@@ -25,12 +25,12 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
+from fencepost.member.consumer.states import ACTIVE, JOINING, PREPARE_LEAVING, UNSUBSCRIBED
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
 from fencepost.simulation.checkers.heartbeats import NONE, is_full
 
 _ACTIVE = frozenset(map(str, ACTIVE))
-_SENDING = frozenset((*_ACTIVE, str(ConsumerMemberState.PREPARE_LEAVING)))
+_SENDING = frozenset((*_ACTIVE, str(PREPARE_LEAVING)))
 """A member that prepares to leave keeps its session until its callbacks have run."""
 
 CommitHook: TypeAlias = Callable[[str, OffsetCommitRequest], None]
@@ -73,7 +73,7 @@ class Sender:
         self.host = host
         self.classic = False
         """Whether it speaks the classic protocol."""
-        self.state = str(ConsumerMemberState.UNSUBSCRIBED)
+        self.state = str(UNSUBSCRIBED)
         self.in_flight: ConsumerGroupHeartbeatRequest | None = None
         self.checked: ConsumerGroupHeartbeatRequest | None = None
         """The heartbeat that was found right, and is right as long as nothing changes."""
@@ -100,13 +100,13 @@ class Sender:
         self.classic = isinstance(target, ClassicMemberState)
         self.state = str(target)
         self.checked = self.last_answer = None
-        if target == ConsumerMemberState.JOINING:
+        if target == JOINING:
             self._joins += 1
             self._epoch = JOIN_EPOCH
             self._told = {}
             self._must_be_full = True
         elif target not in _ACTIVE:
-            self._epoch = JOIN_EPOCH if target != ConsumerMemberState.PREPARE_LEAVING else self._epoch
+            self._epoch = JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
             self.late_us = NEVER
 
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
