@@ -143,8 +143,13 @@ class PartitionEpochs:
 
 def _without(held: Mapping[TopicId, dict[int, int]], other: Mapping[TopicId, dict[int, int]]) -> _Held:
     """The partitions that only the first has."""
-    return {
-        topic_id: rest
-        for topic_id, numbers in held.items()
-        if (rest := numbers.keys() - other[topic_id].keys() if topic_id in other else numbers)
-    }
+    only: dict[TopicId, Collection[int]] = {}
+    for topic_id, numbers in held.items():
+        others = other.get(topic_id)
+        if others is None:
+            only[topic_id] = numbers
+        elif others is numbers or others == numbers:
+            continue  # a change is seldom about all topics
+        elif rest := [number for number in numbers if number not in others]:
+            only[topic_id] = rest
+    return only

@@ -177,7 +177,10 @@ def _held_since(
             known = member.assignment_epochs.get(topic_id, {})
             if topic_id in added:
                 known = known | dict.fromkeys(added[topic_id], epoch)
-            held.setdefault(topic_id, {}).update({partition: known[partition] for partition in numbers})
+            if tuple(known) == numbers:
+                held[topic_id] = known  # mostly the same object: a change is seldom about all topics
+            else:
+                held.setdefault(topic_id, {}).update({partition: known[partition] for partition in numbers})
     return held
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView
+from collections.abc import Collection, Iterable, Iterator, KeysView
 from itertools import repeat
 
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
@@ -33,7 +33,7 @@ def merged(one: Partitions, other: Partitions) -> Partitions:
 
 
 class Holders:
-    """Each partition's holder. Changes are given as what a member held before and holds after."""
+    """Each partition's holder. Changes are given as what a member lets go, and what it gains (`added`)."""
 
     __slots__ = ("_topics", "total")
 
@@ -57,9 +57,9 @@ class Holders:
         """The partitions of the topic that somebody holds, ascending."""
         return [number for number, holder in enumerate(self._topics.get(topic_id, ())) if holder is not None]
 
-    def release(self, member_id: MemberId, before: Partitions, after: Partitions) -> None:
+    def release(self, member_id: MemberId, lost: Iterable[tuple[TopicId, Collection[int]]]) -> None:
         """Takes away what the member no longer holds."""
-        for topic_id, numbers in added(after, before):
+        for topic_id, numbers in lost:
             holders = self._topics.get(topic_id, [])
             for number in numbers:
                 if number < len(holders) and holders[number] == member_id:
@@ -67,10 +67,10 @@ class Holders:
                     self.total -= 1
 
     def grant(
-        self, member_id: MemberId, before: Partitions, after: Partitions
+        self, member_id: MemberId, gained: Iterable[tuple[TopicId, Collection[int]]]
     ) -> Iterator[tuple[TopicId, int, MemberId]]:
         """Gives what the member holds newly; yields what another one holds, which keeps it."""
-        for topic_id, numbers in added(before, after):
+        for topic_id, numbers in gained:
             holders = self._topics.setdefault(topic_id, [])
             holders.extend(repeat(None, max(numbers) + 1 - len(holders)))
             for number in sorted(numbers):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.coordinator.protocol.ids import NO_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.simulation.checkers.base import Finding, shown
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.simulation.checkers.step import GroupStep, MemberChange
+
+_Some: TypeAlias = tuple[TopicId, Collection[int]]
+"""Partitions of one topic."""
 
 
 def held(member: ConsumerGroupMember | None) -> Partitions:
@@ -30,28 +33,26 @@ class Ownership:
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
-        moved = [
-            (change, held(change.before), held(change.after))
-            for change in step.members
-            if not change.holds_the_same
-        ]
-        for change, before, after in moved:
-            self.holders.release(change.member_id, before, after)
-        for change, before, after in moved:
-            yield from self._grant(step, change, before, after)
+        moved = []
+        for change in step.members:
+            if not change.holds_the_same:
+                before, after = held(change.before), held(change.after)
+                moved.append((change, [*added(after, before)], [*added(before, after)]))
+        for change, lost, _ in moved:
+            self.holders.release(change.member_id, lost)
+        for change, _, gained in moved:
+            yield from self._grant(step, change, gained)
         if step.group is None:
             return
         for change in step.members:
             if (epoch := _epoch(change.after)) != _epoch(change.before):
                 yield from self._compare(step, held(change.after).items(), epoch)
-        for change, before, after in moved:
+        for change, lost, gained in moved:
             if (epoch := _epoch(change.after)) == _epoch(change.before):
-                yield from self._compare(step, _sorted(added(before, after)), epoch)
-            yield from self._compare(step, _sorted(added(after, before)), NO_EPOCH)
+                yield from self._compare(step, _sorted(gained), epoch)
+            yield from self._compare(step, _sorted(lost), NO_EPOCH)
 
-    def _grant(
-        self, step: GroupStep, change: MemberChange, before: Partitions, after: Partitions
-    ) -> Iterator[Finding]:
+    def _grant(self, step: GroupStep, change: MemberChange, gained: Iterable[_Some]) -> Iterator[Finding]:
         if change.after is None:
             return
         pending = change.after.pending_revocation
@@ -60,7 +61,7 @@ class Ownership:
                 "one-owner",
                 f"{change.member_id} of {step.group_id} is assigned {shown(twice)} and is to release it",
             )
-        for topic_id, number, holder in self.holders.grant(change.member_id, before, after):
+        for topic_id, number, holder in self.holders.grant(change.member_id, gained):
             other = None if step.group is None else step.group.members.get(holder)
             epoch = "gone" if other is None else f"epoch {other.member_epoch}"
             yield (
@@ -69,9 +70,7 @@ class Ownership:
                 f" {change.after.member_epoch} while {holder} ({epoch}) holds it",
             )
 
-    def _compare(
-        self, step: GroupStep, partitions: Iterable[tuple[TopicId, Collection[int]]], expected: int
-    ) -> Iterator[Finding]:
+    def _compare(self, step: GroupStep, partitions: Iterable[_Some], expected: int) -> Iterator[Finding]:
         """The coordinator's own map, on what the event gave, took, or moved to another epoch.
 
         `expected` is the epoch of the member that holds them now, -1 if nobody does. Who does is looked up

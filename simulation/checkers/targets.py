@@ -33,10 +33,10 @@ class Targets:
         """Findings of one event."""
         for change in step.targets:
             before = change.before or NO_PARTITIONS
-            self._owners.release(change.member_id, before, change.after or NO_PARTITIONS)
+            self._owners.release(change.member_id, added(change.after or NO_PARTITIONS, before))
         for change in step.targets:
             before, after = change.before or NO_PARTITIONS, change.after or NO_PARTITIONS
-            for topic_id, number, holder in self._owners.grant(change.member_id, before, after):
+            for topic_id, number, holder in self._owners.grant(change.member_id, added(before, after)):
                 yield (
                     "target-exclusive",
                     f"{step.group_id}: {topic_id}-{number} is in the targets of {holder} and"

@@ -163,7 +163,7 @@ def test_a_member_that_is_not_stored_must_not_be_told_anything():
 
 def test_a_partition_that_somebody_else_holds_must_not_be_told():
     ownership = Ownership()
-    assert not list(ownership.holders.grant("B", {}, {X: (1,)}))
+    assert not list(ownership.holders.grant("B", [(X, (1,))]))
     member = known_group().members["D"]
     found = list(check_reply(heartbeat("D", 5), reply(5, {X: (0, 1)}), member, member, ownership))
     assert [name for name, _ in found] == ["granted-after-release"]
