@@ -367,7 +367,7 @@ async def test_a_lost_answer_that_moves_the_epoch(site, make):
         members={"m1"},
         direction=Direction.RESPONSE,
         kinds=(ConsumerGroupHeartbeatRequest,),
-        condition=lambda message: moves_epoch(message.request, message.response),
+        condition=moves_epoch,
         limit=1,
     )
     site.proxy.rules.append(rule)
