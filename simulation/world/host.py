@@ -123,4 +123,5 @@ class HostClock:
         """Run the callback once `now_ms` has reached that time."""
         # Rounded up: the first moment of that time.
         true_us = -((self._offset_ps - when_ms * 1_000_000_000) // self._rate)
-        return HostTimer(self._host, max(true_us, self._loop.now_us), callback, args)
+        now_us = self._loop.now_us
+        return HostTimer(self._host, true_us if true_us > now_us else now_us, callback, args)
