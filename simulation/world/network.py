@@ -12,6 +12,8 @@ import enum
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.simulation.world.host import Host
 from fencepost.simulation.world.loop import VirtualLoop
@@ -53,23 +55,21 @@ OPEN, STALLED, CLOSED, CUT = Pipe
 REQUEST, RESPONSE = Direction
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """A request under way, and its answer. To the member's side it is what a future is.
 
     A future of asyncio would take two more passes through the loop, and a run has a million calls.
     """
 
-    __slots__ = ("_callbacks", "connection", "deadline_us", "generation", "request", "response")
-
-    def __init__(self, connection: Connection, request: object, deadline_us: int) -> None:
-        self.connection = connection
-        self.request = request
-        self.deadline_us = deadline_us
-        self.generation = connection.client.generation
-        self.response: object = None
-        """The answer, or the exception that stands for it; under way to the member until `done`."""
-        self._callbacks: tuple[Callable[[Any], object], ...] | None = ()
-        """Who is to be told; None once it is over."""
+    connection: Connection
+    request: object
+    deadline_us: int
+    generation: int
+    """Of the member's host, when it was sent."""
+    response: object = None
+    """The answer, or the exception that stands for it; under way to the member until `done`."""
+    _callbacks: tuple[Callable[[Any], object], ...] | None = ()
+    """Who is to be told; None once it is over."""
 
     # -- the broker's side --------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Network:
         """Send a request. The call fails with Disconnected or RequestTimedOut."""
         loop = self.loop
         now = loop.now_us
-        call = Call(connection, request, now + timeout_us)
+        call = Call(connection, request, now + timeout_us, connection.client.generation)
         connection.calls[call] = None
         arrives = now + connection.samples.draw()
         if connection.pipe is not OPEN:
