@@ -39,7 +39,7 @@ async def serve(port: int, watched: bool) -> None:
             never = Matching(
                 dropping,
                 api_keys={68},
-                condition=lambda message: moves_epoch(message) and False,
+                condition=lambda message: moves_epoch(message.request, message.response) and False,
             )
             proxy.rules.append(never)
         print(f"ready {proxy.bootstrap_servers}", flush=True)

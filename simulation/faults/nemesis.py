@@ -261,7 +261,7 @@ class Nemesis(PlanCarrier):
             cutting,
             direction=Direction.RESPONSE,
             kinds=(ConsumerGroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest),
-            condition=moves_epoch,
+            condition=lambda message: moves_epoch(message.request, message.response),
             limit=1,
         )
         self._once(entry, "the next that moves an epoch", rule)

@@ -27,7 +27,6 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
 from fencepost.coordinator.runtime import refusal
-from fencepost.simulation.world.rules import Message
 
 
 class FindCoordinator(msgspec.Struct, frozen=True):
@@ -80,24 +79,22 @@ GROUP_REQUESTS: tuple[type, ...] = (
 )
 """What only the group's coordinator answers."""
 
-_JOINS = (JoinGroupResponse, SyncGroupResponse)
-
 
 def refuse(request: object, code: ErrorCode) -> object:
     """The response that carries this error for a group request."""
     return refusal(request, code)  # type: ignore[arg-type]  # GROUP_REQUESTS are events
 
 
-def moves_epoch(message: Message) -> bool:
+def moves_epoch(request: object, response: object) -> bool:
     """Whether a response carries another epoch than its request, or an assignment."""
-    request, response = message.request, message.response
-    if isinstance(response, ConsumerGroupHeartbeatResponse):
-        return (
-            isinstance(request, ConsumerGroupHeartbeatRequest)
-            and (response.member_epoch != request.member_epoch or response.assignment is not None)
-            and response.error_code == ErrorCode.NONE
-        )
-    return isinstance(response, _JOINS) and response.error_code == ErrorCode.NONE
+    if isinstance(response, JoinGroupResponse | SyncGroupResponse):
+        return response.error_code == ErrorCode.NONE
+    return (
+        isinstance(request, ConsumerGroupHeartbeatRequest)
+        and isinstance(response, ConsumerGroupHeartbeatResponse)
+        and response.error_code == ErrorCode.NONE
+        and (response.member_epoch != request.member_epoch or response.assignment is not None)
+    )
 
 
 def error_of(response: object) -> ErrorCode:

@@ -367,7 +367,7 @@ async def test_a_lost_answer_that_moves_the_epoch(site, make):
         members={"m1"},
         direction=Direction.RESPONSE,
         kinds=(ConsumerGroupHeartbeatRequest,),
-        condition=moves_epoch,
+        condition=lambda message: moves_epoch(message.request, message.response),
         limit=1,
     )
     site.proxy.rules.append(rule)
