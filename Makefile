@@ -69,10 +69,10 @@ $(VENV)/.dependencies: requirements.lock
 	@.ci/venv $(UV_VERSION) dependencies
 	@touch $@
 
-# An editable install links each source file, so it is made anew when a file comes or goes.
+# An editable install links each source file, so it is made anew when a file comes or goes. Two of make may look at once.
 $(VENV)/.files: FORCE $(VENV)/.dependencies
-	@find $(PACKAGES) -type f ! -path '*/__pycache__/*' | LC_ALL=C sort > $@.new
-	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	@new=$@.$$$$; find $(PACKAGES) -type f ! -path '*/__pycache__/*' | LC_ALL=C sort > $$new; \
+	if cmp -s $$new $@; then rm $$new; else mv $$new $@; fi
 
 $(VENV)/.project: $(VENV)/.dependencies $(VENV)/.files pyproject.toml
 	@.ci/venv $(UV_VERSION) project
