@@ -79,6 +79,8 @@ GROUP_REQUESTS: tuple[type, ...] = (
 )
 """What only the group's coordinator answers."""
 
+_JOINED = (JoinGroupResponse, SyncGroupResponse)
+
 
 def refuse(request: object, code: ErrorCode) -> object:
     """The response that carries this error for a group request."""
@@ -87,14 +89,13 @@ def refuse(request: object, code: ErrorCode) -> object:
 
 def moves_epoch(request: object, response: object) -> bool:
     """Whether a response carries another epoch than its request, or an assignment."""
-    if isinstance(response, JoinGroupResponse | SyncGroupResponse):
-        return response.error_code == ErrorCode.NONE
-    return (
-        isinstance(request, ConsumerGroupHeartbeatRequest)
-        and isinstance(response, ConsumerGroupHeartbeatResponse)
-        and response.error_code == ErrorCode.NONE
-        and (response.member_epoch != request.member_epoch or response.assignment is not None)
-    )
+    if isinstance(response, ConsumerGroupHeartbeatResponse):
+        return (
+            isinstance(request, ConsumerGroupHeartbeatRequest)
+            and (response.member_epoch != request.member_epoch or response.assignment is not None)
+            and response.error_code == ErrorCode.NONE
+        )
+    return isinstance(response, _JOINED) and response.error_code == ErrorCode.NONE
 
 
 def error_of(response: object) -> ErrorCode:

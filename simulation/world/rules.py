@@ -147,9 +147,9 @@ class Matching:
         """Whether the rule may judge such a message, whatever it says: if not, nobody need decode it."""
         return (
             self._left != 0
+            and (self._direction is None or direction is self._direction)
             and (self._members is None or member in self._members)
             and (self._brokers is None or broker in self._brokers)
-            and (self._direction is None or direction is self._direction)
             and (self._api_keys is None or api_key in self._api_keys)
         )
 
