@@ -180,7 +180,7 @@ def _held_since(
             if tuple(known) == numbers:
                 held[topic_id] = known  # mostly the same object: a change is seldom about all topics
             else:
-                held.setdefault(topic_id, {}).update({partition: known[partition] for partition in numbers})
+                held[topic_id] = held.get(topic_id, {}) | {number: known[number] for number in numbers}
     return held
 
 
