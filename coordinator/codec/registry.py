@@ -354,7 +354,7 @@ def load_first_answers() -> None:
     """Load what the first question of every client takes, in each version.
 
     With kio's own imports it takes 0.1 s, or 0.5 s where hypothesis is installed, which kio imports: several
-    seconds on a busy machine, and clients such as kafka-python give up after two.
+    seconds on a busy machine.
     """
     api = REGISTRY[ApiKey.API_VERSIONS]
     for version in range(api.min_version, api.max_version + 1):
