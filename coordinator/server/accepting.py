@@ -28,7 +28,8 @@ class Acceptor:
     that did not come through it, and why.
 
     Loops accept in their own ways, and some a single client a turn: one that comes while a thousand others
-    are served would wait for seconds.
+    are served would wait for seconds. Unless it `is_crowded` there is time for the next one in the next
+    turn, and to find out that nobody else waits takes longer than to accept.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Acceptor:
         tls: ssl.SSLContext | None = None,
         admits: Callable[[str], bool] = lambda peer: True,
         on_failed: Callable[[str, str], None] = lambda peer, reason: None,
+        is_crowded: Callable[[], bool] = lambda: True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
@@ -50,6 +52,7 @@ class Acceptor:
             self._tls_options["ssl_shutdown_timeout"] = _GOODBYE_S
         self._admits = admits
         self._on_failed = on_failed
+        self._is_crowded = is_crowded
         self._under_way: set[asyncio.Task[None]] = set()
         self._later: asyncio.TimerHandle | None = None
         self._one_by_one: asyncio.Task[None] | None = None
@@ -83,7 +86,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         try:
-            for _ in range(BACKLOG):
+            for _ in range(BACKLOG if self._is_crowded() else 1):
                 self._begin(*self._listening.accept())
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             pass  # nobody else waits, or went again

@@ -18,6 +18,8 @@ from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
 
 log = structlog.get_logger(__name__)
 
+_FEW = 16
+"""Of so many connections none keeps the loop for long."""
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
@@ -79,7 +81,14 @@ class Listener(Generic[C]):
             listening = socket.create_server((address, self.port), family=family, backlog=BACKLOG)
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
-        self._acceptor = Acceptor(listening, made, tls=self._tls, admits=self._admits, on_failed=self._tell)
+        self._acceptor = Acceptor(
+            listening,
+            made,
+            tls=self._tls,
+            admits=self._admits,
+            on_failed=self._tell,
+            is_crowded=lambda: len(self.connections) > _FEW,
+        )
         self.port = self._acceptor.port
 
     def drop(self) -> None:

@@ -132,6 +132,36 @@ def test_all_who_wait_are_accepted_at_once(running: asyncio.Runner) -> None:
     assert running.run(accepted()) == 100
 
 
+def test_without_a_crowd_each_turn_accepts_one(running: asyncio.Runner) -> None:
+    async def accepted() -> list[int]:
+        found: list[asyncio.BaseTransport] = []
+        counts = []
+        with ExitStack() as stack:
+            port = listening(Counted)
+            acceptor = Acceptor(port, lambda: Made(found), is_crowded=lambda: port.asked >= 5)
+            for _ in range(20):
+                come(stack, acceptor.port)
+            while len(found) < 20:
+                await asyncio.sleep(0)
+                counts.append(port.asked)
+            await acceptor.close()
+        return counts
+
+    *steps, last = dict.fromkeys(running.run(accepted()))
+    assert set(steps) | {0} == {0, 1, 2, 3, 4, 5}
+    assert last == 21, "the last time nobody waited any more"
+
+
+class Counted(socket.socket):
+    """Counts how often it was asked for a client."""
+
+    asked = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        self.asked += 1
+        return super().accept()
+
+
 def test_who_was_accepted_is_connected_before_it_closes(running: asyncio.Runner) -> None:
     async def accepted() -> None:
         found: list[asyncio.BaseTransport] = []
