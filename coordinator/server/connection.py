@@ -127,6 +127,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Whoever waits for records waits no longer."""
+        if not self._stopped and self._login is not None and self._login.failure is not None:
+            self._tell(self._login.failure)  # who guesses need not wait for the refusal
         self._stopped = True
         if self._late is not None:
             self._late.cancel()
@@ -223,11 +225,14 @@ class Connection(asyncio.Protocol):
 
     def _stop(self, reason: str) -> None:
         self._stopped = True
+        self._tell(reason)
+        self._flush()
+        self._end()
+
+    def _tell(self, reason: str) -> None:
         if structlog.is_configured():
             # An application that set up no logging wants no line on its standard output.
             log.warning("connection_closed", peer=self._peer, reason=reason)
-        self._flush()
-        self._end()
 
     def _end(self) -> None:
         """Close the connection behind the answers."""

@@ -231,6 +231,25 @@ async def test_who_does_not_log_in_in_time_is_sent_away(connect, monkeypatch):
         assert await client.ended()
 
 
+@pytest.mark.parametrize("version", [0, 1])
+async def test_who_hangs_up_before_being_refused_is_in_the_log_too(connect, version):
+    with structlog.testing.capture_logs() as logs:
+        structlog.configure(processors=structlog.get_config()["processors"])
+        async with Broker(users=USERS) as running:
+            client = await connect(running)
+            await client.shakes("PLAIN", version=version)
+            if version:
+                client.send(AUTHENTICATE, 1, bare_token(b"\0alice\0guess"))
+            else:
+                client.raw(b"\0alice\0guess")
+            client.writer.close()
+            while running.connections:  # noqa: ASYNC110 - no answer tells of it
+                await asyncio.sleep(0.001)
+        structlog.reset_defaults()
+    (line,) = logs
+    assert (line["event"], line["reason"]) == ("connection_closed", "the login by PLAIN failed")
+
+
 async def test_nothing_in_the_log_tells_a_secret(connect, monkeypatch):
     with structlog.testing.capture_logs() as logs:
         structlog.configure(processors=structlog.get_config()["processors"])
