@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from fencepost.coordinator.assign.registry import configured_assignors
 from fencepost.coordinator.assign.spec import Assignor
@@ -21,7 +23,7 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import Surroundings, heartbeat
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import apply_to_groups
-from fencepost.coordinator.consumer.soft import SoftState, TimerKey, TimerKind
+from fencepost.coordinator.consumer.soft import GroupSoftState, MemberContact, SoftState, TimerKey, TimerKind
 from fencepost.coordinator.consumer.validation import check_request
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -35,7 +37,7 @@ from fencepost.coordinator.protocol.outcome import (
     Outcome,
     RegularExpressionsResolved,
 )
-from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.records import ConsumerGroupCurrentMemberAssignmentKey, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 _CONSUMER_PROTOCOL = "consumer"
@@ -180,14 +182,36 @@ class ConsumerGroups:
         contact = soft.contacts.get(member_id)
         if contact is not None:
             contact.last_ms = now_ms
-            steady = not outcome.records and not outcome.effects and member_id == request.member_id
-            # A member that waits for partitions is looked at each time: others' records decide for it.
-            if steady and group.settled_for(member_id):
-                refresh_ms = self.config.group_consumer_regex_refresh_interval_ms
-                until_ms = regular_expressions.next_check_ms(group, refresh_ms, now_ms)
-                contact.request, contact.answer, contact.version = request, outcome, soft.version
-                contact.until_ms = min(until_ms, soft.refresh_deadline_ms)
+            contact.awaited_epoch = None
+            if not outcome.effects and member_id == request.member_id:
+                self._keep(request, outcome, group, soft, contact)
         return outcome
+
+    def _keep(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        outcome: Outcome,
+        group: ConsumerGroup,
+        soft: GroupSoftState,
+        contact: MemberContact,
+    ) -> None:
+        """Keep what is to be answered again, if the heartbeat that comes next can be foretold."""
+        reply: Any = outcome.reply
+        if not outcome.records:
+            # A member that waits for partitions is looked at each time: others' records decide for it.
+            if not group.settled_for(request.member_id):
+                return
+            contact.version = soft.version
+        elif _moves_an_epoch(outcome):
+            request = msgspec.structs.replace(request, member_epoch=reply.member_epoch)
+            outcome = Outcome(reply=reply)
+            contact.version, contact.awaited_epoch = -1, reply.member_epoch
+        else:
+            return
+        refresh_ms = self.config.group_consumer_regex_refresh_interval_ms
+        until_ms = regular_expressions.next_check_ms(group, refresh_ms, contact.last_ms)
+        contact.request, contact.answer = request, outcome
+        contact.until_ms = min(until_ms, soft.refresh_deadline_ms)
 
     def surroundings(self, group_id: str, now_ms: int) -> Surroundings:
         """What a heartbeat of a member of that group depends on beside the group."""
@@ -289,3 +313,13 @@ class ConsumerGroups:
         records = self._removal(now_ms, group, (group.members[key.member_id],))
         fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
         return Outcome(records=records, effects=(fenced,))
+
+
+def _moves_an_epoch(outcome: Outcome) -> bool:
+    """Whether a heartbeat moves its member to another epoch, and tells it of nothing else."""
+    reply: Any = outcome.reply
+    return (
+        len(outcome.records) == 1
+        and type(outcome.records[0].key) is ConsumerGroupCurrentMemberAssignmentKey
+        and reply.assignment is None
+    )

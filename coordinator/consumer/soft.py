@@ -53,10 +53,20 @@ class MemberContact:
     """When a member was heard last, and its last heartbeat that changed nothing, with the answer.
 
     The answer may be given again to an equal heartbeat as long as no record was applied that it depends on
-    (`version` is the group's) and time has not reached `until_ms`.
+    (`version` is the group's) and time has not reached `until_ms`. Of a heartbeat that moves its member's
+    epoch and nothing else, the next one and its answer are kept: they hold once the record is applied.
     """
 
-    __slots__ = ("answer", "last_ms", "request", "revoking", "session_ms", "until_ms", "version")
+    __slots__ = (
+        "answer",
+        "awaited_epoch",
+        "last_ms",
+        "request",
+        "revoking",
+        "session_ms",
+        "until_ms",
+        "version",
+    )
 
     def __init__(self, last_ms: int) -> None:
         self.last_ms = last_ms
@@ -65,6 +75,8 @@ class MemberContact:
         self.request: ConsumerGroupHeartbeatRequest | None = None
         self.answer: Outcome = NOTHING
         self.version = -1
+        self.awaited_epoch: int | None = None
+        """The epoch that the member has to reach before the answer holds; None if it need not."""
         self.until_ms = 0
         self.revoking = False
         """Whether its rebalance timer runs."""
@@ -115,7 +127,11 @@ class SoftState:
             member = group.members[key.member_id]
             contact = soft.contacts.get(key.member_id)
             if contact is not None:
-                contact.version = -1
+                awaited = contact.awaited_epoch == group.group_epoch and member.is_reconciled_to(
+                    group.group_epoch
+                )
+                contact.version = soft.version if awaited else -1
+                contact.awaited_epoch = None
                 self._arm_rebalance(group_id, member, contact)
         else:
             soft.version += 1
@@ -172,14 +188,14 @@ class SoftState:
         self.timers.cancel(TimerKey(kind, group_id, member_id))
 
     def discard(self, records: Iterable[Record]) -> None:
-        """These were not written: of members that they were to make nothing is expected."""
+        """These were not written: of members that they were to make nothing is expected, nor other epochs."""
         for record in records:
             key = record.key
-            if (
-                type(key) is ConsumerGroupMemberMetadataKey
-                and key.member_id not in self.of(key.group_id).contacts
-            ):
+            contacts = self.of(key.group_id).contacts
+            if type(key) is ConsumerGroupMemberMetadataKey and key.member_id not in contacts:
                 self.expect_no_more(TimerKind.SYNC, key.group_id, key.member_id)
+            elif type(key) is ConsumerGroupCurrentMemberAssignmentKey and key.member_id in contacts:
+                contacts[key.member_id].awaited_epoch = None
 
     def _session_ms(self, group_id: str, contact: MemberContact) -> int:
         return self._session_timeout_ms(group_id) if contact.session_ms is None else contact.session_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -149,6 +150,56 @@ class TestRepeatedAnswers:
         scene.process(self.request())
         scene.now_ms += 1_000
         assert scene.process(self.request()).reply.assignment == {"id-of-x": (0, 1)}
+
+    def test_after_another_epoch_alone_the_next_answer_is_known(self, scene: Any) -> None:
+        scene.topics(x=4, y=1)
+        scene.join("A")
+        scene.join("B", topics=("y",))
+        moved = scene.process(self.request(2))
+        assert (len(moved.records), moved.reply.member_epoch, moved.reply.assignment) == (1, 3, None)
+        other = GroupCoordinator(scene.config)
+        other.replay(scene.journal, scene.now_ms)
+        other.handle(TopicsChanged(image=scene.image), scene.now_ms)
+        known = scene.process(self.request(3))
+        assert known.reply is moved.reply, "nobody looked"
+        assert known == other.handle(self.request(3), scene.now_ms)
+        scene.join("C", topics=("y",))
+        assert scene.process(self.request(3)).records
+
+    def test_what_an_answer_tells_of_an_assignment_is_told_once(self, scene: Any) -> None:
+        scene.topics(x=6)
+        for member_id in "ABC":
+            scene.join(member_id)
+        scene.settle(*"ABCABC")
+        scene.beat("C", -1)
+        scene.beat("B", 4)
+        told = scene.process(self.request(4))
+        assert (len(told.records), told.reply.assignment) == (1, {"id-of-x": (0, 1, 2)})
+        assert scene.process(self.request(5)).reply.assignment is None
+
+    def test_a_member_that_waits_at_another_epoch_is_looked_at(self, scene: Any) -> None:
+        scene.topics(x=4, y=1)
+        scene.join("A", topics=("x", "y"))
+        scene.join("B")
+        assert scene.holds("B")[1] == "UNRELEASED_PARTITIONS"
+        scene.join("C", topics=("y",))
+        moved = scene.process(msgspec.structs.replace(self.request(3), member_id="B"))
+        assert (len(moved.records), moved.reply.member_epoch, moved.reply.assignment) == (1, 4, None)
+        scene.settle("A")
+        found = scene.process(msgspec.structs.replace(self.request(4), member_id="B"))
+        assert found.reply.assignment == {"id-of-x": (2, 3)}
+
+    def test_an_epoch_that_was_not_written_is_not_known(self, scene: Any) -> None:
+        scene.topics(x=4, y=1)
+        scene.join("A")
+        scene.join("B", topics=("y",))
+        runtime = scene.runtime
+        scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+        assert scene.process(self.request(2)).reply.error_code is E.NOT_COORDINATOR
+        assert scene.coordinator.soft.groups["g"].contacts["A"].awaited_epoch is None
+        scene.runtime = runtime
+        assert scene.process(self.request(3)).reply.error_code is E.FENCED_MEMBER_EPOCH
+        assert scene.process(self.request(2)).reply.member_epoch == 3
 
     def test_it_keeps_the_session_alive(self, scene: Any) -> None:
         scene.join("A")
