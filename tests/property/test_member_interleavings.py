@@ -38,6 +38,7 @@ from fencepost.member.consumer.actions import (
     SendCommit,
     SendHeartbeat,
 )
+from fencepost.member.consumer.commits import Commit, CommitKind
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import Failure
 from fencepost.member.consumer.leave import CloseOption
@@ -94,6 +95,8 @@ class MemberWorld(RuleBasedStateMachine):
         """The newest epoch that an answer of this membership carried."""
         self.joins = 0
         self.sent_in: dict[int, int] = {}
+        self.commits: dict[int, Commit] = {}
+        """Whose requests are which."""
         self.must_be_full = True
         self.running: RunCallback | None = None
         self.owned: set[TopicPartition] = set()
@@ -172,7 +175,12 @@ class MemberWorld(RuleBasedStateMachine):
             self.confirmed -= partitions
 
     def saw_SendCommit(self, action: SendCommit) -> None:  # noqa: N802
-        assert sum(isinstance(each, SendCommit) for each in self.open) == 0, "commits overtake each other"
+        commit = self.member._commits._queue[0]
+        others = [self.commits[each.token] for each in self.open if isinstance(each, SendCommit)]
+        overtaken = {other.kind for other in others if self.now < other.deadline_ms}
+        assert not overtaken or commit.kind is CommitKind.RELEASE, "commits overtake each other"
+        assert CommitKind.MANUAL not in overtaken, "the application's own commit is overtaken"
+        self.commits[action.token] = commit
         assert action.request.member_epoch == (self.epoch if self.epoch > 0 else -1)
 
     def saw_FetchOffsets(self, action: FetchOffsets) -> None:  # noqa: N802
