@@ -5,9 +5,11 @@
 Checkers are on everywhere; the trace is written as Parquet where it says so. CPU seconds are the process's
 own: on a shared machine they say more than wall time, and still too much. All on one core.
 
+- plain: what asyncio alone can do here, as a measure of the machine: tasks that wait for a future with a
+  time-out, with latency both ways and a pause, and nothing else. Budgets are of one with 36,000 a second.
 - heartbeats: a steady group, one virtual hour; nothing happens but heartbeats. Budget: 30,000 a second.
 - large: the default scenario, a rolling deploy under faults, 1,000 members and 10,000 partitions, one
-  virtual hour. Budget: 30 s.
+  virtual hour. Budget: 30 s. `plain_s` is what plain asyncio takes for as many heartbeats, before and after.
 - library: one run of each scenario that ships.
 - memory: what one more member adds, at ten partitions a member, with its share of the coordinator, the
   logs and the checkers; measured between two group sizes. Budget: 25 kB.
@@ -16,8 +18,10 @@ own: on a shared machine they say more than wall time, and still too much. All o
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
+import random
 import resource
 import tempfile
 import time
@@ -79,7 +83,77 @@ def heartbeats(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def large(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     scenario = load(members=args.members, partitions=args.partitions, duration=args.duration)
-    yield {"case": "large", "trace": True} | timed(scenario, trace=True) | {"rss_mb": rss_mb()}
+    before = plain_requests_per_cpu_s(args.members)
+    row = timed(scenario, trace=True)
+    rate = (before + plain_requests_per_cpu_s(args.members)) / 2
+    plain_s = row["heartbeats"] / rate
+    of_plain = {"plain_s": round(plain_s, 1), "times_plain": round(row["cpu_s"] / plain_s, 2)}
+    yield {"case": "large", "trace": True} | row | of_plain | {"rss_mb": rss_mb()}
+
+
+class Ahead:
+    """A selector without sockets: instead of waiting, time goes on to the loop's next timer."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None or timeout > 0:
+            self._loop.now = self._loop._scheduled[0]._when
+        return []
+
+
+class PlainLoop(asyncio.BaseEventLoop):
+    """asyncio's own loop in virtual time, with nothing of ours in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self._selector, self._clock_resolution = Ahead(self), 1e-9
+
+    def time(self) -> float:
+        return self.now
+
+    def _process_events(self, events: list[Any]) -> None:
+        assert not events
+
+
+def plain_requests_per_cpu_s(tasks: int, virtual_s: float = 900.0) -> float:
+    loop, draw, answered = PlainLoop(), random.Random(1), 0
+
+    def latency() -> float:
+        return draw.uniform(0.001, 0.005)
+
+    def answer(future: asyncio.Future[None]) -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def arrive(future: asyncio.Future[None]) -> None:
+        loop.call_later(latency(), answer, future)
+
+    async def asks() -> None:
+        nonlocal answered
+        while loop.time() < virtual_s:
+            future = loop.create_future()
+            loop.call_later(latency(), arrive, future)
+            async with asyncio.timeout(30):
+                await future
+            answered += 1
+            await asyncio.sleep(5)
+
+    async def all_ask() -> None:
+        await asyncio.gather(*(asks() for _ in range(tasks)))
+
+    cpu = time.process_time()
+    loop.run_until_complete(all_ask())
+    cpu = time.process_time() - cpu
+    loop.close()
+    return answered / cpu
+
+
+def plain(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for _ in range(3):
+        yield {"case": "plain", "requests_per_cpu_s": round(plain_requests_per_cpu_s(args.members))}
 
 
 def small(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -127,7 +201,7 @@ def rss_mb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-CASES = {"heartbeats": heartbeats, "large": large, "library": small, "memory": memory}
+CASES = {"plain": plain, "heartbeats": heartbeats, "large": large, "library": small, "memory": memory}
 
 
 def main() -> None:
