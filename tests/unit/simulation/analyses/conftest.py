@@ -255,7 +255,42 @@ def shutting_down() -> Story:
     return story
 
 
-STORIES = (healthy, broken, forming, taking_turns, handing_over, shutting_down)
+def going_over(run_id: str) -> Story:
+    """A partition whose owner joins, reads and is to give it away."""
+    story = Story(run_id, "three")
+    story.epoch(1, "join")
+    story.given(1, "m1", 0)
+    story.state(2, "Stable")
+    story.add(3, "records", "m1", (0,), detail="0..5 of 5")
+    story.epoch(9, "join")
+    return story
+
+
+def crashed() -> Story:
+    """The first of three runs of one scenario: the owner is gone for six seconds."""
+    story = going_over("crashed")
+    story.add(10, "host", "m1", detail="crash")
+    story.given(16, "m2", 0)
+    story.add(17, "records", "m2", (0,), detail="2..5 of 5")
+    return story
+
+
+def revoked() -> Story:
+    """The second: three seconds are between the owners."""
+    story = going_over("revoked")
+    story.taken(10, "m1", 0)
+    story.given(13, "m2", 0)
+    story.state(13, "Stable")
+    story.add(17, "records", "m2", (0,), detail="4..5 of 5")
+    return story
+
+
+def quiet() -> Story:
+    """The third: nothing happens."""
+    return Story("quiet", "three")
+
+
+STORIES = (healthy, broken, forming, taking_turns, handing_over, shutting_down, crashed, revoked, quiet)
 
 
 @pytest.fixture
@@ -266,7 +301,7 @@ def begun() -> Callable[[str, str], Story]:
 
 @pytest.fixture(scope="session")
 def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of their traces: a.parquet to f.parquet."""
+    """A folder of their traces: a.parquet to f.parquet, and those of one scenario."""
     folder = tmp_path_factory.mktemp("stories")
     for told in STORIES:
         told().write(folder)

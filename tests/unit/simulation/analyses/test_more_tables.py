@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencepost.simulation.analyses.catalogue import ANALYSES
-from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.pipeline.analyze import Tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 pytestmark = [
     pytest.mark.real,
@@ -54,41 +50,18 @@ def test_moves_are_counted_against_the_least_that_would_have_done(tables: Tables
     assert (row["moved"], row["least"], row["excess"]) == (2, 2, 1.0), "to m2, and back when it was gone"
 
 
-def test_what_a_run_had_on_average_is_of_all_runs_so_that_causes_add_up(
-    spark: SparkSession, begun: Callable[[str, str], Any], tmp_path: Path
-) -> None:
-    crashed, revoked, quiet = (begun(name, "three") for name in ("crashed", "revoked", "quiet"))
-    for story in (crashed, revoked):
-        story.epoch(1, "join")
-        story.given(1, "m1", 0)
-        story.state(2, "Stable")
-        story.add(3, "records", "m1", (0,), detail="0..5 of 5")
-        story.epoch(9, "join")
-    crashed.add(10, "host", "m1", detail="crash")
-    crashed.given(16, "m2", 0)
-    crashed.add(17, "records", "m2", (0,), detail="2..5 of 5")
-    revoked.taken(10, "m1", 0)
-    revoked.given(13, "m2", 0)
-    revoked.add(17, "records", "m2", (0,), detail="4..5 of 5")
-    revoked.state(18, "Stable")
-    for story in (crashed, revoked, quiet):
-        story.write(tmp_path)
-    trace = spark.read.schema(TRACE).parquet(str(tmp_path))
-    found = {
-        name: [row.asDict() for row in ANALYSES[name](trace).collect()]
-        for name in ("downtime", "recoveries", "moved_partitions")
-    }
-    assert {row["cause"]: row["run_seconds_mean"] for row in found["downtime"]} == {
+def test_what_a_run_had_on_average_is_of_all_runs_so_that_causes_add_up(tables: Tables) -> None:
+    assert {row["cause"]: row["run_seconds_mean"] for row in rows(tables, "downtime", "three")} == {
         "all": 3.0,
         "crash": 2.0,
         "revoked": 1.0,
     }
-    assert {row["cause"]: row["run_again_mean"] for row in found["recoveries"]} == {
+    assert {row["cause"]: row["run_again_mean"] for row in rows(tables, "recoveries", "three")} == {
         "all": pytest.approx(4 / 3),
         "crash": 1.0,
         "revoked": pytest.approx(1 / 3),
     }
-    (moved,) = found["moved_partitions"]
+    (moved,) = rows(tables, "moved_partitions", "three")
     assert (moved["moved"], moved["run_moved_mean"]) == (1, pytest.approx(1 / 3))
 
 

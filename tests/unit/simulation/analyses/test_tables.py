@@ -93,6 +93,7 @@ def test_two_owners_are_counted(tables: Tables) -> None:
         ("beta", 1, 2.0),
         ("delta", 1, 2.0),
         ("epsilon", 0, 0.0),
+        ("three", 0, 0.0),
     ]
 
 
@@ -130,6 +131,7 @@ def test_runs_without_summaries_are_counted_from_their_traces(tables: Tables) ->
         ("delta", 1, 0, 1),
         ("epsilon", 1, 0, 1),
         ("gamma", 1, 0, 1),
+        ("three", 3, 0, 3),
         ("zeta", 1, 0, 1),
     ]
 
