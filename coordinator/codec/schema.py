@@ -5,9 +5,12 @@ This module alone touches kio. A first touch costs 0.1 to 0.5 s, each further AP
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
+import importlib
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,9 +19,33 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicId, uuid_from_topic_id
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from typing_extensions import Buffer
 
 ZERO = datetime.timedelta()
+
+
+def _hide_hypothesis_from_kio() -> None:
+    """Where Hypothesis is installed kio tells it of its types, which nobody here asks for.
+
+    That takes a program more than two seconds when it runs in a folder for the first time, and leaves a
+    folder `.hypothesis` there.
+    """
+    name = "hypothesis.strategies"
+    known = sys.modules.get(name)
+    sys.modules[name] = cast("ModuleType", None)  # as if it were not installed
+    try:
+        with contextlib.suppress(ImportError):  # there are servers that need no kio
+            importlib.import_module("kio.static._phantom")
+    finally:
+        if known is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = known
+
+
+_hide_hypothesis_from_kio()
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 
@@ -85,3 +86,35 @@ def test_the_first_client_waits_for_no_library():
         [sys.executable, "-c", FIRST_QUESTION], capture_output=True, text=True, timeout=60, check=True
     )
     assert asked.stdout.split() == []
+
+
+BESIDE_HYPOTHESIS = """
+import asyncio, sys
+from fencepost.coordinator.server.broker import Broker
+
+async def main():
+    async with Broker():
+        print(*(name for name in sys.modules if name.partition(".")[0] == "hypothesis"))
+
+asyncio.run(main())
+import hypothesis.strategies
+print(hypothesis.strategies.__name__)
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import hypothesis.strategies as known\n"], ids=["later", "before"])
+def test_hypothesis_is_left_alone_and_leaves_nothing_where_a_broker_runs(tmp_path, first):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HYPOTHESIS_")}
+    ran = subprocess.run(
+        [sys.executable, "-c", first + BESIDE_HYPOTHESIS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    names, again = ran.stdout.splitlines()
+    assert again == "hypothesis.strategies"
+    assert bool(names) == bool(first)
+    assert list(tmp_path.iterdir()) == []
