@@ -212,9 +212,6 @@ class ClassicGroups(Checker):
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
-        counted = [record for record in outcome.records if type(record.key) in _OF_GENERATIONS]
-        if not (counted or self._known or live.classic.groups or live.classic.timers):
-            return
         named = getattr(event, "group_id", None)
         known = self._known.get(named or "")
         reply = outcome.reply
@@ -229,7 +226,7 @@ class ClassicGroups(Checker):
                 for code in {code: None for each, code in reply.errors.items() if each not in gone}:
                     self.report_all(check_answer(event, code, known))
             return
-        if counted:
+        if counted := [record for record in outcome.records if type(record.key) in _OF_GENERATIONS]:
             self.report_all(self._written.check(counted, self._known))
         if isinstance(event, SyncGroupRequest):
             self.report_all(_assignments(outcome.records))

@@ -53,12 +53,9 @@ class Holders:
         known = len(holders)
         return [holders[number] if number < known else None for number in partitions]
 
-    def held(self, topic_id: TopicId) -> tuple[int, int]:
-        """How many of the topic's partitions somebody holds, and how many there are up to the last one."""
-        holders = self._topics.get(topic_id, [])
-        known = len(holders)
-        extent = next((number for number in range(known, 0, -1) if holders[number - 1] is not None), 0)
-        return known - holders.count(None), extent
+    def held(self, topic_id: TopicId) -> list[int]:
+        """The partitions of the topic that somebody holds, ascending."""
+        return [number for number, holder in enumerate(self._topics.get(topic_id, ())) if holder is not None]
 
     def release(self, member_id: MemberId, lost: Iterable[tuple[TopicId, Collection[int]]]) -> None:
         """Takes away what the member no longer holds."""

@@ -57,15 +57,15 @@ class Targets:
         wanted = frozenset[TopicId]().union(*set(subscriptions.values()))  # equal ones are one object
         epoch = step.group.assignment_epoch if step.group is not None else 0
         for topic_id in sorted(wanted - step.unsettled):
-            count = step.image.by_id[topic_id].partitions
-            given, extent = self._owners.held(topic_id)
-            if not given == extent == count:
+            count, given = step.image.by_id[topic_id].partitions, self._owners.held(topic_id)
+            if len(given) != count or (count and given[-1] != count - 1):
                 yield (
                     "target-covers",
-                    f"target {epoch} of {step.group_id} has {given} of the {count} partitions of {topic_id}",
+                    f"target {epoch} of {step.group_id} has {len(given)} of the {count} partitions of"
+                    f" {topic_id}",
                 )
         for topic_id in sorted(self._owners.topics - wanted - step.unsettled):
-            if any(self._owners.held(topic_id)):
+            if self._owners.held(topic_id):
                 yield (
                     "target-covers",
                     f"target {epoch} of {step.group_id} has partitions of {topic_id}, to which nobody"

@@ -54,8 +54,6 @@ class BrokerHost(Host):
         """Whether the process lives: unless its status is DOWN."""
         self.status = STANDBY
         self.runtime: CoordinatorRuntime | None = None
-        self.coordinator: GroupCoordinator | None = None
-        """The group's, while this host loads or runs it: that of its runtime."""
         self._cluster = cluster
         self._term = 0
         """Grows whenever this host stops or starts being the coordinator: what is due of before is void."""
@@ -71,6 +69,11 @@ class BrokerHost(Host):
     def running(self) -> bool:
         """Whether it lives and is not paused."""
         return self.up and not self.frozen
+
+    @property
+    def coordinator(self) -> GroupCoordinator | None:
+        """The group's coordinator while this host loads or runs it."""
+        return None if self.runtime is None else self.runtime.coordinator
 
     # -- requests ---------------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class BrokerHost(Host):
             return
         if term != self._term or self.status is not LOADING:
             return
-        coordinator = self.coordinator = GroupCoordinator(self._cluster.config)
+        coordinator = GroupCoordinator(self._cluster.config)
         self.runtime = CoordinatorRuntime(coordinator, self._cluster.journal)
         now_ms = self.loop.now_us // 1_000
         coordinator.replay(self._cluster.journal, now_ms)
@@ -240,7 +243,7 @@ class BrokerHost(Host):
 
     def _forget(self, status: BrokerStatus) -> None:
         self._term += 1
-        self.runtime = self.coordinator = None
+        self.runtime = None
         self._armed_ms = None
         self.status = status
 

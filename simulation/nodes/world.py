@@ -41,8 +41,6 @@ class World:
         sequence: Callable[[], int] = lambda: 0,
     ) -> None:
         self.scenario = scenario
-        self.group_id = scenario.group.id
-        """The one group of this world."""
         self.loop = loop
         self.streams = Streams(seed)
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
@@ -65,8 +63,6 @@ class World:
         self.cluster = Cluster(
             loop, self.streams, scenario.cluster, self.config, network=self.network, hooks=self.hooks
         )
-        self.coordinators: Mapping[str, BrokerHost] = self.cluster.brokers
-        """All broker hosts by name."""
         self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
         self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
         self.supervisor = Supervisor(
@@ -178,6 +174,11 @@ class World:
         return self.loop.now_us
 
     @property
+    def group_id(self) -> str:
+        """The one group of this world."""
+        return self.scenario.group.id
+
+    @property
     def topics(self) -> TopicsImage:
         """The cluster's topics as they are."""
         return self.cluster.topics
@@ -186,6 +187,11 @@ class World:
     def journal(self) -> MemoryJournal:
         """The replicated log of the group."""
         return self.cluster.journal
+
+    @property
+    def coordinators(self) -> Mapping[str, BrokerHost]:
+        """All broker hosts by name."""
+        return self.cluster.brokers
 
     @property
     def active(self) -> GroupCoordinator | None:

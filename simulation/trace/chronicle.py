@@ -100,7 +100,7 @@ class Chronicle(Observer):
                 "",
                 _KEEPALIVE
                 if event.topic_partitions is None and reply.assignment is None
-                else _asked(event, reply, self._hosts[event.member_id]),
+                else self._asked(event, reply),
             )
         )
 
@@ -123,11 +123,10 @@ class Chronicle(Observer):
         self.heartbeats += 1
         reply: Any = outcome.reply
         error = "" if reply.error_code is NONE else reply.error_code.name
-        actor = self._hosts.get(event.member_id, event.member_id)
         self._append(
             (
                 now_us,
-                actor,
+                self._hosts.get(event.member_id, event.member_id),
                 _HEARTBEAT,
                 "",
                 "",
@@ -135,14 +134,19 @@ class Chronicle(Observer):
                 self._group_epoch,
                 () if reply.assignment is None else self._assigned(event.member_id, reply.assignment),
                 error,
-                _asked(event, reply, actor),
+                self._asked(event, reply),
             )
         )
+
+    def _asked(self, event: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse) -> str:
+        """What a heartbeat is, and its bytes. Those of a mere keepalive follow from the names."""
+        client = self._hosts.get(event.member_id, event.member_id)
+        return f"{_asks(event)} {message_sizes(event, reply, client)}"
 
     def _records(self, host: str, event: StepEvent, outcome: Outcome, state: str, now_us: int) -> None:
         for record in outcome.records:
             key, value = record.key, record.value
-            if type(key) is r.ConsumerGroupCurrentMemberAssignmentKey:
+            if isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
                 self._assignment(key.member_id, value, now_us)
             elif isinstance(value, r.ConsumerGroupMetadataValue):
                 cause = cause_of(event)
@@ -163,9 +167,7 @@ class Chronicle(Observer):
             self._held.pop(member_id, None)
         else:
             state, epoch = state_of_code(value.state)._value_, value.member_epoch
-            held = self._assigned(member_id, value.assigned)
-            if value.pending_revocation:
-                held += self._named(value.pending_revocation)
+            held = self._assigned(member_id, value.assigned) + self._named(value.pending_revocation)
         self._append((now_us, actor, _ASSIGNMENT, "", state, epoch, self._group_epoch, held, "", member_id))
 
     def _settle(self, state: str) -> None:
@@ -304,11 +306,6 @@ class Chronicle(Observer):
         known = self.world.topics.by_id
         by_name = [(known[i].name if i in known else i, numbers) for i, numbers in partitions.items()]
         return tuple(chain.from_iterable(starmap(topic_partitions, sorted(by_name))))
-
-
-def _asked(event: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, client: str) -> str:
-    """What a heartbeat is, and its bytes. Those of a mere keepalive follow from the names."""
-    return f"{_asks(event)} {message_sizes(event, reply, client)}"
 
 
 def _asks(request: ConsumerGroupHeartbeatRequest) -> str:

@@ -8,7 +8,6 @@ structure ends with its tags, of which there are none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Final
 
 from fencepost.coordinator.protocol.classic import (
@@ -48,21 +47,18 @@ def message_sizes(request: Any, reply: Any, client: str) -> str:
 
 
 def _heartbeat(request: ConsumerGroupHeartbeatRequest) -> int:
-    names, owned = request.subscribed_topic_names, request.topic_partitions
-    texts = _texts(
-        request.group_id,
-        request.member_id,
-        request.instance_id,
-        request.rack_id,
-        request.subscribed_topic_regex,
-        request.server_assignor,
-    )
+    names = request.subscribed_topic_names
     epoch_and_timeout = 8
     return (
-        texts
+        _text(request.group_id)
+        + _text(request.member_id)
+        + _text(request.instance_id)
+        + _text(request.rack_id)
         + epoch_and_timeout
         + (_NULL if names is None else _length(len(names)) + sum(map(_text, names)))
-        + (_NULL if owned is None else _topics(owned))
+        + _text(request.subscribed_topic_regex)
+        + _text(request.server_assignor)
+        + (_NULL if request.topic_partitions is None else _topics(request.topic_partitions))
     )
 
 
@@ -74,10 +70,9 @@ def _heartbeat_answer(reply: ConsumerGroupHeartbeatResponse) -> int:
 
 
 def _topics(partitions: Partitions) -> int:
-    size = _length(len(partitions))
-    for numbers in partitions.values():
-        size += _UUID + _length(len(numbers)) + 4 * len(numbers) + _TAGS
-    return size
+    return _length(len(partitions)) + sum(
+        _UUID + _length(len(numbers)) + 4 * len(numbers) + _TAGS for numbers in partitions.values()
+    )
 
 
 def _join(request: JoinGroupRequest) -> int:
@@ -143,12 +138,6 @@ _BODIES: Final[dict[type, Callable[[Any], int]]] = {
     LeaveGroupRequest: _leave,
     LeaveGroupResponse: _leave_answer,
 }
-
-
-@lru_cache(maxsize=8_192)
-def _texts(*texts: str | None) -> int:
-    """Of several texts: what a member says of itself, it says in each of its heartbeats."""
-    return sum(map(_text, texts))
 
 
 def _text(text: str | None) -> int:
