@@ -96,7 +96,7 @@ class MemberWorld(RuleBasedStateMachine):
         self.joins = 0
         self.sent_in: dict[int, int] = {}
         self.commits: dict[int, Commit] = {}
-        """Whose requests are which."""
+        """The commit that each request is of."""
         self.must_be_full = True
         self.running: RunCallback | None = None
         self.owned: set[TopicPartition] = set()

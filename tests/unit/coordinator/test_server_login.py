@@ -24,6 +24,7 @@ from fencepost.coordinator.server import connection as connections
 from fencepost.coordinator.server.broker import Broker
 from fencepost.coordinator.server.login import MAX_LOGIN_FRAME_BYTES
 from fencepost.coordinator.server.tls import tls_context
+from tests.unit.coordinator.wire.raw_client import until
 
 pytestmark = pytest.mark.real
 
@@ -243,8 +244,7 @@ async def test_who_hangs_up_before_being_refused_is_in_the_log_too(connect, vers
             else:
                 client.raw(b"\0alice\0guess")
             client.writer.close()
-            while running.connections:  # noqa: ASYNC110 - no answer tells of it
-                await asyncio.sleep(0.001)
+            await until(lambda: not running.connections)
         structlog.reset_defaults()
     (line,) = logs
     assert (line["event"], line["reason"]) == ("connection_closed", "the login by PLAIN failed")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from fencepost.simulation.pipeline.analyze import Tables
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = [
     pytest.mark.real,
