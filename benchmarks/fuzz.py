@@ -38,6 +38,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.server.broker import Broker
 from fencepost.coordinator.server.connection import Connection
 from fencepost.coordinator.server.dispatch import handlers
+from fencepost.coordinator.server.repeated import RepeatedAnswers
 
 CONFIG = GroupCoordinatorConfig(
     group_max_size=20,
@@ -221,7 +222,12 @@ class Client:
         (services,) = broker.services
         self.wire = Wire()
         self.connection = Connection(
-            services, table, max_frame_bytes=1 << 20, on_made=lambda _: None, on_lost=lambda _: None
+            services,
+            table,
+            RepeatedAnswers(services.cluster, table),
+            max_frame_bytes=1 << 20,
+            on_made=lambda _: None,
+            on_lost=lambda _: None,
         )
         self.connection.connection_made(cast("asyncio.Transport", self.wire))
 

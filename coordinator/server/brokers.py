@@ -27,6 +27,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, RuntimeFactory, Shard
 from fencepost.coordinator.server.listener import Listener
+from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.transactions import TransactionCoordinators
@@ -133,8 +134,9 @@ class Brokers:
         try:
             for services, listener in zip(self.services, self._listeners, strict=True):
                 table = self._intercept(services.node_id, handlers())
+                repeated = RepeatedAnswers(self.cluster, table)
                 await listener.open(
-                    partial(Connection, services, table, max_frame_bytes=self._max_frame_bytes)
+                    partial(Connection, services, table, repeated, max_frame_bytes=self._max_frame_bytes)
                 )
         except BaseException:
             await self.close()

@@ -46,33 +46,8 @@ def api_versions(
     return _SPOKEN
 
 
-class MetadataCache:
-    """Answers to Metadata, kept while the topics stay as they are: many clients ask the same."""
-
-    _LIMIT = 256
-
-    def __init__(self) -> None:
-        self._version = -1
-        self._replies: dict[tuple[str, cluster.MetadataRequest], cluster.MetadataResponse] = {}
-
-    def __call__(
-        self, services: Services, request: cluster.MetadataRequest, asked: Asked
-    ) -> cluster.MetadataResponse:
-        """The handler of Metadata."""
-        version = services.cluster.image.version
-        if version != self._version or len(self._replies) >= self._LIMIT:
-            self._replies.clear()
-            self._version = version
-        key = (asked.local_host, request)
-        reply = self._replies.get(key)
-        if reply is None:
-            reply = _metadata(services, request, asked)
-            if services.cluster.image.version == version:
-                self._replies[key] = reply
-        return reply
-
-
-def _metadata(services: Services, request: cluster.MetadataRequest, asked: Asked) -> cluster.MetadataResponse:
+def metadata(services: Services, request: cluster.MetadataRequest, asked: Asked) -> cluster.MetadataResponse:
+    """The brokers, and all topics or those that are named; one that is named may be created."""
     if request.topics is None:
         topics = tuple(_described(services, topic) for topic in services.cluster.image.by_name.values())
     else:

@@ -26,6 +26,7 @@ from fencepost.coordinator.codec.sasl import bare_token
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
+from fencepost.coordinator.server.repeated import ASKED_AGAIN, Question, RepeatedAnswers
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
 
 log = structlog.get_logger(__name__)
@@ -74,25 +75,31 @@ class Connection(asyncio.Protocol):
         "_on_made",
         "_out",
         "_peer",
+        "_repeated",
         "_services",
         "_shortcut",
         "_stopped",
         "_transport",
         "_waiting",
         "_write_blocked",
+        "client_id",
     )
 
     def __init__(
         self,
         services: Services,
         handlers: Mapping[int, Handler],
+        repeated: RepeatedAnswers,
         *,
         max_frame_bytes: int,
         on_made: Callable[[Connection], str | None],
         on_lost: Callable[[Connection], None],
     ) -> None:
+        self.client_id = ""
+        """What the client calls itself; empty until it has said so."""
         self._services = services
         self._handlers = handlers
+        self._repeated = repeated
         self._on_made = on_made
         self._on_lost = on_lost
         self._login = None if services.credentials is None else Login(services.credentials)
@@ -251,6 +258,16 @@ class Connection(asyncio.Protocol):
             self._take_token(self._login, frame)
             return
         header = read_header(frame)
+        self.client_id = header.client_id or self.client_id
+        question = None
+        if header.api_key in ASKED_AGAIN and self._login is None:
+            api_key, version = header.api_key, header.api_version
+            question = Question(self._local_host, api_key, version, frame[header.body_offset :])
+            known = self._repeated.find(question, self._handlers[api_key])
+            if known is not None:
+                self._out.append(known.to(frame))
+                self._answered(api_key, known.request)
+                return
         codec = codec_of(header.api_key, header.api_version)
         if self._login is not None:
             self._login.check(header.api_key, is_spoken=codec is not None)
@@ -266,15 +283,24 @@ class Connection(asyncio.Protocol):
         if isinstance(reply, asyncio.Future):
             self._wait(reply, codec, header.correlation_id)
         elif reply is not NO_REPLY:
-            self._out += codec.encode(header.correlation_id, reply)
+            answer = codec.encode(header.correlation_id, reply)
+            self._out += answer
+            if question is not None:
+                self._repeated.keep(question, handler, request, answer)
             if self._login is not None:
                 self._went_on(self._login)
-            if header.api_key == ApiKey.API_VERSIONS:
-                self._is_librdkafka = _is_librdkafka(request.client_software_name)
-            elif header.api_key == ApiKey.METADATA and self._is_librdkafka and request.topics == ():
-                self._held = self._services.loop.call_later(_QUERY_FOLLOWS_S, self._let_go)
-            elif header.api_key == ApiKey.FIND_COORDINATOR and self._is_librdkafka and self._frames.buffered:
-                self._rest(_COORDINATOR_TOLD_S)
+            self._answered(header.api_key, request)
+
+    def _answered(self, api_key: int, request: Any) -> None:
+        """Give librdkafka's other threads the time they need, see above."""
+        if api_key == ApiKey.API_VERSIONS:
+            self._is_librdkafka = _is_librdkafka(request.client_software_name)
+        elif not self._is_librdkafka:
+            return
+        elif api_key == ApiKey.METADATA and request.topics == ():
+            self._held = self._services.loop.call_later(_QUERY_FOLLOWS_S, self._let_go)
+        elif api_key == ApiKey.FIND_COORDINATOR and self._frames.buffered:
+            self._rest(_COORDINATOR_TOLD_S)
 
     def _rest(self, seconds: float) -> None:
         """Leave the next request alone for so long."""

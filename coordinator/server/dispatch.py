@@ -27,7 +27,7 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.API_VERSIONS: cluster_apis.api_versions,
         ApiKey.SASL_HANDSHAKE: login.handshake,
         ApiKey.SASL_AUTHENTICATE: login.authenticate,
-        ApiKey.METADATA: cluster_apis.MetadataCache(),
+        ApiKey.METADATA: cluster_apis.metadata,
         ApiKey.FIND_COORDINATOR: cluster_apis.find_coordinator,
         ApiKey.DESCRIBE_CLUSTER: cluster_apis.describe_cluster,
         ApiKey.PRODUCE: log_apis.produce,

@@ -184,7 +184,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         :raises FencepostError: if no connection of such a member or client is open.
         """
         name = _called(member)
-        found = self.endpoint.interference.disconnect(name)
+        found = self.endpoint.interference.disconnect(name, self.endpoint.brokers.connections)
         if not found:
             raise FencepostError(f"no connection of a member or client {name!r} is open")
         for each in found:

@@ -6,9 +6,9 @@ Rules wait for the next request that they are about. The brokers behind them kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,9 @@ from fencepost.coordinator.server.services import (
     Unanswered,
 )
 from fencepost.simulation.embedded.refusals import can_fail, refused
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.server.connection import Connection
 
 
 class Rule(msgspec.Struct, kw_only=True):
@@ -61,25 +64,23 @@ _FEW_CONNECTIONS = 64
 """So many may be remembered before the closed ones among them are looked for."""
 
 
-class _Heard:
-    """Who was heard on a connection."""
+class _Handlers(NamedTuple):
+    """The handlers of one broker."""
 
-    __slots__ = ("client_id", "members")
-
-    def __init__(self) -> None:
-        self.client_id = ""
-        """The last one."""
-        self.members: dict[MemberId, None] = {}
-        """Those that are members; most clients are one, and some are none."""
+    used: dict[int, Handler]
+    free: Mapping[int, Handler]
+    """Those of requests that no rule is about."""
+    ruled: Mapping[int, Handler]
 
 
 class Interference:
-    """The rules of all brokers, and the connections on which members and other clients were heard."""
+    """The rules of all brokers, and the connections on which members were heard."""
 
     def __init__(self, note: Callable[[ApiKey, Any, Asked, Rule], None] = lambda *what: None) -> None:
         self._note = note
         self._rules: list[Rule] = []
-        self._connections: dict[OpenConnection, _Heard] = {}
+        self._tables: list[_Handlers] = []
+        self._heard: dict[OpenConnection, dict[MemberId, None]] = {}
         self._many = _FEW_CONNECTIONS
         self._instance_ids: dict[MemberId, str] = {}
         """Of static members: they need not say it again on their next connection."""
@@ -87,6 +88,7 @@ class Interference:
     def add(self, rule: Rule) -> None:
         """From now on, behind the rules that there are."""
         self._rules.append(rule)
+        self._arrange()
 
     def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool = False) -> None:
         """Answers of that API come at once again: to `who`, or to all, whoever the delays are about."""
@@ -95,10 +97,12 @@ class Interference:
             for rule in self._rules
             if not (rule.delay_s and rule.api is api and (of_all or rule.who == who))
         ]
+        self._arrange()
 
     def clear(self) -> None:
         """No more rules."""
         self._rules.clear()
+        self._arrange()
 
     @property
     def unmet(self) -> list[Rule]:
@@ -106,26 +110,45 @@ class Interference:
         return [rule for rule in self._rules if rule.times is not None]
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
-        """These handlers, with the rules before them."""
-        return {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
+        """These handlers, with the rules before them. Which ones these are changes with the rules."""
+        free = {key: partial(self._hear, handler) for key, handler in table.items()}
+        ruled = {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
+        handlers = _Handlers({}, free, ruled)
+        self._tables.append(handlers)
+        self._arrange()
+        return handlers.used
+
+    def _arrange(self) -> None:
+        """A connection gives answers that it knows of a handler by itself: not so where a rule waits."""
+        about = {rule.api for rule in self._rules}
+        for used, free, ruled in self._tables:
+            used.update((key, ruled[key] if key in about else free[key]) for key in free)
 
     # -- connections ------------------------------------------------------------------------------------
 
     @property
     def connected(self) -> Set[MemberId]:
         """The members that were heard on a connection that is open."""
-        return {member_id for _, heard in self._open() for member_id in heard.members}
+        return {
+            member_id
+            for connection, members in self._heard.items()
+            if not connection.is_closed
+            for member_id in members
+        }
 
-    def disconnect(self, who: str) -> list[str]:
-        """Close the connections of members of that id, instance id or client id, and of clients of that id.
+    def disconnect(self, who: str, connections: Iterable[Connection]) -> list[str]:
+        """Close those of members of that id, instance id or client id, and of clients of that id.
 
         Answers the members' ids, or `who` if it is a client that is no member.
         """
         found: dict[str, None] = {}
         others = False
-        for connection, heard in self._open():
-            is_client = heard.client_id == who
-            members = [each for each in heard.members if is_client or self._is_called(each, who)]
+        for connection in connections:
+            if connection.is_closed:
+                continue
+            is_client = connection.client_id == who
+            heard = self._heard.get(connection, {})
+            members = [each for each in heard if is_client or self._is_called(each, who)]
             if is_client or members:
                 connection.close()
                 found |= dict.fromkeys(members)
@@ -138,46 +161,46 @@ class Interference:
     def forget(self, member_id: MemberId) -> None:
         """The member is none any more."""
         self._instance_ids.pop(member_id, None)
-        for heard in self._connections.values():
-            heard.members.pop(member_id, None)
+        for members in self._heard.values():
+            members.pop(member_id, None)
 
-    def _open(self) -> list[tuple[OpenConnection, _Heard]]:
-        return [each for each in self._connections.items() if not each[0].is_closed]
-
-    def _listen(self, request: Any, reply: Any, asked: Asked) -> None:
+    def _listen(self, request: Any, reply: Any, connection: OpenConnection) -> None:
         """A member that gets its id here has none in its request. One that is none any more is forgotten."""
-        heard = self._connections.get(asked.connection)
-        if heard is None:
-            if len(self._connections) >= self._many:
-                self._connections = dict(self._open())
-                self._many = max(_FEW_CONNECTIONS, 2 * len(self._connections))
-            heard = self._connections[asked.connection] = _Heard()
-        heard.client_id = asked.context.client_id or heard.client_id
         member_id = getattr(request, "member_id", None) or getattr(reply, "member_id", None)
         leaves = getattr(request, "member_epoch", 0) < 0
         unknown = getattr(reply, "error_code", None) is ErrorCode.UNKNOWN_MEMBER_ID
-        if member_id and not leaves and not unknown:
-            heard.members[member_id] = None
-            if instance_id := getattr(request, "instance_id", None):
-                self._instance_ids[member_id] = instance_id
+        if not member_id or leaves or unknown:
+            return
+        members = self._heard.get(connection)
+        if members is None:
+            if len(self._heard) >= self._many:
+                self._heard = {each: members for each, members in self._heard.items() if not each.is_closed}
+                self._many = max(_FEW_CONNECTIONS, 2 * len(self._heard))
+            members = self._heard[connection] = {}
+        members[member_id] = None
+        if instance_id := getattr(request, "instance_id", None):
+            self._instance_ids[member_id] = instance_id
 
     # -- requests ---------------------------------------------------------------------------------------
+
+    def _hear(self, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
+        reply = handler(services, request, asked)
+        self._listen(request, reply, asked.connection)
+        return reply
 
     def _handle(self, api: ApiKey, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
         rules = self._about(api, request, asked)
         if not rules:
-            reply = handler(services, request, asked)
-            self._listen(request, reply, asked)
-            return reply
+            return self._hear(handler, services, request, asked)
         for rule in rules:
             self._note(api, request, asked, rule)
             rule.met += 1
             if rule.met == rule.times:
                 self._rules.remove(rule)
+                self._arrange()
         error = next((rule.error for rule in rules if rule.error is not None), None)
         if error is None:
-            reply = handler(services, request, asked)
-            self._listen(request, reply, asked)
+            reply = self._hear(handler, services, request, asked)
         else:
             reply = refused(handler, services, request, asked, error)
         lost = reply is None or any(rule.lost for rule in rules)

@@ -61,9 +61,7 @@ def grow(brokers: Brokers, topic: str, *hands: tuple[int, ...]) -> tuple[str, st
 
 def replicas(brokers: Brokers, topic: str) -> list[tuple[int, ...]]:
     services = brokers.services[0]
-    metadata = cluster_apis.MetadataCache()(
-        services, MetadataRequest(topics=(TopicReference(name=topic),)), ASKED
-    )
+    metadata = cluster_apis.metadata(services, MetadataRequest(topics=(TopicReference(name=topic),)), ASKED)
     described = cluster_apis.describe_topic_partitions(
         services, DescribeTopicPartitionsRequest(topics=(topic,), partition_limit=100), ASKED
     )

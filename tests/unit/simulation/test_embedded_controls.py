@@ -15,7 +15,7 @@ from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommit
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.consumer import validation
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest
+from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest, MetadataRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -279,6 +279,16 @@ def test_who_is_no_member_is_disconnected_by_its_client_id(kafka: EmbeddedKafka,
     assert member.heartbeat().error_code is ErrorCode.NONE, "the other one stays"
     with pytest.raises(FencepostError, match="'stranger' is open"):
         kafka.disconnect("stranger")
+
+
+def test_who_asked_what_others_had_asked_is_known_by_its_client_id(kafka: EmbeddedKafka) -> None:
+    strangers = [WireMember(kafka.bootstrap_servers, "g", name) for name in ("one", "two")]
+    for each in strangers:
+        assert each.ask(ApiKey.METADATA, MetadataRequest(topics=()), 12).topics == ()
+    kafka.disconnect("two")
+    with pytest.raises((EOFError, OSError)):
+        strangers[1].ask(ApiKey.METADATA, MetadataRequest(topics=()), 12)
+    assert strangers[0].ask(ApiKey.METADATA, MetadataRequest(topics=()), 12).topics == ()
 
 
 def test_time_passes_for_those_who_are_gone(kafka: EmbeddedKafka, member: WireMember) -> None:

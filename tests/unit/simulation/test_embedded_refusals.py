@@ -9,6 +9,7 @@ import itertools
 import socket
 import struct
 import sys
+import time
 import types
 import typing
 import uuid
@@ -275,3 +276,23 @@ def test_metadata_of_topics_fails_and_creates_none(kafka: EmbeddedKafka, client:
     answer = client.ask(ApiKey.METADATA, 9, topics=(new,), allow_auto_topic_creation=True)
     assert [each.error_code.name for each in answer.topics] == ["unknown_topic_or_partition"]
     assert "new" not in kafka.endpoint.brokers.cluster.image.by_name
+
+
+def test_an_answer_that_is_known_by_heart_fails_as_well_and_is_right_again(
+    kafka: EmbeddedKafka, client: Client
+) -> None:
+    first = [client.ask(ApiKey.METADATA, 9, topics=None) for _ in range(2)]
+    assert first[0] == first[1]
+    kafka.fail_next("Metadata", "LEADER_NOT_AVAILABLE", times=2)
+    for _ in range(2):
+        failed = client.ask(ApiKey.METADATA, 9, topics=None)
+        assert [each.error_code.name for each in failed.topics] == ["leader_not_available"]
+    assert kafka.unmet() == []
+    assert client.ask(ApiKey.METADATA, 9, topics=None) == first[0]
+    kafka.delay("Metadata", 0.05)
+    began = time.monotonic()
+    assert client.ask(ApiKey.METADATA, 9, topics=None) == first[0]
+    assert time.monotonic() - began >= 0.05
+    kafka.delay("Metadata", 0)
+    kafka.create_topic("late", 1)
+    assert len(client.ask(ApiKey.METADATA, 9, topics=None).topics) == 2

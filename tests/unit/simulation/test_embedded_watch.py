@@ -213,7 +213,7 @@ def test_closed_connections_are_forgotten(kafka: EmbeddedKafka) -> None:
         member = join(kafka)
         member.heartbeat(-1)
         WireMember.close_all()
-    assert len(known._connections) < 150
+    assert len(known._heard) < 150
 
 
 def test_whoever_waits_is_woken_at_once(kafka: EmbeddedKafka) -> None:

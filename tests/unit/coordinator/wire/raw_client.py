@@ -15,6 +15,7 @@ from kio.serial import entity_reader, entity_writer
 from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Brokers
 from tests.batches import batch
 
 REQUIRED = {
@@ -27,14 +28,17 @@ REQUIRED = {
 class Wire:
     """One connection that speaks kio's messages."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str = "me"
+    ) -> None:
         self.reader, self.writer = reader, writer
+        self.client_id = client_id.encode()
         self.number = 0
         self.expected: list[tuple[int, int, int]] = []
 
     @classmethod
-    async def to(cls, broker: Broker) -> Wire:
-        wire = cls(*await asyncio.open_connection("127.0.0.1", broker.port, limit=1 << 24))
+    async def to(cls, broker: Brokers, client_id: str = "me") -> Wire:
+        wire = cls(*await asyncio.open_connection("127.0.0.1", broker.ports[0], limit=1 << 24), client_id)
         OPEN.append(wire)
         return wire
 
@@ -43,7 +47,7 @@ class Wire:
         buffer = io.BytesIO()
         entity_writer(schema)(buffer, schema(**REQUIRED.get(key, {}), **fields))
         self.number += 1
-        header = struct.pack(">hhih", key, version, self.number, 2) + b"me"
+        header = struct.pack(">hhih", key, version, self.number, len(self.client_id)) + self.client_id
         self.raw(header + (b"\0" if schema.__flexible__ else b"") + buffer.getvalue())
         self.expected.append((key, version, self.number))
 

@@ -1,0 +1,82 @@
+"""Answers that are given again as bytes: clients that connect ask for versions and brokers in the same words.
+
+Neither a message nor a handler is needed then. One that joins a group asks five such questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from fencepost.coordinator.codec.registry import ApiKey
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.server.cluster import Cluster
+    from fencepost.coordinator.server.services import Handler
+
+ASKED_AGAIN: Final = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.METADATA)})
+"""Their answers follow from the request, the address that was asked, and what the cluster is made of."""
+
+_LONGEST: Final = 1024
+"""Requests of more bytes are no client's first ones."""
+_ROOM: Final = 8 << 20
+"""Bytes of answers. When they are full, all go."""
+
+
+class Question(NamedTuple):
+    """A request, whoever asks. `body` begins behind the client's id."""
+
+    local_host: str
+    api_key: int
+    api_version: int
+    body: bytes
+
+
+class KnownAnswer(NamedTuple):
+    """What was answered once."""
+
+    request: Any
+    size: bytes
+    rest: bytes
+    """What stands before and behind the request's number."""
+
+    def to(self, frame: bytes) -> bytes:
+        """The whole answer to the request in this frame."""
+        return self.size + frame[4:8] + self.rest
+
+
+class RepeatedAnswers:
+    """The answers of one broker, kept while topics and brokers stay as they are.
+
+    They are those of the handlers that it starts with: whatever stands in their place later is always asked.
+    """
+
+    def __init__(self, cluster: Cluster, handlers: Mapping[int, Handler]) -> None:
+        self._cluster = cluster
+        self._state = (cluster.image, cluster.nodes)
+        self._handlers = {key: handlers[key] for key in ASKED_AGAIN}
+        self._answers: dict[Question, KnownAnswer] = {}
+        self._bytes = 0
+
+    def find(self, question: Question, handler: Handler) -> KnownAnswer | None:
+        """What this handler answered, and would answer again."""
+        image, nodes = self._state
+        if self._cluster.image is not image or self._cluster.nodes is not nodes:
+            self._forget()  # an answer that changed the cluster is among them
+            self._state = (self._cluster.image, self._cluster.nodes)
+        return self._answers.get(question) if handler is self._handlers[question.api_key] else None
+
+    def keep(self, question: Question, handler: Handler, request: Any, answer: list[bytes]) -> None:
+        """Remember the pieces of an answer."""
+        if len(question.body) > _LONGEST or handler is not self._handlers[question.api_key]:
+            return
+        whole = b"".join(answer)
+        self._bytes += len(whole)
+        if self._bytes > _ROOM:
+            self._forget()
+            self._bytes = len(whole)
+        self._answers[question] = KnownAnswer(request, whole[:4], whole[8:])
+
+    def _forget(self) -> None:
+        self._answers.clear()
+        self._bytes = 0
