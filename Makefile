@@ -23,7 +23,7 @@ PACKAGES := coordinator member simulation
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test other suites check docs bench venv lock clean distclean FORCE
+.PHONY: help demo collect test other suites check docs bench venv lock clean distclean FORCE
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -36,13 +36,16 @@ demo: venv
 	run campaign $(DEMO_SCENARIOS) --seeds $(DEMO_SEEDS) --out demo/campaign --report demo/report.html; \
 	echo; echo "The report is in demo/report.html: open it in a browser."
 
-# Workers that begin at once would all compile each file of tests: two processes do it first, half of them each.
+# Workers that begin at once would all compile each file of tests: two processes do it first, half of them each,
+# unless that was done (COLLECTED=1).
 COLLECT := $(BIN)/python -m pytest --collect-only -qq
 HALF := tests/unit/simulation tests/unit/member
 OTHER_HALF := tests/unit/coordinator tests/conformance tests/property tests/architecture tests/docs
 
-test: venv
-	$(if $(ARGS),,@$(COLLECT) $(HALF) >/dev/null 2>&1 & $(COLLECT) $(OTHER_HALF) >/dev/null 2>&1 & wait)
+collect: venv
+	@$(COLLECT) $(HALF) >/dev/null 2>&1 & $(COLLECT) $(OTHER_HALF) >/dev/null 2>&1 & wait
+
+test: venv $(if $(ARGS)$(COLLECTED),,collect)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(if $(ALL),,-m "not long") $(ARGS)
 
 other: venv
