@@ -3,8 +3,8 @@
     python benchmarks/embedded.py [--rounds N] [--json] [--no-kfake] [--no-mock]
 
 Start to ready in a warm process; from `subscribe` to a first assignment for real clients, each time in a new
-group, the servers taking turns; memory over a bare Python with pytest. kfake is built where Go is there. What
-a server can't do is left out.
+group, the servers taking turns; the same with a new server each time, its start included; memory over a bare
+Python with pytest. kfake is built where Go is there. What a server can't do is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 import aiokafka
 from confluent_kafka import Consumer, Producer
@@ -109,6 +110,34 @@ def mock() -> Iterator[str]:
     yield f"{broker.host}:{broker.port}"
 
 
+@contextmanager
+def fencepost() -> Iterator[str]:
+    """An embedded Kafka."""
+    with EmbeddedKafka(topics={TOPIC: 1}) as kafka:
+        yield kafka.bootstrap_servers
+
+
+@contextmanager
+def kfake(command: list[str]) -> Iterator[str]:
+    """A kfake in a process of its own."""
+    with running("kfake", command) as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+def from_nothing(
+    kinds: dict[str, Callable[[], AbstractContextManager[str]]], rounds: int
+) -> dict[str, dict[str, float]]:
+    """Milliseconds until a new server is ready and confluent-kafka has its first assignment, by server."""
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(rounds + 1):
+        for name, start in kinds.items():
+            began = time.perf_counter()
+            with start() as address:
+                ready_ms = (time.perf_counter() - began) * 1e3
+                times[name].append(ready_ms + confluent_ms(address))
+    return {name: distribution(each[1:]) for name, each in times.items()}
+
+
 def first_assignments(servers: dict[str, str], rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     """By client and server. Mean and slowest tenth tell of joins in which librdkafka waited for nothing."""
     found: dict[str, dict[str, dict[str, float]]] = {}
@@ -164,15 +193,15 @@ def main() -> None:
         "start_3_brokers_ms": start_ms(100, 3),
         "memory_mb": memory_mb(),
     }
+    kinds: dict[str, Callable[[], AbstractContextManager[str]]] = {"fencepost": fencepost}
+    if not arguments.no_kfake and (command := kfake_command()) is not None:
+        kinds["kfake"] = partial(kfake, command)
+    if not arguments.no_mock:
+        kinds["mock"] = mock
     with ExitStack() as stack:
-        servers = {"fencepost": stack.enter_context(EmbeddedKafka(topics={TOPIC: 1})).bootstrap_servers}
-        if not arguments.no_kfake and (command := kfake_command()) is not None:
-            server = stack.enter_context(running("kfake", command))
-            servers["kfake"] = f"127.0.0.1:{server.port}"
-            result["start_kfake_ms"] = server.start_s * 1e3
-        if not arguments.no_mock:
-            servers["mock"] = stack.enter_context(mock())
+        servers = {name: stack.enter_context(start()) for name, start in kinds.items()}
         assignments = first_assignments(servers, arguments.rounds)
+    assignments["from nothing"] = from_nothing(kinds, arguments.rounds)
     if arguments.json:
         print(json.dumps({**result, "first_assignment_ms": assignments}))
         return
