@@ -19,8 +19,9 @@ ASKED_AGAIN: Final = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.METADATA)})
 
 _LONGEST: Final = 1024
 """Requests of more bytes are no client's first ones."""
+_MOST: Final = 256
 _ROOM: Final = 8 << 20
-"""Bytes of answers. When they are full, all go."""
+"""So many answers, and bytes of them. When they are full, all go."""
 
 
 class Question(NamedTuple):
@@ -71,10 +72,9 @@ class RepeatedAnswers:
         if len(question.body) > _LONGEST or handler is not self._handlers[question.api_key]:
             return
         whole = b"".join(answer)
-        self._bytes += len(whole)
-        if self._bytes > _ROOM:
+        if len(self._answers) >= _MOST or self._bytes + len(whole) > _ROOM:
             self._forget()
-            self._bytes = len(whole)
+        self._bytes += len(whole)
         self._answers[question] = KnownAnswer(request, whole[:4], whole[8:])
 
     def _forget(self) -> None:

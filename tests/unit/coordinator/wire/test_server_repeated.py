@@ -128,8 +128,9 @@ async def test_long_questions_are_not_kept(counted, wire):
     assert counted.asked[ApiKey.METADATA] == 2
 
 
-async def test_answers_need_a_bounded_room(brokers, counted, monkeypatch):
-    monkeypatch.setattr(repeated, "_ROOM", 100)
+@pytest.mark.parametrize(("limit", "value"), [("_ROOM", 100), ("_MOST", 2)])
+async def test_answers_need_a_bounded_room(brokers, counted, monkeypatch, limit, value):
+    monkeypatch.setattr(repeated, limit, value)
     answers = RepeatedAnswers(brokers.cluster, counted.table)
     handler = counted.table[ApiKey.METADATA]
     answer = [struct.pack(">ii", 34, 7), b"x" * 30]
