@@ -1,4 +1,4 @@
-"""A member of a consumer group on a socket: each request is the test's own."""
+"""A member of a consumer group on a socket: each request is the test's own. And what the trace has of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost.simulation.trace.schema import Kind, Row
 
 VERSIONS = {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.OFFSET_COMMIT: 9, ApiKey.FIND_COORDINATOR: 4}
 
@@ -80,3 +82,8 @@ class WireMember:
     def confirm(self) -> ConsumerGroupHeartbeatResponse:
         """Say that it owns what it was given."""
         return self.heartbeat(topic_partitions=self.assignment)
+
+
+def kinds(kafka: EmbeddedKafka, kind: Kind) -> list[Row]:
+    """The rows of the trace that are of that kind."""
+    return [row for row in kafka.events() if row.kind == kind]
