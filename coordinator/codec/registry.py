@@ -253,8 +253,11 @@ SPOKEN: tuple[ApiVersion, ...] = tuple(
 )
 """What ApiVersions answers."""
 
-_REPEATED = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
-"""Many clients ask the same and get the same objects as their answers; a few of both are kept."""
+ASKED_AGAIN = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
+"""Every client that connects asks these, mostly in the same words, and so of each new server in a process.
+
+Their answers follow from the request, the address that was asked, and what the cluster is made of.
+"""
 _KEPT = 4
 """A client that joins a group asks for all topics, and then for its own, twice each."""
 _KEPT_BYTES = 1024
@@ -298,7 +301,7 @@ class VersionCodec:
         Bytes behind the body are ignored, as Kafka does.
         :raises MalformedFrame: if the body is none of this API and version.
         """
-        if self.api.key in _REPEATED and len(frame) <= _KEPT_BYTES:
+        if self.api.key in ASKED_AGAIN and len(frame) <= _KEPT_BYTES:
             body = frame[body_offset:]
             request = self._asked.get(body)
             if request is None:
@@ -329,7 +332,7 @@ class VersionCodec:
         if isinstance(answer, bytes):
             return [answer]
         chunks = schema.write(answer)
-        if self.api.key in _REPEATED:
+        if self.api.key in ASKED_AGAIN:
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[id(reply)] = (reply, chunks)

@@ -21,12 +21,18 @@ from fencepost.coordinator.codec.framing import (
     read_header,
     response_header,
 )
-from fencepost.coordinator.codec.registry import ApiKey, VersionCodec, codec_of, unsupported_api_versions
+from fencepost.coordinator.codec.registry import (
+    ASKED_AGAIN,
+    ApiKey,
+    VersionCodec,
+    codec_of,
+    unsupported_api_versions,
+)
 from fencepost.coordinator.codec.sasl import bare_token
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
-from fencepost.coordinator.server.repeated import ASKED_AGAIN, Question, RepeatedAnswers
+from fencepost.coordinator.server.repeated import Question, RepeatedAnswers
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
 
 log = structlog.get_logger(__name__)

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import ASKED_AGAIN
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.cluster import Cluster
     from fencepost.coordinator.server.services import Handler
-
-ASKED_AGAIN: Final = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.METADATA)})
-"""Their answers follow from the request, the address that was asked, and what the cluster is made of."""
 
 _LONGEST: Final = 1024
 """Requests of more bytes are no client's first ones."""
@@ -55,7 +52,7 @@ class RepeatedAnswers:
     def __init__(self, cluster: Cluster, handlers: Mapping[int, Handler]) -> None:
         self._cluster = cluster
         self._state = (cluster.image, cluster.nodes)
-        self._handlers = {key: handlers[key] for key in ASKED_AGAIN}
+        self._handlers: dict[int, Handler] = {key: handlers[key] for key in ASKED_AGAIN}
         self._answers: dict[Question, KnownAnswer] = {}
         self._bytes = 0
 
