@@ -1,4 +1,4 @@
-"""A stage for the proxy: raw clients, and brokers that answer anything. Real sockets."""
+"""Real sockets: a member of an embedded Kafka; for the proxy raw clients, and brokers that say anything."""
 
 from __future__ import annotations
 
@@ -6,16 +6,34 @@ import asyncio
 import contextlib
 import random
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from fencepost.coordinator.codec.registry import ApiKey, codec_of
 from fencepost.coordinator.protocol import cluster
+from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.proxy.observer import ProxyObserver
 from fencepost.simulation.proxy.proxy import Proxy
 from fencepost.simulation.world.rules import Direction, Matching
+from tests.unit.simulation.wire_member import WireMember
+
+
+@pytest.fixture(autouse=True)
+def _no_member_is_left() -> Iterator[None]:
+    yield
+    WireMember.close_all()
+
+
+@pytest.fixture
+def member(kafka: EmbeddedKafka) -> WireMember:
+    """A member of `g` that has all of `orders`, and has said so; `kafka` is the test's own."""
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    one.join("orders")
+    one.confirm()
+    return one
+
 
 LIST_OFFSETS = 2
 """An API without endpoints, which these brokers answer with what they got."""

@@ -27,24 +27,10 @@ from tests.unit.simulation.wire_member import WireMember, kinds
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
 
 
-@pytest.fixture(autouse=True)
-def _no_socket_is_left() -> Iterator[None]:
-    yield
-    WireMember.close_all()
-
-
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(topics={"orders": 4}) as running:
         yield running
-
-
-@pytest.fixture
-def member(kafka: EmbeddedKafka) -> WireMember:
-    one = WireMember(kafka.bootstrap_servers, "g", "m")
-    one.join("orders")
-    one.confirm()
-    return one
 
 
 def test_a_group_is_seen_as_its_coordinator_sees_it(kafka: EmbeddedKafka, member: WireMember) -> None:

@@ -15,24 +15,10 @@ from fencepost.simulation.trace.schema import Kind
 from tests.unit.simulation.wire_member import WireMember, kinds
 
 
-@pytest.fixture(autouse=True)
-def _no_socket_is_left() -> Iterator[None]:
-    yield
-    WireMember.close_all()
-
-
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(topics={"orders": 4}) as running:
         yield running
-
-
-@pytest.fixture
-def member(kafka: EmbeddedKafka) -> WireMember:
-    one = WireMember(kafka.bootstrap_servers, "g", "m")
-    one.join("orders")
-    one.confirm()
-    return one
 
 
 def test_a_lost_response_was_carried_out(kafka: EmbeddedKafka) -> None:

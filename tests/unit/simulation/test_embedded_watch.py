@@ -26,12 +26,6 @@ from fencepost.simulation.trace.schema import Kind
 from tests.unit.simulation.wire_member import WireMember
 
 
-@pytest.fixture(autouse=True)
-def _no_socket_is_left() -> Iterator[None]:
-    yield
-    WireMember.close_all()
-
-
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The requests that a checker was told of, in their order."""
