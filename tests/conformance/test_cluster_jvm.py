@@ -86,6 +86,7 @@ class Reader:
         wait_until(enough, seconds, self.consumer.assignment)
 
 
+@pytest.mark.long
 async def test_one_node_serves_kip_848_and_survives_being_killed(kafka_installation: Installation) -> None:
     async with Cluster() as cluster:
         servers = cluster.bootstrap_servers

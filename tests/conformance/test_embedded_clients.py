@@ -308,7 +308,8 @@ def test_kafka_python_joins_and_is_fenced(kafka):
         got = []
 
         def poll() -> int:
-            for messages in consumer.poll(timeout_ms=50).values():
+            # A poll that ends as an answer comes makes its member join again.
+            for messages in consumer.poll(timeout_ms=500).values():
                 got.extend(message.value for message in messages)
             return len(set(got))
 

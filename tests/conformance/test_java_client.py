@@ -71,7 +71,9 @@ def test_it_produces_joins_consumes_commits_and_shares(served, judge):
     assert served.look(lambda broker: len(broker.coordinator.groups["g"].members)) == 0
 
 
-@pytest.mark.parametrize("installation", ["kafka_installation", "newest_kafka_installation"])
+@pytest.mark.parametrize(
+    "installation", [pytest.param("kafka_installation", marks=pytest.mark.long), "newest_kafka_installation"]
+)
 def test_it_moves_records_and_offsets_in_transactions(
     served, java_programs, java_process, installation, request
 ):

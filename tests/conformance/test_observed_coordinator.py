@@ -289,6 +289,7 @@ def canonical(group: DescribedGroup) -> DescribedGroup:
     )
 
 
+@pytest.mark.long
 async def test_what_is_replayed_is_what_the_broker_answers(node: Cluster) -> None:
     watch = Watch(node)
     async with watch.watching(), AsyncExitStack() as stack:

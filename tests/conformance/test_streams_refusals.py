@@ -87,6 +87,7 @@ async def test_credentials_that_are_revoked(protocol: str, mechanism: str) -> No
             await application.fails("AuthenticationError", kafka.bootstrap_servers)
 
 
+@pytest.mark.long
 async def test_credentials_that_are_revoked_while_a_commit_is_under_way() -> None:
     async with EmbeddedKafka(topics={"orders": 1}, users={"alice": "secret"}, config=QUICK) as kafka:
         application = Application(

@@ -210,6 +210,7 @@ def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> 
 
 
 @pytest.mark.real
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")
 @pytest.mark.filterwarnings("default")

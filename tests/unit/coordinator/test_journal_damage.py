@@ -154,7 +154,9 @@ def damaged(content: Files) -> Iterator[tuple[str, int, bytes]]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("how", ["closed", "killed", "merged", "restarted"])
+@pytest.mark.parametrize(
+    "how", ["closed", pytest.param("killed", marks=pytest.mark.long), "merged", "restarted"]
+)
 def test_no_damage_passes_and_a_refusal_changes_nothing_and_a_repair_finds_what_came_before(
     path: Path, how: str
 ) -> None:

@@ -219,6 +219,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads memory from /p
 
 
 @linux
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_twenty_thousand_frames_break_nothing_and_leave_nothing_behind(thrower: ModuleType) -> None:
     found = thrower.run(20_000, seed=20_848)

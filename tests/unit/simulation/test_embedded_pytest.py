@@ -154,7 +154,7 @@ BY_HYPOTHESIS = """
 """
 
 
-@pytest.mark.parametrize("plugin", ["asyncio", "anyio"])
+@pytest.mark.parametrize("plugin", [pytest.param("asyncio", marks=pytest.mark.long), "anyio"])
 def test_hypothesis_awaits_in_an_async_test(run: Runs, plugin: str) -> None:
     conftest = """
         import pytest

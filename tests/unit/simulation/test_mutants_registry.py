@@ -16,6 +16,25 @@ from tests.unit.simulation.invariants_page import names_in, rows
 
 FEW = 20
 """Seeds in which each invariant that is said to report a mutant has to."""
+SLOW = frozenset(
+    {
+        "any-generation",
+        "connection-back-means-running",
+        "epoch-moves-in-revocation",
+        "expressions-kept",
+        "null-releases",
+        "owner-entry-lost",
+        "regex-topics-unnoticed",
+        "rejoin-fenced",
+        "released-and-still-listed",
+        "replaced-thread-leaks",
+        "shutdown-told-once",
+        "subscribed-offsets-expire",
+        "unsubscribed-topic-assigned",
+        "upgraded-with-nothing",
+    }
+)
+"""Mutants that take seconds until each invariant has reported them."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
@@ -128,7 +147,9 @@ def survivors() -> Survivors:
     return {}
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in MUTANTS]
+)
 def test_a_mutant_is_reported_as_all_that_is_said_of_it(name, survivors):
     """By itself, and by its row in the docs."""
     mutant = MUTANTS[name]

@@ -119,7 +119,7 @@ sys.exit(main(["analyze", "trace.parquet", "--json"]))
 @pytest.mark.parametrize(
     ("when", "number", "code"),
     [
-        ("start", signal.SIGINT, 130),
+        pytest.param("start", signal.SIGINT, 130, marks=pytest.mark.long),
         ("failed start", signal.SIGTERM, 143),
         pytest.param("end", signal.SIGINT, 130, marks=pytest.mark.long),
     ],

@@ -172,6 +172,7 @@ def test_every_column_is_told_in_a_sentence() -> None:
             assert column.text.endswith("."), (analysis.name, column.name)
 
 
+@pytest.mark.long
 def test_runs_of_one_id_are_set_against_each_other_and_not_mixed(
     stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
