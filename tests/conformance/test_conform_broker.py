@@ -26,6 +26,7 @@ async def judged(profile: Profile, requests: int, kafka: KafkaVersion = KAFKA_VE
             await judge.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kafka_installation")
 async def test_no_answer_differs() -> None:
     report = await judged("fast", REQUESTS)

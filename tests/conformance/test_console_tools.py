@@ -143,6 +143,7 @@ def test_settings_of_a_group_and_a_topic_are_altered(tool):
         assert setting not in tool(main, "--describe", *where)
 
 
+@pytest.mark.long
 def test_records_are_produced_in_transactions_of_kafkas_producer_and_read(tool, served):
     """The producer of Kafka 4 takes a new epoch with each transaction (KIP-890)."""
     servers = f"bootstrap.servers={served.bootstrap_servers}"
@@ -164,6 +165,7 @@ def test_records_are_produced_in_transactions_of_kafkas_producer_and_read(tool, 
     assert len(said.splitlines()) == 500
 
 
+@pytest.mark.long
 def test_transactions_are_listed_and_described(tool, served):
     producer = Producer(
         {"bootstrap.servers": served.bootstrap_servers, "transactional.id": "mine", "log_level": 0}
@@ -195,7 +197,7 @@ def test_records_are_deleted(tool, served, tmp_path):
     assert "single:0:4" in tool(f"{TOOLS}.GetOffsetShell", "--topic", "single", "--time", "earliest")
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=pytest.mark.long), "SCRAM-SHA-512"])
 def test_a_java_client_logs_in_with_the_right_password_only(run, tmp_path, mechanism):
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     file = tmp_path / "client.properties"

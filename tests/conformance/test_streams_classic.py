@@ -248,7 +248,7 @@ async def test_a_stranger_in_the_group_gets_nothing_and_stops_nobody(group):
     await stranger.stop()
 
 
-@pytest.mark.parametrize("we_lead", [True, False])
+@pytest.mark.parametrize("we_lead", [pytest.param(True, marks=pytest.mark.long), False])
 async def test_a_java_instance_goes_down_to_our_version_and_up_again(group, served, we_lead):
     def versions(broker: Any) -> list[int]:
         members = broker.coordinator.classic.groups[group.name].members.values()

@@ -63,7 +63,10 @@ def examples(language: str) -> list[Example]:
 def in_time(found: Iterable[Example]) -> list[Any]:
     """As parameters; what plays on a real cluster takes half a minute, and is left to CI."""
     long = pytest.mark.long
-    return [pytest.param(each, marks=long) if "run_real(" in each.text else each for each in found]
+    real = ("run_real(", "Cluster(")
+    return [
+        pytest.param(each, marks=long) if any(word in each.text for word in real) else each for each in found
+    ]
 
 
 def name_of(example: Example) -> str:
