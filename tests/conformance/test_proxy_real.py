@@ -491,7 +491,8 @@ async def test_a_member_that_is_cut_off_is_fenced_and_comes_back(site, make):
 @BOTH
 async def test_a_thin_line(site, make):
     topic = await site.topic(1)
-    await site.produce(topic, range(300), size=1_000)
+    # A batch comes as a whole, whatever is asked for: it has to be through before the request times out.
+    await site.produce(topic, range(300), size=1_000, **{"batch.num.messages": 40})
     rule = Matching(
         lambda _: Throttle(200_000), members={"m1"}, api_keys={FETCH}, direction=Direction.RESPONSE
     )
