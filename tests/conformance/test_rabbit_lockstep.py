@@ -27,8 +27,10 @@ from fencepost.simulation.embedded import EmbeddedRabbitStream
 pytestmark = pytest.mark.real
 
 STEPS: Final = 90
-QUIET_S: Final = 0.12
+QUIET_S: Final = 0.03
 """Nobody has anything to say any more after that."""
+LATE_S: Final = 5.0
+"""How long a node may take to say what the other has said."""
 CLIENTS: Final = range(3)
 NONE: Final = OffsetSpecification(OffsetType.NONE)
 
@@ -114,13 +116,19 @@ class Side:
 
 
 def settle(*sides: Side) -> None:
-    """Read until nobody says anything."""
-    quiet_since = time.monotonic()
-    while time.monotonic() - quiet_since < QUIET_S:
+    """Read until nobody says anything; who has said less than the other may be busy, and is waited for."""
+    started = quiet_since = time.monotonic()
+    while (now := time.monotonic()) - quiet_since < QUIET_S or (differ(*sides) and now - started < LATE_S):
         open_ones = {c.socket: c for side in sides for c in side.connections.values() if not c.is_lost}
         for ready in select.select([*open_ones], [], [], QUIET_S / 4)[0]:
             open_ones[ready].pull()
             quiet_since = time.monotonic()
+
+
+def differ(*sides: Side) -> bool:
+    """Whether one was sent more than another."""
+    counts = [{number: len(each.got) for number, each in side.connections.items()} for side in sides]
+    return any(each != counts[0] for each in counts)
 
 
 def shown(frame: Frame) -> str:
