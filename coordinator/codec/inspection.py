@@ -1,7 +1,9 @@
-"""DescribeProducers (61), DescribeTransactions (65), ListTransactions (66), ListConfigResources (74).
+"""DescribeLogDirs (35), DescribeProducers (61), DescribeTransactions (65), ListTransactions (66),
+ListConfigResources (74).
 
-ListTransactions: 1 brings the filter by duration, 2 the one by pattern. ListConfigResources: 0 knows client
-metrics alone (it was ListClientMetricsResources), 1 brings the other types.
+DescribeLogDirs: 3 brings an error for all of it, 4 the size of the volume. ListTransactions: 1 brings the
+filter by duration, 2 the one by pattern. ListConfigResources: 0 knows client metrics alone (it was
+ListClientMetricsResources), 1 brings the other types.
 """
 
 from __future__ import annotations
@@ -140,5 +142,49 @@ def encode_list_config_resources(reply: inspection.ListConfigResourcesResponse, 
         config_resources=tuple(
             shape.ConfigResource(resource_name=one.name, resource_type=int(one.resource_type))
             for one in reply.resources
+        ),
+    )
+
+
+def decode_describe_log_dirs(
+    values: dict[str, Any], context: RequestContext
+) -> inspection.DescribeLogDirsRequest:
+    """DescribeLogDirs, versions 1 to 5."""
+    topics = values["topics"]
+    if topics is None:
+        return inspection.DescribeLogDirsRequest(topics=None)
+    return inspection.DescribeLogDirsRequest(
+        topics=tuple(OfTopic(name=topic["topic"], partitions=tuple(topic["partitions"])) for topic in topics)
+    )
+
+
+def encode_describe_log_dirs(reply: inspection.DescribeLogDirsResponse, shape: Shape) -> Any:
+    """DescribeLogDirs, versions 1 to 5. No log is about to replace another one, or lags behind."""
+    return shape.DescribeLogDirsResponse(
+        throttle_time=ZERO,
+        error_code=shape.error(reply.error_code),
+        results=tuple(
+            shape.DescribeLogDirsResult(
+                error_code=shape.error(one.error_code),
+                log_dir=one.path,
+                topics=tuple(
+                    shape.DescribeLogDirsTopic(
+                        name=topic.name,
+                        partitions=tuple(
+                            shape.DescribeLogDirsPartition(
+                                partition_index=log.partition,
+                                partition_size=log.size,
+                                offset_lag=0,
+                                is_future_key=False,
+                            )
+                            for log in topic.partitions
+                        ),
+                    )
+                    for topic in one.topics
+                ),
+                total_bytes=one.total_bytes,
+                usable_bytes=one.usable_bytes,
+            )
+            for one in reply.log_dirs
         ),
     )

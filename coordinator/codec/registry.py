@@ -61,6 +61,7 @@ class ApiKey(enum.IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -175,6 +176,14 @@ _APIS: tuple[Api, ...] = (
         2,
         administration.decode_alter_configs,
         administration.encode_alter_configs,
+    ),
+    Api(
+        ApiKey.DESCRIBE_LOG_DIRS,
+        1,
+        5,
+        2,
+        inspection.decode_describe_log_dirs,
+        inspection.encode_describe_log_dirs,
     ),
     Api(ApiKey.SASL_AUTHENTICATE, 0, 2, 2, sasl.decode_authenticate, sasl.encode_authenticate),
     Api(

@@ -1,5 +1,6 @@
-"""What administrators ask about transactions, producers and settings: DescribeTransactions, ListTransactions,
-DescribeProducers (KIP-664), ListConfigResources (KIP-1142), without their wire form.
+"""What administrators ask about transactions, producers, settings and sizes: DescribeTransactions,
+ListTransactions, DescribeProducers (KIP-664), ListConfigResources (KIP-1142), DescribeLogDirs (KIP-113),
+without their wire form.
 """
 
 from __future__ import annotations
@@ -116,3 +117,33 @@ class ListConfigResourcesResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     error_code: ErrorCode = ErrorCode.NONE
     resources: tuple[ListedResource, ...] = ()
+
+
+class DescribeLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks how large the logs of partitions are; None is for all."""
+
+    topics: tuple[OfTopic[int], ...] | None
+
+
+class LogSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The log of one partition, in bytes."""
+
+    partition: int
+    size: int
+
+
+class LogDir(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory with the logs in it, and its volume in bytes; -1 for what is not known."""
+
+    path: str
+    error_code: ErrorCode = ErrorCode.NONE
+    topics: tuple[OfTopic[LogSize], ...] = ()
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
+class DescribeLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The directories of one broker."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    log_dirs: tuple[LogDir, ...] = ()

@@ -6,6 +6,7 @@ import base64
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -125,6 +126,12 @@ class Cluster:
     def _write(self, *records: ClusterRecord) -> None:
         if self._storage is not None and records:
             self._storage.append(records)
+
+    @property
+    def log_folder(self) -> Path | None:
+        """The folder whose disk keeps the logs; None if only memory does."""
+        storage = self._storage
+        return storage.folder if storage is not None and storage.keeps_records else None
 
     @property
     def controller_id(self) -> int:

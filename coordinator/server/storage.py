@@ -27,6 +27,7 @@ class Storage:
 
     def __init__(self, path: Path, *, keeps_records: bool = False) -> None:
         self.keeps_records = keeps_records
+        self.folder = path.absolute().parent
         self.failure: JournalFailed | None = None
         self.gate = Gate(self._flush, self._failed)
         self.on_failure: Callable[[], None] = lambda: None

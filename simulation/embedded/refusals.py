@@ -44,6 +44,8 @@ _GROUP_ERRORS_FROM: Final = 2
 """The first version of OffsetFetch that has an error for a group."""
 _MEMBERS_FROM: Final = 3
 """The first version of LeaveGroup that has an error for each member."""
+_LOG_DIR_ERRORS_FROM: Final = 3
+"""The first version of DescribeLogDirs that has an error for all of it."""
 
 
 class _Failure(NamedTuple):
@@ -66,6 +68,8 @@ def refused(handler: Handler, services: Services, request: Any, asked: Asked, co
         reply = _spoiled(told, code)
     elif isinstance(request, cluster.DescribeTopicPartitionsRequest):
         reply = _spoiled(handler(services, request, asked), code)
+    elif isinstance(request, inspection.DescribeLogDirsRequest):
+        reply = _log_dirs(handler(services, request, asked), _Failure(code, version))
     elif (make := _BY_PARTS.get(type(request))) is not None:
         reply = make(request, _Failure(code, version))
     else:
@@ -79,6 +83,18 @@ def _spoiled(reply: Any, code: ErrorCode) -> Any:
     """A description of topics in which all topics have the error, and the rest is right."""
     topics = (cluster.TopicMetadata(name=t.name, topic_id=t.topic_id, error_code=code) for t in reply.topics)
     return msgspec.structs.replace(reply, topics=tuple(topics)) if reply.topics else None
+
+
+def _log_dirs(
+    told: inspection.DescribeLogDirsResponse, failure: _Failure
+) -> inspection.DescribeLogDirsResponse:
+    """What is wrong with a disk is told of its directory; all else of the whole, where there is a place."""
+    code, version = failure
+    if version >= _LOG_DIR_ERRORS_FROM and code is not ErrorCode.KAFKA_STORAGE_ERROR:
+        return inspection.DescribeLogDirsResponse(error_code=code)
+    return inspection.DescribeLogDirsResponse(
+        log_dirs=tuple(inspection.LogDir(path=each.path, error_code=code) for each in told.log_dirs)
+    )
 
 
 def _fetch(

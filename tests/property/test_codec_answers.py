@@ -195,6 +195,20 @@ REPLIES = {
             (ApiKey.DELETE_ACLS, admin.DeleteAclsResponse),
         )
     },
+    ApiKey.DESCRIBE_LOG_DIRS: (
+        admin.DescribeLogDirsResponse,
+        inspection.DescribeLogDirsResponse(
+            log_dirs=(
+                inspection.LogDir(
+                    path="/logs",
+                    topics=(of_topic(inspection.LogSize(partition=1, size=69)),),
+                    total_bytes=1 << 40,
+                    usable_bytes=7,
+                ),
+                inspection.LogDir(path="/gone", error_code=ErrorCode.KAFKA_STORAGE_ERROR),
+            )
+        ),
+    ),
     ApiKey.DESCRIBE_PRODUCERS: (
         admin.DescribeProducersResponse,
         inspection.DescribeProducersResponse(

@@ -155,6 +155,7 @@ def test_the_error_is_in_each_part_of_the_answer(kafka: EmbeddedKafka, client: C
         (ApiKey.LEAVE_GROUP, 3, "UNKNOWN_MEMBER_ID"),
         (ApiKey.FETCH, 4, "FETCH_SESSION_ID_NOT_FOUND"),
         (ApiKey.FETCH, 12, "OFFSET_OUT_OF_RANGE"),
+        (ApiKey.DESCRIBE_LOG_DIRS, 2, "CLUSTER_AUTHORIZATION_FAILED"),
     ],
 )
 def test_what_is_wrong_with_a_part_is_not_told_of_the_whole(
@@ -174,6 +175,7 @@ def test_what_is_wrong_with_a_part_is_not_told_of_the_whole(
         (ApiKey.FETCH, 7, "INVALID_FETCH_SESSION_EPOCH"),
         (ApiKey.FETCH, 18, "FETCH_SESSION_ID_NOT_FOUND"),
         (ApiKey.HEARTBEAT, 4, "COORDINATOR_LOAD_IN_PROGRESS"),
+        (ApiKey.DESCRIBE_LOG_DIRS, 3, "CLUSTER_AUTHORIZATION_FAILED"),
     ],
 )
 def test_what_is_wrong_with_the_whole_is_told_once(
