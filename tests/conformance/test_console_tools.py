@@ -13,6 +13,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from fencepost.coordinator.server.broker import Broker
 from fencepost.simulation.clusters.artifacts import Installation
 from fencepost.simulation.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.embedded import EmbeddedKafka
@@ -195,6 +196,27 @@ def test_records_are_deleted(tool, served, tmp_path):
     said = tool(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(file))
     assert "low_watermark: 4" in said
     assert "single:0:4" in tool(f"{TOOLS}.GetOffsetShell", "--topic", "single", "--time", "earliest")
+
+
+def size_of_single(broker: Broker) -> int:
+    cluster = broker.cluster
+    return cluster.log(cluster.image.by_name["single"], 0).size
+
+
+def test_sizes_of_logs_are_told_in_bytes(tool, served):
+    producer = Producer({"bootstrap.servers": served.bootstrap_servers, "log_level": 0})
+    for _ in range(10):
+        producer.produce("single", b"x" * 100)
+    assert producer.flush(SECONDS) == 0
+    said = tool(f"{TOOLS}.LogDirsCommand", "--describe")
+    (broker,) = json.loads(said.splitlines()[-1])["brokers"]
+    (folder,) = broker["logDirs"]
+    assert (broker["broker"], folder["logDir"], folder["error"]) == (1, "/in-memory", None)
+    told = {one.pop("partition"): one for one in folder["partitions"]}
+    assert told.keys() == {"single-0", *(f"orders-{number}" for number in range(12))}
+    size = told.pop("single-0")["size"]
+    assert size == served.look(size_of_single) > 1000
+    assert all(one == {"size": 0, "offsetLag": 0, "isFuture": False} for one in told.values())
 
 
 @pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=pytest.mark.long), "SCRAM-SHA-512"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
+import tempfile
 import time
 import warnings
 from collections.abc import AsyncIterator
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.simulation.embedded import EmbeddedKafka
 from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, struct_of
 
 with warnings.catch_warnings():
@@ -356,6 +359,45 @@ async def inspections(peer: Producer) -> AsyncIterator[Any]:
         yield version, kinds, await peer.resources(version, *kinds)
 
 
+async def sizes(peer: Producer) -> AsyncIterator[Any]:
+    """How large logs are."""
+    # Where they are, and how much room there is, differs between any two brokers.
+    where = ("log_dir", "total_bytes", "usable_bytes")
+
+    async def told(version: int, topics: list[dict[str, Any]] | None) -> Any:
+        reply = await peer.asked(35, version, *where, topics=topics)
+        for one in reply["results"]:
+            # Topics of other tests may be there too.
+            one["topics"] = [topic for topic in one["topics"] if topic["name"] in {"", "-more"}]
+        return reply
+
+    here, more = peer.topic, f"{peer.topic}-more"
+    await peer.create(more, 3)
+    deadline = time.monotonic() + 60
+    while str(await told(1, None)).count("partition_index") < 4:  # logs are made one after the other
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    for version in range(1, 6):
+        yield version, await told(version, None)
+        yield await told(version, [{"topic": here, "partitions": [0]}, {"topic": more, "partitions": [2, 0]}])
+        yield await told(version, [{"topic": "no-such-topic", "partitions": [0]}])
+    for wanted in (
+        *([], [(here, [])], [(here, [0, 0, 7, -1])], [(here, [0]), (here, [0])], [("", [0])], [("a b", [0])]),
+        [(more, [1]), ("no-such-topic", [0]), (more, [2, 1])],
+    ):
+        yield (
+            [numbers for _, numbers in wanted],
+            await told(5, [{"topic": name, "partitions": numbers} for name, numbers in wanted]),
+        )
+    peer.producer = (await peer.init()).producer_id
+    for _ in range(3):
+        await peer.produce(batch_now(n=500))
+    await peer.in_txn(0, 0, version=12)
+    for _ in range(2):  # the second answer comes when the markers are written
+        yield await peer.end(0, commit=True, version=5)
+    yield "with a marker", await told(5, None)
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -368,6 +410,7 @@ async def inspections(peer: Producer) -> AsyncIterator[Any]:
         deletions_in_a_transaction,
         waits,
         inspections,
+        sizes,
         times_and_keys,
     ],
     ids=lambda script: script.__name__,
@@ -375,3 +418,27 @@ async def inspections(peer: Producer) -> AsyncIterator[Any]:
 async def test_kafka_answers_the_same(script, ours, cluster):
     for mine, kafkas in await answers_of_both(script, Producer, ours.servers, cluster.bootstrap_servers):
         assert mine == kafkas
+
+
+async def test_the_volume_of_a_journal_is_told_as_kafka_tells_its_own(cluster):
+    """Both keep their logs on one disk."""
+
+    async def told(servers: str) -> dict[str, Any]:
+        peer = Peer()
+        await peer.connect(servers)
+        try:
+            (found,) = (await peer.asked(35, 4, topics=[]))["results"]
+        finally:
+            await peer.close()
+        return found
+
+    kafkas = await told(cluster.bootstrap_servers)
+    with (
+        tempfile.TemporaryDirectory(dir=pathlib.Path(kafkas["log_dir"]).parent) as folder,
+        EmbeddedKafka(journal=pathlib.Path(folder) / "journal") as kafka,
+    ):
+        mine = await told(kafka.bootstrap_servers)
+        assert mine["log_dir"] == folder
+        assert mine["total_bytes"] == kafkas["total_bytes"]
+        # Others write to that disk too.
+        assert abs(mine["usable_bytes"] - kafkas["usable_bytes"]) < kafkas["total_bytes"] / 10
