@@ -1,4 +1,4 @@
-"""Real sockets: a member of an embedded Kafka; for the proxy raw clients, and brokers that say anything."""
+"""Real sockets: an embedded Kafka with a member; for the proxy raw clients, and brokers that say anything."""
 
 from __future__ import annotations
 
@@ -27,8 +27,15 @@ def _no_member_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """One that has `orders` of four partitions; files that want another make it under the same name."""
+    with EmbeddedKafka(topics={"orders": 4}) as running:
+        yield running
+
+
+@pytest.fixture
 def member(kafka: EmbeddedKafka) -> WireMember:
-    """A member of `g` that has all of `orders`, and has said so; `kafka` is the test's own."""
+    """A member of `g` that has all of `orders`, and has said so."""
     one = WireMember(kafka.bootstrap_servers, "g", "m")
     one.join("orders")
     one.confirm()

@@ -6,7 +6,6 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +24,6 @@ from fencepost.simulation.trace.schema import Kind
 from tests.unit.simulation.wire_member import WireMember, kinds
 
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
-
-
-@pytest.fixture
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(topics={"orders": 4}) as running:
-        yield running
 
 
 def test_a_group_is_seen_as_its_coordinator_sees_it(kafka: EmbeddedKafka, member: WireMember) -> None:

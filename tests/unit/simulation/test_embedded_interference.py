@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,12 +12,6 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.trace.schema import Kind
 from tests.unit.simulation.wire_member import WireMember, kinds
-
-
-@pytest.fixture
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(topics={"orders": 4}) as running:
-        yield running
 
 
 def test_a_lost_response_was_carried_out(kafka: EmbeddedKafka) -> None:
