@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.groups import LeaveGroupCall
@@ -56,6 +53,15 @@ class Member:
 
     def close(self) -> None:
         self._socket.close()
+
+    def find_coordinator(self) -> None:
+        """Until there is one: Kafka makes the coordinators when the first client looks for one."""
+        deadline = time.monotonic() + SECONDS
+        lookup = FindCoordinatorRequest(keys=(self._group,))
+        while self.beat() != "UNKNOWN_MEMBER_ID":
+            self.ask(ApiKey.FIND_COORDINATOR, 4, lookup)
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     def send(self, api_key: int, version: int, message: Any) -> None:
         self._socket.sendall(request_frame(api_key, version, len(self._asked), "me", message))
@@ -178,27 +184,6 @@ class Member:
         )
         answer: ConsumerGroupHeartbeatResponse = self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request)
         return answer
-
-
-@pytest.fixture
-def members(world: Any) -> Iterator[Callable[[], Member]]:
-    """Makes members of one group."""
-    with contextlib.ExitStack() as stack:
-
-        def make() -> Member:
-            member = Member(world.servers, world.group)
-            stack.callback(member.close)
-            return member
-
-        first = make()
-        deadline = time.monotonic() + SECONDS
-        lookup = FindCoordinatorRequest(keys=(world.group,))
-        while first.beat() != "UNKNOWN_MEMBER_ID":
-            # Kafka makes the coordinators when the first client looks for one.
-            first.ask(ApiKey.FIND_COORDINATOR, 4, lookup)
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        yield make
 
 
 def pair(members: Callable[[], Member], **fields: Any) -> tuple[Member, Member]:

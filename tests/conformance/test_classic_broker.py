@@ -10,11 +10,9 @@ import pytest
 from fencepost.coordinator.protocol.consumer_protocol import (
     read_assignment,
 )
-from tests.conformance.classic_members import members, pair, share
+from tests.conformance.classic_members import pair, share
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
-
-__all__ = ["members"]  # the fixture
 
 
 def test_who_is_refused(members: Any) -> None:

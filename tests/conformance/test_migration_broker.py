@@ -12,11 +12,9 @@ from fencepost.coordinator.protocol.consumer_protocol import (
     read_assignment,
     write_assignment,
 )
-from tests.conformance.classic_members import SECONDS, Member, members, pair, share
+from tests.conformance.classic_members import SECONDS, Member, pair, share
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
-
-__all__ = ["members"]  # the fixture
 
 
 def test_migration_and_back(members: Any, world: Any) -> None:

@@ -1,0 +1,137 @@
+"""Brokers of either make as the tests of clients see them, and ours in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import aiokafka
+import msgspec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.server.broker import Broker
+from fencepost.member import KIP848Consumer
+from fencepost.simulation.clusters.cluster import Cluster
+
+FAST = GroupCoordinatorConfig(
+    group_consumer_min_session_timeout_ms=100,
+    group_consumer_min_heartbeat_interval_ms=50,
+    group_consumer_heartbeat_interval_ms=100,
+    group_consumer_assignment_interval_ms=0,
+    group_streams_min_session_timeout_ms=100,
+    group_streams_min_heartbeat_interval_ms=50,
+    group_streams_heartbeat_interval_ms=100,
+    group_streams_assignment_interval_ms=0,
+    group_streams_initial_rebalance_delay_ms=100,
+    group_min_session_timeout_ms=100,
+    group_initial_rebalance_delay_ms=100,
+)
+"""Kafka's own profile for quick tests, but for the length of sessions."""
+
+SESSION_MS = 20_000
+"""A client that a busy machine leaves without the processor for seconds is no dead one: it would lose its
+partitions, and read again what it had not committed."""
+
+
+class ServedBroker:
+    """A broker that serves from another thread."""
+
+    def __init__(self, topics: dict[str, int], **settings: Any) -> None:
+        session_ms = settings.pop("session_ms", SESSION_MS)
+        config = msgspec.structs.replace(
+            FAST,
+            group_consumer_session_timeout_ms=session_ms,
+            group_streams_session_timeout_ms=session_ms,
+        )
+        self.broker = Broker(topics, config=config, **settings)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        async with self.broker:
+            self._started.set()
+            await self._end.wait()
+
+    def __enter__(self) -> ServedBroker:
+        self._thread.start()
+        assert self._started.wait(10), "the broker did not start"
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+        assert not self._thread.is_alive(), "the broker did not stop"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.broker.bootstrap_servers
+
+    def look(self, question: Callable[[Broker], Any]) -> Any:
+        """Ask the broker something in its own thread."""
+
+        async def ask() -> Any:
+            return question(self.broker)
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(10)
+
+
+class World:
+    """A broker of either make, as a consumer's tests see it: names of their own, and a judge beside."""
+
+    def __init__(self, broker: ServedBroker | Cluster) -> None:
+        self.broker = broker
+        self.is_real = isinstance(broker, Cluster)
+        self.servers = broker.bootstrap_servers
+        self.group = f"group-{uuid.uuid4().hex[:8]}"
+        self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+
+    def topic(self, partitions: int = 4, prefix: str = "topic") -> str:
+        """A new topic, once the group's coordinator can be trusted to have heard of it."""
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+        if self.is_real:
+            while len(self._admin.list_topics(name, 20).topics[name].partitions) < partitions:
+                time.sleep(0.01)
+            time.sleep(0.1)  # the coordinator's own image comes after the broker's
+        return name
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """More partitions."""
+        self._admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+
+    async def produce(self, topic: str, values: Iterable[Any], partition: int | None = None) -> None:
+        """Each value as text, to one partition or in turn to all; acknowledged when this returns."""
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=self.servers) as producer:
+            count = len(await producer.partitions_for(topic))
+            sent = [
+                await producer.send(
+                    topic,
+                    str(value).encode(),
+                    partition=number % count if partition is None else partition,
+                )
+                for number, value in enumerate(values)
+            ]
+            await asyncio.gather(*sent)
+
+    def consumer(self, *topics: str, **settings: Any) -> KIP848Consumer:
+        """A consumer of this world's group that starts at the beginning."""
+        settings = {"group_id": self.group, "auto_offset_reset": "earliest", **settings}
+        return KIP848Consumer(*topics, bootstrap_servers=self.servers, **settings)
+
+    async def described(self) -> dict[str, set[tuple[str, int]]]:
+        """What the group's members own, by member id, as librdkafka's admin client is told."""
+
+        def ask() -> dict[str, set[tuple[str, int]]]:
+            group = self._admin.describe_consumer_groups([self.group])[self.group].result(20)
+            return {
+                member.member_id: {(one.topic, one.partition) for one in member.assignment.topic_partitions}
+                for member in group.members
+            }
+
+        return await asyncio.to_thread(ask)
