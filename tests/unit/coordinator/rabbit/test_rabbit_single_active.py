@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
-from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
+from fencepost.coordinator.rabbit_codec.codes import ResponseCode
+from tests.unit.coordinator.rabbit.rabbit_frames import at
 
 OK = ResponseCode.OK
 STEP_DOWN, ACTIVATE = 0, 1
-
-
-def at(offset: int) -> OffsetSpecification:
-    return OffsetSpecification(OffsetType.OFFSET, offset)
 
 
 def states(rig, stream: str = "s", name: str = "app") -> dict[int, str]:
