@@ -24,6 +24,7 @@ from fencepost.member.consumer.actions import (
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
+    LeaveFinished,
     Moved,
     RaiseToApplication,
     ResolveTopicNames,
@@ -33,6 +34,7 @@ from fencepost.member.consumer.actions import (
 )
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import CONSUMER_MEMBER
 
@@ -118,6 +120,12 @@ class Rig:
     def poll_end(self, consumed: Mapping[TopicPartition, int] | None = None) -> None:
         self.take(self.member.poll_end(consumed or {}, self.now))
 
+    def unsubscribe(self) -> None:
+        self.take(self.member.unsubscribe(self.now))
+
+    def close(self, option: CloseOption = CloseOption.DEFAULT, timeout_ms: int = 30_000) -> None:
+        self.take(self.member.close(self.now, option, timeout_ms))
+
     def callback(self, error: Exception | None = None) -> RunCallback:
         action = self.one(RunCallback)
         self.take(self.member.callback_finished(self._ended(action), error, self.now))
@@ -200,6 +208,14 @@ class Rig:
 
     def fetchable(self) -> dict[TopicPartition, int]:
         return self.member.positions.fetchable()
+
+    def steps(self, since: int) -> list[str]:
+        """The moves from a number on, in words."""
+        return [f"{move.event} -> {move.target}" for move in self.moves[since:]]
+
+    def leaves_finished(self) -> int:
+        """How often it was said that the member has left."""
+        return sum(isinstance(action, LeaveFinished) for action in self.log)
 
 
 @pytest.fixture

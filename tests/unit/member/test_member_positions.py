@@ -93,7 +93,7 @@ def test_what_the_application_has_to_decide_is_raised_by_every_poll(rig: MakeRig
     r.errors.clear()
     r.poll()
     assert ["foo-0" in str(each.error) for each in r.errors] == [True]
-    r.take(r.member.unsubscribe(r.now))
+    r.unsubscribe()
     r.errors.clear()
     r.poll()
     assert r.errors == []
@@ -306,7 +306,7 @@ def test_no_auto_commit_if_it_is_switched_off(rig: MakeRig) -> None:
     r.poll_end({FOO_0: 5})
     r.advance(60_000)
     r.poll_begin()
-    r.take(r.member.close(r.now))
+    r.close()
     assert r.pending(SendCommit) == []
 
 

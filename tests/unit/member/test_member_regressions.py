@@ -53,7 +53,7 @@ def test_kafka_16185_the_same_set_assigned_again_is_acknowledged_again(rig: Make
 def test_kafka_17116_a_quick_unsubscribe_leaves_although_no_answer_has_come(rig: MakeRig) -> None:
     r = rig()
     r.join("foo")
-    r.take(r.member.unsubscribe(r.now))
+    r.unsubscribe()
     leave = r.pending(SendHeartbeat)[-1].request
     assert (leave.member_id, leave.member_epoch) == ("member", -1)
 
@@ -81,7 +81,7 @@ def test_kafka_20332_nothing_is_fetchable_between_the_decision_and_the_callback(
         r.now += 60_000
         r.take(r.member.deadline_reached(r.now))
     elif loss == "unsubscribed":
-        r.take(r.member.unsubscribe(r.now))
+        r.unsubscribe()
     else:
         r.advance(5_000)
         r.answer(2, {}, error=ErrorCode.NONE if loss == "revoked" else ErrorCode.UNKNOWN_MEMBER_ID)
@@ -92,7 +92,7 @@ def test_kafka_20332_nothing_is_fetchable_between_the_decision_and_the_callback(
 def test_kafka_19335_a_late_answer_to_a_leave_does_not_become_the_epoch(rig: MakeRig) -> None:
     r = rig()
     r.stable({})
-    r.take(r.member.unsubscribe(r.now))
+    r.unsubscribe()
     leave = r.one(SendHeartbeat)
     r.subscribe("foo")
     join = next(action for action in r.pending(SendHeartbeat) if action is not leave)
@@ -137,7 +137,7 @@ def test_kafka_19357_leaving_ends_if_the_lookup_is_not_allowed(rig: MakeRig) -> 
     r.auto_coordinator = False
     r.advance(5_000)
     r.fail()
-    r.take(r.member.unsubscribe(r.now))
+    r.unsubscribe()
     lookup = r.one(FindCoordinator)
     r.take(r.member.coordinator_refused(lookup.token, ErrorCode.GROUP_AUTHORIZATION_FAILED, r.now))
     assert count(r, LeaveFinished) == 1
@@ -170,7 +170,7 @@ def test_kafka_20428_a_target_is_not_applied_after_unsubscribe(rig: MakeRig) -> 
     r.poll_end()
     r.advance(5_000)
     r.answer(2, {FOO: (1,)})
-    r.take(r.member.unsubscribe(r.now))
+    r.unsubscribe()
     r.poll_begin()
     assert r.callback().partitions == (FOO_0,)
     assert count(r, RunCallback) == 2
@@ -344,7 +344,7 @@ def test_franz_go_9b92299f_a_topic_that_metadata_learns_late_is_consumed(rig: Ma
 def test_franz_go_88cf835c_a_leave_is_sent_again(rig: MakeRig) -> None:
     r = rig()
     r.stable({})
-    r.take(r.member.unsubscribe(r.now))
+    r.unsubscribe()
     r.fail()
     r.advance(1_000)
     assert r.heartbeat().member_epoch == -1
