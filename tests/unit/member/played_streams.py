@@ -16,6 +16,9 @@ from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.handler import Handlers
 from fencepost.member.streams.thread_states import StreamThreadState as T
 
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C = (f"app-StreamThread-{index}" for index in (1, 2, 3))
+
 
 class Played:
     """A member: the test says what its next poll answers, raises or does."""
@@ -122,6 +125,16 @@ async def settle() -> None:
     """Let everything run that can."""
     for _ in range(50):
         await asyncio.sleep(0)
+
+
+def answering(*responses: Any) -> Callable[[BaseException], Any]:
+    """A handler that gives these answers, the last one again and again."""
+    answers = list(responses)
+
+    def handler(error: BaseException) -> Any:
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    return handler
 
 
 class Rig:
