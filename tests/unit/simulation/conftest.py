@@ -7,6 +7,7 @@ import contextlib
 import random
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.proxy.observer import ProxyObserver
 from fencepost.simulation.proxy.proxy import Proxy
 from fencepost.simulation.world.rules import Direction, Matching
+from tests.unit.simulation.pytest_runs import Runs
 from tests.unit.simulation.wire_member import WireMember
 
 
@@ -40,6 +42,12 @@ def member(kafka: EmbeddedKafka) -> WireMember:
     one.join("orders")
     one.confirm()
     return one
+
+
+@pytest.fixture
+def run_pytest(tmp_path: Path) -> Runs:
+    """Runs pytest on a file of tests; its folder is the test's own."""
+    return Runs(tmp_path)
 
 
 LIST_OFFSETS = 2

@@ -3,59 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import textwrap
-from importlib.metadata import entry_points
-from pathlib import Path
 
 import pytest
 
+from tests.unit.simulation.pytest_runs import PLUGIN, Runs, outcomes
+
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
-PLUGIN = "fencepost.simulation.embedded.pytest_plugin"
-INSTALLED = any(each.value == PLUGIN for each in entry_points(group="pytest11"))
 
-
-class Runs:
-    """Runs pytest on a file of tests."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, tests: str, *options: str, conftest: str = "") -> str:
-        """What pytest prints."""
-        (self.folder / "test_it.py").write_text(textwrap.dedent(tests))
-        (self.folder / "conftest.py").write_text(textwrap.dedent(conftest))
-        named = [] if INSTALLED else ["-p", PLUGIN]
-        loops = ["-o", "asyncio_default_fixture_loop_scope=function"]
-        command = [sys.executable, "-m", "pytest", *named, "-p", "no:cacheprovider", "-rA", *loops, *options]
-        done = subprocess.run(
-            [*command, "test_it.py"],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
-        )
-        return done.stdout + done.stderr
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Runs:
-    return Runs(tmp_path)
-
-
-def outcomes(printed: str) -> dict[str, int]:
-    """The counts of the last line that pytest itself prints."""
-    (*_, last) = re.findall(r"^=+ (.* in [\d.]+s.*) =+$", printed, re.MULTILINE)
-    return {what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|error)", last)}
-
-
-def test_a_plain_test_gets_one_that_blocks(run: Runs) -> None:
-    printed = run(
+def test_a_plain_test_gets_one_that_blocks(run_pytest: Runs) -> None:
+    printed = run_pytest(
         """
         import pytest
         from fencepost.simulation.embedded import EmbeddedKafka
@@ -77,7 +35,7 @@ def test_a_plain_test_gets_one_that_blocks(run: Runs) -> None:
     assert outcomes(printed) == {"passed": 2}, printed
 
 
-def test_what_did_not_go_wrong_is_a_warning(run: Runs) -> None:
+def test_what_did_not_go_wrong_is_a_warning(run_pytest: Runs) -> None:
     tests = """
         def test_nothing(kafka) -> None:
             kafka.fail_next("OffsetCommit", "NOT_COORDINATOR")
@@ -89,12 +47,12 @@ def test_what_did_not_go_wrong_is_a_warning(run: Runs) -> None:
         async def test_awaited(kafka) -> None:
             kafka.lose_next_response("Fetch", "m", times=2)
         """
-    printed = run(tests, "-o", "asyncio_mode=auto")
+    printed = run_pytest(tests, "-o", "asyncio_mode=auto")
     assert outcomes(printed) == {"passed": 3}
     assert "kafka.fail_next('OffsetCommit', 'NOT_COORDINATOR') met 0 of 1 requests" in printed
     assert "kafka.lose_next_response('Fetch', 'm') met 0 of 2 requests" in printed
     assert "2 warnings" in printed
-    assert outcomes(run(tests, "-o", "asyncio_mode=auto", "-Werror")) == {"passed": 3, "error": 2}
+    assert outcomes(run_pytest(tests, "-o", "asyncio_mode=auto", "-Werror")) == {"passed": 3, "error": 2}
 
 
 ASYNC = """
@@ -116,13 +74,13 @@ ASYNC = """
 
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])
-def test_pytest_asyncio(run: Runs, mode: str) -> None:
+def test_pytest_asyncio(run_pytest: Runs, mode: str) -> None:
     marker = "@pytest.mark.asyncio" if mode == "strict" else ""
-    printed = run(ASYNC.format(marker=marker), "-o", f"asyncio_mode={mode}", "-Werror")
+    printed = run_pytest(ASYNC.format(marker=marker), "-o", f"asyncio_mode={mode}", "-Werror")
     assert outcomes(printed) == {"passed": 2}, printed
 
 
-def test_anyio_s_plugin(run: Runs) -> None:
+def test_anyio_s_plugin(run_pytest: Runs) -> None:
     conftest = """
         import pytest
 
@@ -130,7 +88,7 @@ def test_anyio_s_plugin(run: Runs) -> None:
         def anyio_backend():
             return "asyncio"
     """
-    printed = run(
+    printed = run_pytest(
         ASYNC.format(marker="@pytest.mark.anyio"), "-o", "asyncio_mode=strict", "-Werror", conftest=conftest
     )
     assert outcomes(printed) == {"passed": 2}, printed
@@ -155,7 +113,7 @@ BY_HYPOTHESIS = """
 
 
 @pytest.mark.parametrize("plugin", [pytest.param("asyncio", marks=pytest.mark.long), "anyio"])
-def test_hypothesis_awaits_in_an_async_test(run: Runs, plugin: str) -> None:
+def test_hypothesis_awaits_in_an_async_test(run_pytest: Runs, plugin: str) -> None:
     conftest = """
         import pytest
 
@@ -164,12 +122,12 @@ def test_hypothesis_awaits_in_an_async_test(run: Runs, plugin: str) -> None:
             return "asyncio"
     """
     tests = BY_HYPOTHESIS.format(marker=f"@pytest.mark.{plugin}")
-    printed = run(tests, "-o", "asyncio_mode=strict", conftest=conftest)
+    printed = run_pytest(tests, "-o", "asyncio_mode=strict", conftest=conftest)
     assert outcomes(printed) == {"passed": 3}, printed
 
 
-def test_an_async_fixture_serves_plain_and_async_tests(run: Runs) -> None:
-    printed = run(
+def test_an_async_fixture_serves_plain_and_async_tests(run_pytest: Runs) -> None:
+    printed = run_pytest(
         """
         import pytest
 
@@ -190,7 +148,7 @@ def test_an_async_fixture_serves_plain_and_async_tests(run: Runs) -> None:
     assert outcomes(printed) == {"passed": 2}, printed
 
 
-def test_settings_of_the_session_and_markers_over_them(run: Runs) -> None:
+def test_settings_of_the_session_and_markers_over_them(run_pytest: Runs) -> None:
     conftest = """
         import pytest
 
@@ -198,7 +156,7 @@ def test_settings_of_the_session_and_markers_over_them(run: Runs) -> None:
         def kafka_settings():
             return {"topics": {"base": 1}, "config": {"group.max.size": 7}}
     """
-    printed = run(
+    printed = run_pytest(
         """
         import pytest
 
@@ -240,8 +198,8 @@ def test_settings_of_the_session_and_markers_over_them(run: Runs) -> None:
         ("kafka(3)", "@pytest.mark.kafka(3,): expected names"),
     ],
 )
-def test_a_marker_that_makes_no_sense(run: Runs, marker: str, told: str) -> None:
-    printed = run(
+def test_a_marker_that_makes_no_sense(run_pytest: Runs, marker: str, told: str) -> None:
+    printed = run_pytest(
         f"""
         import pytest
 
@@ -256,7 +214,7 @@ def test_a_marker_that_makes_no_sense(run: Runs, marker: str, told: str) -> None
     assert printed.count("expected ") <= 2, "once in full, once in the summary"
 
 
-def test_a_marker_for_the_kafka_of_the_session_is_a_warning(run: Runs) -> None:
+def test_a_marker_for_the_kafka_of_the_session_is_a_warning(run_pytest: Runs) -> None:
     tests = """
         import pytest
 
@@ -269,13 +227,13 @@ def test_a_marker_for_the_kafka_of_the_session_is_a_warning(run: Runs) -> None:
         @pytest.mark.kafka
         def test_picked_by_its_marker(kafka_session): pass
         """
-    printed = run(tests)
+    printed = run_pytest(tests)
     assert outcomes(printed) == {"passed": 3}
     assert printed.count("which this test does not use: kafka_session is as kafka_settings says") == 1
-    assert outcomes(run(tests, "-Werror")) == {"passed": 2, "error": 1}
+    assert outcomes(run_pytest(tests, "-Werror")) == {"passed": 2, "error": 1}
 
 
-def test_settings_of_the_session_that_make_no_sense(run: Runs) -> None:
+def test_settings_of_the_session_that_make_no_sense(run_pytest: Runs) -> None:
     conftest = """
         import pytest
 
@@ -283,188 +241,16 @@ def test_settings_of_the_session_that_make_no_sense(run: Runs) -> None:
         def kafka_settings():
             {"brokers": 3}
     """
-    printed = run("def test_own(kafka): pass\ndef test_shared(kafka_session): pass\n", conftest=conftest)
+    printed = run_pytest(
+        "def test_own(kafka): pass\ndef test_shared(kafka_session): pass\n", conftest=conftest
+    )
     assert outcomes(printed) == {"error": 2}, printed
     assert printed.count("\nkafka_settings gives None: expected arguments by their names\n") == 2
     assert "Traceback" not in printed
 
 
-FAILING = """
-    import pytest
-
-    @pytest.mark.kafka(topics=["orders"])
-    def test_fails(kafka):
-        kafka.group("g").wait_stable(timeout=0.01)
-
-    def test_passes(kafka):
-        pass
-
-    def test_fails_without(tmp_path):
-        assert False
-
-    def test_shared_fails(kafka_session):
-        kafka_session.create_topic("second")
-        assert kafka_session.events() == []
-
-    @pytest.fixture
-    def mine():
-        from fencepost.simulation.embedded import EmbeddedKafka
-        with EmbeddedKafka() as kafka:
-            yield kafka
-
-    def test_with_my_own(mine):
-        assert False
-"""
-
-
-def test_a_failed_test_leaves_a_timeline(run: Runs) -> None:
-    printed = run(FAILING, "--kafka-trace")
-    assert outcomes(printed) == {"failed": 4, "passed": 1}, printed
-    pages = sorted(path.name for path in (run.folder / "kafka-trace").iterdir())
-    assert pages == [
-        "test_it.py-test_fails.html",
-        "test_it.py-test_shared_fails-kafka_session.html",
-        "test_it.py-test_with_my_own-mine.html",
-    ]
-    page = (run.folder / "kafka-trace" / pages[0]).read_text()
-    assert "The test failed: TimeoutError: group &#x27;g&#x27; is not stable" in page
-    assert "timeline of kafka" in printed
-    assert str(run.folder / "kafka-trace" / pages[0]) in printed
-
-
-def test_a_fixture_that_fails_leaves_a_timeline_too(run: Runs) -> None:
-    printed = run(
-        """
-        import pytest
-        from fencepost.simulation.trace.schema import Kind
-
-        def seen(kafka, group):
-            kafka.endpoint.watch.note("fence", Kind.FAULT, group=group, state_to="begin")
-
-        @pytest.fixture
-        def consumer(kafka):
-            seen(kafka, "g")
-            raise RuntimeError("could not start")
-
-        @pytest.fixture
-        def shared(kafka_session):
-            seen(kafka_session, "of-this-test")
-            raise RuntimeError("could not start either")
-
-        def test_passes(kafka_session):
-            seen(kafka_session, "of-another-test")
-
-        def test_consumer(consumer):
-            pass
-
-        def test_both(kafka, consumer):
-            pass
-
-        def test_shared(shared):
-            pass
-
-        @pytest.fixture
-        def ready(kafka):
-            seen(kafka, "g")
-            return kafka
-
-        def test_ready(ready):
-            assert False
-        """,
-        "--kafka-trace",
-    )
-    assert outcomes(printed) == {"passed": 1, "error": 3, "failed": 1}, printed
-    pages = {path.name: path.read_text() for path in (run.folder / "kafka-trace").iterdir()}
-    assert sorted(pages) == [
-        "test_it.py-test_both.html",
-        "test_it.py-test_consumer.html",
-        "test_it.py-test_ready.html",
-        "test_it.py-test_shared-kafka_session.html",
-    ], "one for each Kafka, and for one group: what another test did is left out"
-    assert "The test failed: RuntimeError: could not start" in pages["test_it.py-test_consumer.html"]
-    assert (
-        "test_shared-kafka_session, group of-this-test" in pages["test_it.py-test_shared-kafka_session.html"]
-    )
-    assert "test_ready, group g" in pages["test_it.py-test_ready.html"], "what fixtures did is in it"
-
-
-def test_a_fixture_that_fails_behind_the_test_leaves_a_timeline(run: Runs) -> None:
-    printed = run(
-        """
-        import pytest
-        from fencepost.simulation.trace.schema import Kind
-
-        @pytest.fixture
-        def consumer(kafka):
-            kafka.endpoint.watch.note("fence", Kind.FAULT, group="g", state_to="begin")
-            yield kafka
-            raise RuntimeError("did not close")
-
-        @pytest.fixture
-        def closed(kafka):
-            yield
-            kafka.close()
-            raise RuntimeError("closed too much")
-
-        def test_passes(consumer):
-            pass
-
-        def test_closes(closed):
-            pass
-
-        def test_fails(consumer):
-            raise ValueError("not even this")
-        """,
-        "--kafka-trace",
-    )
-    assert outcomes(printed) == {"passed": 2, "failed": 1, "error": 3}, printed
-    pages = {path.name: path.read_text() for path in (run.folder / "kafka-trace").iterdir()}
-    assert len(pages) == 3
-    passed = pages["test_it.py-test_passes.html"]
-    assert "A fixture failed behind the test: RuntimeError: did not close" in passed
-    assert "test_passes, group g" in passed
-    assert (
-        "A fixture failed behind the test: RuntimeError: closed too" in pages["test_it.py-test_closes.html"]
-    )
-    assert "The test failed: ValueError: not even this" in pages["test_it.py-test_fails.html"]
-
-
-def test_another_folder_for_timelines_and_none_without_the_option(run: Runs) -> None:
-    run(FAILING)
-    assert not (run.folder / "kafka-trace").exists()
-    run(FAILING, "--kafka-trace-dir", "out/pages", "-k", "test_fails")
-    assert [path.name for path in (run.folder / "out" / "pages").iterdir()] == ["test_it.py-test_fails.html"]
-
-
-def test_timelines_do_not_take_each_other_s_place(run: Runs) -> None:
-    printed = run(
-        """
-        import pytest
-
-        @pytest.mark.parametrize("name", ["a/b", "a:b", "A b"])
-        def test_fails(kafka, name):
-            assert name is None
-        """,
-        "--kafka-trace",
-    )
-    pages = {path.name: path.read_text() for path in (run.folder / "kafka-trace").iterdir()}
-    assert sorted(pages) == [
-        "test_it.py-test_fails-A-b-3.html",
-        "test_it.py-test_fails-a-b-2.html",
-        "test_it.py-test_fails-a-b.html",
-    ], printed
-    assert "test_fails[a:b]" in pages["test_it.py-test_fails-a-b-2.html"]
-
-
-def test_a_folder_that_cannot_be_written_is_told(run: Runs) -> None:
-    (run.folder / "taken").write_text("")
-    printed = run(FAILING, "--kafka-trace-dir", "taken", "-k", "test_fails")
-    assert "it could not be written" in printed
-    assert outcomes(printed)["failed"] == 2
-
-
-def test_a_run_that_does_not_use_it_imports_nothing_of_it(run: Runs) -> None:
-    printed = run(
+def test_a_run_that_does_not_use_it_imports_nothing_of_it(run_pytest: Runs) -> None:
+    printed = run_pytest(
         """
         import json, sys
 
@@ -487,8 +273,8 @@ def test_a_run_that_does_not_use_it_imports_nothing_of_it(run: Runs) -> None:
     assert loaded & {"msgspec", "kio", "aiokafka", "structlog", "rich", "anyio"} == set()
 
 
-def test_a_mistake_is_told_at_the_line_that_made_it(run: Runs) -> None:
-    printed = run(
+def test_a_mistake_is_told_at_the_line_that_made_it(run_pytest: Runs) -> None:
+    printed = run_pytest(
         """
         import pytest
 
