@@ -18,7 +18,9 @@ def generator() -> ModuleType:
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)  # what it imports lies beside it
+        specification.loader.exec_module(module)
     return module
 
 
