@@ -24,6 +24,8 @@ from fencepost.simulation.world.loop import VirtualLoop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# What tests share asserts too, and a failure tells both sides there as well.
+pytest.register_assert_rewrite("tests.conformance", "tests.property", "tests.unit")
 
 # How long an example takes is the machine's affair.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
