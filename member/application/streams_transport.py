@@ -75,6 +75,12 @@ class StreamsTransport:
         """The first or the next offset of each partition's log."""
         return self._transport.log_offsets(partitions, earliest=earliest)
 
+    def offsets_by_duration(
+        self, partitions: Iterable[TopicPartition], duration_ms: int
+    ) -> Reply[Mapping[TopicPartition, int]]:
+        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+        return self._transport.offsets_by_duration(partitions, duration_ms)
+
     def close(self) -> None:
         """Give the connections up."""
         self._transport.close()

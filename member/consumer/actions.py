@@ -75,6 +75,17 @@ class FindLogOffsets(msgspec.Struct, frozen=True, gc=False):
     earliest: bool
 
 
+class FindOffsetsByDuration(msgspec.Struct, frozen=True, gc=False):
+    """Ask where each log's first record is that is not older than this, or where it ends.
+
+    Ages are by the wall clock of whoever asks: its time is taken as the question goes out, each time anew.
+    """
+
+    token: int
+    partitions: tuple[TopicPartition, ...]
+    duration_ms: int
+
+
 class RunCallback(msgspec.Struct, frozen=True, gc=False):
     """Run the application's callback; feed `callback_finished` when it ends. Never two at a time."""
 
@@ -123,6 +134,7 @@ Action: TypeAlias = (
     | SendCommit
     | FetchOffsets
     | FindLogOffsets
+    | FindOffsetsByDuration
     | RunCallback
     | Moved
     | RaiseToApplication

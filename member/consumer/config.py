@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.member.consumer.durations import duration_ms
 
-AutoOffsetReset = Literal["earliest", "latest", "none", "error"]
+BY_DURATION = "by_duration:"
+"""How an `auto_offset_reset` begins that ends with a duration (KIP-1106)."""
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,8 +26,10 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long `commit` retries."""
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
-    auto_offset_reset: AutoOffsetReset = "latest"
-    """What to do where nothing is committed; "none" and "error" both raise to the application."""
+    auto_offset_reset: str = "latest"
+    """What to do where nothing is committed, or the log does not have the position: go to its beginning or
+    end, or to its first record that is not older than a duration (`by_duration:PT1H`, KIP-1106); "none" and
+    "error" both raise to the application."""
     group_instance_id: str | None = None
     group_remote_assignor: str | None = None
     client_rack: str | None = None
@@ -52,11 +54,33 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "unreleased_instance_id_retries: expected 0 or more, "
                 f"got {self.unreleased_instance_id_retries}"
             )
-        if self.auto_offset_reset not in ("earliest", "latest", "none", "error"):
-            raise FencepostError(
-                f"auto_offset_reset: expected earliest, latest, none or error, got {self.auto_offset_reset!r}"
-            )
+        self._check_offset_reset()
         for name in ("group_instance_id", "client_rack", "group_remote_assignor"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise FencepostError(f"{name}: expected text or nothing, got {value!r}")
+
+    def _check_offset_reset(self) -> None:
+        reset: object = self.auto_offset_reset
+        if isinstance(reset, str) and reset.startswith(BY_DURATION):
+            try:
+                duration_ms(reset.removeprefix(BY_DURATION))
+            except ValueError as error:
+                raise FencepostError(f"auto_offset_reset: {error}") from error
+        elif reset not in ("earliest", "latest", "none", "error"):
+            raise FencepostError(
+                "auto_offset_reset: expected earliest, latest, none, error or by_duration:PnDTnHnMn.nS, "
+                f"got {reset!r}"
+            )
+
+    @property
+    def resets_offsets(self) -> bool:
+        """Whether a position is looked for in the log, and not left to the application."""
+        return self.auto_offset_reset not in ("none", "error")
+
+    @property
+    def offset_reset_duration_ms(self) -> int | None:
+        """How old a record may be that reading starts at; None where its age does not matter."""
+        if not self.auto_offset_reset.startswith(BY_DURATION):
+            return None
+        return duration_ms(self.auto_offset_reset.removeprefix(BY_DURATION))

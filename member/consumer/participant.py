@@ -218,7 +218,7 @@ class Participant(abc.ABC):
         return self._step(now_ms)
 
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
-        """The logs answered where they begin or end."""
+        """The logs answered where to start."""
         if self.positions.log_offsets_found(token, offsets, now_ms):
             self._wake = True
         return self._step(now_ms)

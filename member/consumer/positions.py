@@ -15,7 +15,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchRequest, OffsetFetchResponse
-from fencepost.member.consumer.actions import FetchOffsets, FindLogOffsets
+from fencepost.member.consumer.actions import FetchOffsets, FindLogOffsets, FindOffsetsByDuration
 from fencepost.member.consumer.backoff import Backoff
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import NoOffsetForPartition, PositionOutOfRange
@@ -218,7 +218,7 @@ class Positions:
         """The position is outside of the log: start again by `auto_offset_reset`, if that is its policy."""
         if partition not in self.fetchable():
             return True
-        resets = self._config.auto_offset_reset in ("earliest", "latest")
+        resets = self._config.resets_offsets
         position = self._partitions[partition]
         position.state = RESETTING if resets else UNDECIDED
         if not resets:
@@ -297,27 +297,29 @@ class Positions:
             if found is not None and found.offset >= 0:
                 position.start(found.offset)
                 position.committed = found.offset
-            elif self._config.auto_offset_reset in ("none", "error"):
+            elif self._config.resets_offsets:
+                position.state = RESETTING
+            else:
                 position.state = UNDECIDED
                 self.undecided[partition] = NoOffsetForPartition
                 undecided.append(partition)
-            else:
-                position.state = RESETTING
         self._asked = {}
         self._positions_found()
         return undecided
 
-    def reset_request(self, now_ms: int) -> FindLogOffsets | None:
+    def reset_request(self, now_ms: int) -> FindLogOffsets | FindOffsetsByDuration | None:
         """The question to the logs for all partitions that need it, if it is due."""
         if self.reset_in_flight is not None or now_ms < self.retry_at_ms:
             return None
         self._reset_asked = self._in_state(RESETTING)
         if not self._reset_asked:
             return None
-        earliest = self._config.auto_offset_reset == "earliest"
-        action = FindLogOffsets(next(self._tokens), tuple(self._reset_asked), earliest)
-        self.reset_in_flight = action.token
-        return action
+        token = self.reset_in_flight = next(self._tokens)
+        partitions = tuple(self._reset_asked)
+        duration_ms = self._config.offset_reset_duration_ms
+        if duration_ms is not None:
+            return FindOffsetsByDuration(token, partitions, duration_ms)
+        return FindLogOffsets(token, partitions, self._config.auto_offset_reset == "earliest")
 
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> bool:
         """Start at these; partitions that are missing are asked for again. Whether the answer is ours."""

@@ -1,8 +1,9 @@
-"""The clock of a member that runs in real time."""
+"""The clocks of a member that runs in real time."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,3 +25,8 @@ class LoopClock:
     def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> TimerHandle:
         """Run the callback at that time of the loop's clock."""
         return self._loop.call_at(when_ms / 1000, callback, *args)
+
+
+def time_before_ms(duration_ms: int) -> int:
+    """The wall clock's time that long ago, in ms since 1970; 0 for all before: logs know no such times."""
+    return max(0, time.time_ns() // 1_000_000 - duration_ms)

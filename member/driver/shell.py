@@ -23,6 +23,7 @@ from fencepost.member.consumer.actions import (
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
+    FindOffsetsByDuration,
     RunCallback,
     SendCommit,
 )
@@ -114,7 +115,7 @@ class Machine(Protocol):
         """The coordinator answered an OffsetFetch."""
 
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
-        """The logs answered where they begin or end."""
+        """The logs answered where to start."""
 
     def request_failed(self, token: int, failure: Failure, now_ms: int) -> Actions:
         """A request of any kind got no answer."""
@@ -227,6 +228,10 @@ class MachineShell:
         reply = self._transport.log_offsets(action.partitions, earliest=action.earliest)
         reply.add_done_callback(functools.partial(self._done, action.token, self._member.log_offsets_found))
 
+    def _find_offsets_by_duration(self, action: FindOffsetsByDuration) -> None:
+        reply = self._transport.offsets_by_duration(action.partitions, action.duration_ms)
+        reply.add_done_callback(functools.partial(self._done, action.token, self._member.log_offsets_found))
+
     def _fetch_offsets(self, action: FetchOffsets) -> None:
         reply = self._transport.send(action.request, self._member.config.request_timeout_ms)
         reply.add_done_callback(functools.partial(self._fetch_done, action))
@@ -330,6 +335,7 @@ class MachineShell:
         SendCommit: _send_commit,
         FetchOffsets: _fetch_offsets,
         FindLogOffsets: _find_log_offsets,
+        FindOffsetsByDuration: _find_offsets_by_duration,
         RunCallback: _run_callback,
     }
     """What carries an action out."""

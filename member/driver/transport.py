@@ -62,6 +62,11 @@ class Transport(Protocol):
     ) -> Reply[Mapping[TopicPartition, int]]:
         """The first (earliest) or next (latest) offset of each partition's log."""
 
+    def offsets_by_duration(
+        self, partitions: Iterable[TopicPartition], duration_ms: int
+    ) -> Reply[Mapping[TopicPartition, int]]:
+        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+
     def close(self) -> None:
         """Give the connections up; outstanding requests fail with Disconnected."""
 

@@ -40,9 +40,10 @@ class KIP848Consumer(LogQuestions):
                 ...
 
     Settings have the names and the defaults of AIOKafkaConsumer, whose documentation holds for what is
-    not said here. `listener` is aiokafka's ConsumerRebalanceListener, or an object like one that may have
-    `on_partitions_lost` as well. `group_remote_assignor` names an assignor of the broker; `observer` sees
-    what the member does. To be made in the event loop that it is used in.
+    not said here; `auto_offset_reset` takes `by_duration:PT1H` as well (KIP-1106). `listener` is aiokafka's
+    ConsumerRebalanceListener, or an object like one that may have `on_partitions_lost` as well.
+    `group_remote_assignor` names an assignor of the broker; `observer` sees what the member does. To be made
+    in the event loop that it is used in.
 
     What was handed over counts as processed when the application asks for more: only that is committed
     automatically. Exceptions of listeners are raised by the next poll as CallbackFailed, all others are
@@ -111,7 +112,7 @@ class KIP848Consumer(LogQuestions):
         settings.check_objects(observer, sasl_oauth_token_provider)
         settings.check_records("max_poll_records", max_poll_records)
         settings.check_choice("isolation_level", isolation_level, settings.ISOLATION_LEVELS)
-        settings.check_choice("auto_offset_reset", auto_offset_reset, settings.OFFSET_RESETS)
+        settings.check_offset_reset(auto_offset_reset)
         settings.check_limits(
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_bytes=fetch_max_bytes,

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
-from aiokafka.consumer.fetcher import FetchError, FetchResult, OffsetResetStrategy
+from aiokafka.consumer.fetcher import UNKNOWN_OFFSET, FetchError, FetchResult
 from aiokafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
 from aiokafka.errors import (
     BrokerResponseError,
@@ -41,6 +41,9 @@ COORDINATION = int(ConnectionGroup.COORDINATION)
 """The connections on which coordinators are asked."""
 ROUNDS = COORDINATION + 1
 """The connections for requests that coordinators may leave waiting: nothing else should wait behind them."""
+
+NO_OFFSET: int = UNKNOWN_OFFSET
+"""What a log answers that has no record at a time or after it."""
 
 _CORRELATION_ID = struct.Struct(">i")
 
@@ -409,16 +412,17 @@ class Fetching:
     # -- offsets of logs ---------------------------------------------------------------------------------
 
     async def log_offsets(
-        self, node_id: int, partitions: Iterable[tuple[str, int]], *, earliest: bool
+        self, node_id: int, partitions: Iterable[tuple[str, int]], timestamp_ms: int
     ) -> dict[tuple[str, int], int]:
-        """The first or the next offset of these partitions, which that node leads; without those that fail.
+        """An offset of these partitions, which that node leads; without those that fail.
+
+        It is the first at or after a time, NO_OFFSET if there is none, or what an OffsetSpec stands for.
 
         :raises KafkaError: if the node does not answer.
         """
-        strategy = OffsetResetStrategy.EARLIEST if earliest else OffsetResetStrategy.LATEST
         asked: dict[str, list[tuple[int, int]]] = {}
         for topic, partition in partitions:
-            asked.setdefault(topic, []).append((partition, strategy))
+            asked.setdefault(topic, []).append((partition, timestamp_ms))
         try:
             found = await self._fetcher._proc_offset_request(node_id, asked)
         except BrokerResponseError as error:
@@ -428,7 +432,7 @@ class Fetching:
                     self._denied = TopicAuthorizationFailedError(several[0][0])
                     self.wake()
                 return {}
-            alone = [await self.log_offsets(node_id, (each,), earliest=earliest) for each in several]
+            alone = [await self.log_offsets(node_id, (each,), timestamp_ms) for each in several]
             return {partition: offset for one in alone for partition, offset in one.items()}
         return {partition: offset for partition, (offset, _) in found.items()}
 
@@ -439,6 +443,14 @@ class Fetching:
         ask = self._fetcher.beginning_offsets if earliest else self._fetcher.end_offsets
         offsets: dict[Any, int] = await ask(partitions, timeout_ms)
         return offsets
+
+    async def offsets_since(
+        self, partitions: Iterable[Any], timestamp_ms: int, timeout_ms: int
+    ) -> dict[Any, int]:
+        """The first offset at or after a time, by partition; where there is none, the next offset."""
+        ends = await self.offsets_at(partitions, timeout_ms, earliest=False)
+        found = await self.offsets_for_times(dict.fromkeys(ends, timestamp_ms), timeout_ms)
+        return {each: end if found[each] is None else found[each].offset for each, end in ends.items()}
 
     async def offsets_for_times(self, timestamps: dict[Any, int], timeout_ms: int) -> dict[Any, Any]:
         """As aiokafka's offsets_for_times."""

@@ -28,7 +28,7 @@ from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import CallbackFailed, CommitFailed, MemberError
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.member.driver.clock import LoopClock
+from fencepost.member.driver.clock import LoopClock, time_before_ms
 from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.listener import MemberObserver, Phase, RebalanceListener
 from fencepost.member.driver.member import MemberDriver
@@ -315,14 +315,18 @@ class Session:
         committed = await self.committed(partition)
         if committed is not None:
             return committed
-        reset = self._config.auto_offset_reset
-        if reset not in ("earliest", "latest"):
+        config = self._config
+        if not config.resets_offsets:
             raise as_kafka_error(
                 MemberError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is committed for {partition}")
             )
-        offsets = await self.fetching.offsets_at(
-            [partition], self._config.request_timeout_ms, earliest=reset == "earliest"
-        )
+        timeout_ms, duration_ms = config.request_timeout_ms, config.offset_reset_duration_ms
+        if duration_ms is None:
+            earliest = config.auto_offset_reset == "earliest"
+            offsets = await self.fetching.offsets_at([partition], timeout_ms, earliest=earliest)
+        else:
+            since_ms = time_before_ms(duration_ms)
+            offsets = await self.fetching.offsets_since([partition], since_ms, timeout_ms)
         return offsets[partition]
 
     # -- committed offsets -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from aiokafka.conn import collect_hosts
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.arguments import check_function, check_methods
-from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.consumer.config import BY_DURATION, ConsumerConfig
 
 _REFUSED = {
     "session_timeout_ms": "the broker decides: its setting group.{protocol}.session.timeout.ms, or the "
@@ -23,7 +23,7 @@ _REFUSED = {
 }
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
-OFFSET_RESETS = ("earliest", "latest", "none")
+OFFSET_RESETS = ("earliest", "latest", "none", f"{BY_DURATION}PnDTnHnMn.nS")
 
 
 def refuse(protocol: str, **settings: object) -> None:
@@ -79,13 +79,22 @@ def check_names(topics: Iterable[object]) -> None:
         raise TypeError("Topics should be list of strings")
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """See to it that the value is one of these.
 
     :raises ValueError: if it is not.
     """
     if value not in choices:
         raise ValueError(f"{name} should be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_offset_reset(value: object) -> None:
+    """See to it that this can be an `auto_offset_reset`, but for its duration: `member_config` looks at that.
+
+    :raises ValueError: if it can't be.
+    """
+    if not isinstance(value, str) or not value.startswith(BY_DURATION):
+        check_choice("auto_offset_reset", value, OFFSET_RESETS)
 
 
 def check_records(name: str, value: object) -> None:

@@ -36,7 +36,7 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
-from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
 from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitRequest,
@@ -46,8 +46,9 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
+from fencepost.member.driver.clock import time_before_ms
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
-from fencepost.member.kafka.engine import COORDINATION, ROUNDS, Call, Connections, Fetching
+from fencepost.member.kafka.engine import COORDINATION, NO_OFFSET, ROUNDS, Call, Connections, Fetching
 
 T = TypeVar("T")
 
@@ -118,7 +119,14 @@ class KafkaTransport:
         self, partitions: Iterable[TopicPartition], *, earliest: bool
     ) -> asyncio.Future[Mapping[TopicPartition, int]]:
         """The first or the next offset of each partition's log; partitions without a leader are missing."""
-        return self._start(self._log_offsets(tuple(partitions), earliest))
+        spec = OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST
+        return self._start(self._log_offsets(tuple(partitions), spec))
+
+    def offsets_by_duration(
+        self, partitions: Iterable[TopicPartition], duration_ms: int
+    ) -> asyncio.Future[Mapping[TopicPartition, int]]:
+        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+        return self._start(self._offsets_by_duration(tuple(partitions), duration_ms))
 
     def close(self) -> None:
         """Fail what is outstanding. The connections are the client's, and go with it."""
@@ -232,7 +240,7 @@ class KafkaTransport:
         }
 
     async def _log_offsets(
-        self, partitions: tuple[TopicPartition, ...], earliest: bool
+        self, partitions: tuple[TopicPartition, ...], timestamp_ms: int
     ) -> Mapping[TopicPartition, int]:
         by_leader: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
@@ -241,11 +249,22 @@ class KafkaTransport:
                 by_leader.setdefault(leader, []).append(partition)
         found: dict[TopicPartition, int] = {}
         for leader, led in by_leader.items():
-            offsets = await _translated(self._fetching.log_offsets(leader, led, earliest=earliest))
+            offsets = await _translated(self._fetching.log_offsets(leader, led, timestamp_ms))
             found.update({TopicPartition(*partition): offset for partition, offset in offsets.items()})
         if len(found) < len(partitions):
             self._connections.renew_metadata()
         return found
+
+    async def _offsets_by_duration(
+        self, partitions: tuple[TopicPartition, ...], duration_ms: int
+    ) -> Mapping[TopicPartition, int]:
+        # In this order a record that comes in between is found by its time, or is behind the end.
+        ends = await self._log_offsets(partitions, OffsetSpec.LATEST)
+        found = await self._log_offsets(tuple(ends), time_before_ms(duration_ms))
+        return {
+            partition: ends[partition] if offset == NO_OFFSET else offset
+            for partition, offset in found.items()
+        }
 
 
 async def _translated(work: Coroutine[Any, Any, T], needs: str = _KIP_848) -> T:

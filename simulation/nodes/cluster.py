@@ -24,6 +24,7 @@ from fencepost.simulation.nodes.requests import (
     FindCoordinator,
     LogOffsets,
     MatchingTopics,
+    OffsetsSince,
     PartitionCounts,
     TopicNames,
 )
@@ -222,6 +223,9 @@ class Cluster:
         if isinstance(request, MatchingTopics):
             matches = whole_matches(request.pattern)
             return tuple(name for name in sorted(self.topics.by_name) if matches(name))
+        if isinstance(request, OffsetsSince):
+            logs = {partition: self.logs.log(partition) for partition in request.partitions}
+            return {partition: log.first(request.since_us) for partition, log in logs.items() if log}
         assert isinstance(request, LogOffsets)
         known = [partition for partition in request.partitions if partition in self.logs]
         return {partition: 0 if request.earliest else self.logs[partition] for partition in known}

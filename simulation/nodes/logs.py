@@ -20,6 +20,10 @@ class PartitionLog(msgspec.Struct, frozen=True, gc=False):
         """The next offset at that time."""
         return (now_us - self.began_us) // self.interval_us if self.interval_us else 0
 
+    def first(self, since_us: int) -> int:
+        """Offset of the first record of that time or later."""
+        return max(0, self.end(since_us - 1))
+
 
 class PartitionLogs(Mapping[TopicPartition, int]):
     """All logs of the cluster. As a mapping: the next offset of each, as of now."""

@@ -67,6 +67,13 @@ class LogOffsets(msgspec.Struct, frozen=True):
     earliest: bool
 
 
+class OffsetsSince(msgspec.Struct, frozen=True):
+    """Where these logs have their first record of this time or later, or end. Answered with a mapping."""
+
+    partitions: tuple[TopicPartition, ...]
+    since_us: int
+
+
 GROUP_REQUESTS: tuple[type, ...] = (
     ConsumerGroupHeartbeatRequest,
     StreamsGroupHeartbeatRequest,

@@ -15,6 +15,7 @@ from fencepost.simulation.nodes.requests import (
     FindCoordinator,
     LogOffsets,
     MatchingTopics,
+    OffsetsSince,
     PartitionCounts,
     TopicNames,
 )
@@ -111,6 +112,10 @@ class SimulatedTransport:
     def log_offsets(self, partitions: Iterable[TopicPartition], *, earliest: bool) -> Call:
         """The first or the next offset of each partition's log; a mapping."""
         return self._asked(LogOffsets(tuple(partitions), earliest))
+
+    def offsets_by_duration(self, partitions: Iterable[TopicPartition], duration_ms: int) -> Call:
+        """The offset of each log's first record that is not older, by the time of the world; a mapping."""
+        return self._asked(OffsetsSince(tuple(partitions), self._host.loop.now_us - duration_ms * 1_000))
 
     def close(self) -> None:
         """Give all connections up."""

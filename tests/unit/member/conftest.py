@@ -24,6 +24,7 @@ from fencepost.member.consumer.actions import (
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
+    FindOffsetsByDuration,
     LeaveFinished,
     Moved,
     RaiseToApplication,
@@ -175,8 +176,12 @@ class Rig:
         response = OffsetFetchResponse(group_id="group", error_code=error, offsets=found)
         self.take(self.member.offsets_fetched(self._ended(action), response, self.now))
 
-    def log_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        token = self._ended(self.one(FindLogOffsets))
+    def log_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        kind: type[FindLogOffsets] | type[FindOffsetsByDuration] = FindLogOffsets,
+    ) -> None:
+        token = self._ended(self.one(kind))
         self.take(self.member.log_offsets_found(token, offsets, self.now))
 
     def committed(self, error: ErrorCode = ErrorCode.NONE) -> SendCommit:

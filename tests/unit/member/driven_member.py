@@ -86,6 +86,11 @@ class ScriptedTransport:
     ) -> asyncio.Future[Mapping[TopicPartition, int]]:
         return self._later(dict.fromkeys(partitions, 3 if earliest else 90))
 
+    def offsets_by_duration(
+        self, partitions: Iterable[TopicPartition], duration_ms: int
+    ) -> asyncio.Future[Mapping[TopicPartition, int]]:
+        return self._later(dict.fromkeys(partitions, duration_ms))
+
     def close(self) -> None:
         self.closed = True
 

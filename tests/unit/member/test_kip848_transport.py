@@ -14,7 +14,7 @@ from fencepost.coordinator.codec.registry import codec_of
 from fencepost.coordinator.protocol import cluster, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
 from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitRequest,
@@ -73,10 +73,15 @@ class Broker:
 class Logs:
     """Stands for the fetcher."""
 
-    async def log_offsets(self, node_id, partitions, *, earliest):
+    def __init__(self):
+        self.asked = []
+        self.found = {OffsetSpec.EARLIEST: 5, OffsetSpec.LATEST: 8}
+
+    async def log_offsets(self, node_id, partitions, timestamp_ms):
         if node_id == 2:
             raise errors.NodeNotReadyError
-        return {partition: 5 for partition in partitions}
+        self.asked.append(timestamp_ms)
+        return {partition: self.found[timestamp_ms] for partition in partitions}
 
 
 @pytest.fixture
@@ -85,8 +90,13 @@ def broker():
 
 
 @pytest.fixture
-async def transport(broker):
-    made = KafkaTransport(broker, Logs(), 1_000)
+def logs():
+    return Logs()
+
+
+@pytest.fixture
+async def transport(broker, logs):
+    made = KafkaTransport(broker, logs, 1_000)
     await made.find_coordinator("g")
     broker.asked.clear()
     yield made
@@ -200,8 +210,23 @@ async def test_log_offsets_without_those_that_nobody_leads(transport, broker):
     nobody_s = TopicPartition("orders", 9)
     assert await transport.log_offsets((A, nobody_s), earliest=True) == {A: 5}
     assert broker.renewed == 1
+    assert await transport.log_offsets((A,), earliest=False) == {A: 8}
     with pytest.raises(Disconnected):
         await transport.log_offsets((A, B), earliest=False)
+
+
+@pytest.mark.parametrize(("found", "offset"), [(6, 6), (0, 0), (-1, 8)])
+async def test_offsets_by_duration_are_asked_for_after_the_end(transport, logs, monkeypatch, found, offset):
+    monkeypatch.setattr("time.time_ns", lambda: 1_000_000_999_999)
+    logs.found[999_900] = found
+    nobody_s = TopicPartition("orders", 9)
+    assert await transport.offsets_by_duration((A, nobody_s), 100) == {A: offset}
+    assert logs.asked == [OffsetSpec.LATEST, 999_900]
+
+
+async def test_a_duration_that_ends_before_1970_asks_for_all_times(transport, logs):
+    logs.found[0] = 2
+    assert await transport.offsets_by_duration((A,), 10**15) == {A: 2}
 
 
 @pytest.mark.parametrize(

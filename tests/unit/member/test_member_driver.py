@@ -32,6 +32,13 @@ async def test_a_member_joins_reconciles_and_knows_its_positions() -> None:
     rig.driver.abandon()
 
 
+async def test_a_member_that_starts_by_duration_asks_for_it() -> None:
+    rig = Rig(auto_offset_reset="by_duration:PT0.007S")
+    await rig.stable(0)
+    assert rig.driver.fetchable() == {FOO_0: 7}
+    rig.driver.abandon()
+
+
 async def test_steady_heartbeats_are_one_value_and_cost_no_task() -> None:
     rig = Rig()
     await rig.stable(0)

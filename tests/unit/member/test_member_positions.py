@@ -15,6 +15,7 @@ from fencepost.member.consumer.actions import (
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
+    FindOffsetsByDuration,
     SendCommit,
 )
 from fencepost.member.consumer.errors import MemberError, NoOffsetForPartition
@@ -62,6 +63,25 @@ def test_where_nothing_is_committed_the_log_is_asked(rig: MakeRig, policy: str, 
     assert r.fetchable() == {FOO_0: 3}
     r.log_offsets({FOO_1: 17})
     assert r.fetchable() == {FOO_0: 3, FOO_1: 17}
+
+
+def test_where_nothing_is_committed_the_log_is_asked_for_what_is_young_enough(rig: MakeRig) -> None:
+    r = rig(auto_offset_reset="by_duration:PT1H0.0001S")
+    assigned(r, 0, 1)
+    r.fetched(r.one(FetchOffsets), {FOO_0: 3, FOO_1: -1})
+    asked = r.one(FindOffsetsByDuration)
+    assert (asked.partitions, asked.duration_ms) == ((FOO_1,), 3_600_001)
+    assert r.pending(FindLogOffsets) == []
+    r.fail(FindOffsetsByDuration)
+    r.advance(120)
+    r.log_offsets({}, FindOffsetsByDuration)
+    assert r.fetchable() == {FOO_0: 3}
+    r.advance(240)
+    r.log_offsets({FOO_1: 17}, FindOffsetsByDuration)
+    assert r.fetchable() == {FOO_0: 3, FOO_1: 17}
+    r.take(r.member.offset_out_of_range(FOO_1, r.now))
+    assert r.one(FindOffsetsByDuration).partitions == (FOO_1,)
+    assert r.errors == []
 
 
 @pytest.mark.parametrize("policy", ["none", "error"])

@@ -305,6 +305,11 @@ def app(**settings: Any) -> StreamsApp:
         ({"max_poll_records": 0}, ValueError, "max_poll_records"),
         ({"max_poll_interval_ms": "x"}, ValueError, "max_poll_interval_ms: expected at least 1 ms, got 'x'"),
         ({"auto_offset_reset": "nowhere"}, ValueError, "auto_offset_reset should be one of"),
+        (
+            {"auto_offset_reset": "by_duration:1D"},
+            ValueError,
+            "auto_offset_reset: '1D' is no ISO-8601 duration",
+        ),
         ({"isolation_level": "x"}, ValueError, "isolation_level should be one of"),
         ({"bootstrap_servers": 3}, ValueError, "bootstrap_servers should be host:port.*, got 3"),
         ({"bootstrap_servers": "::::"}, ValueError, "bootstrap_servers should be host:port"),

@@ -160,6 +160,9 @@ async def test_offsets_and_logs_are_answered(world, transport):
     assert await transport.log_offsets([partition, missing], earliest=True) == {partition: 0}
     latest = await transport.log_offsets([partition], earliest=False)
     assert latest[partition] in (2, 3)
+    assert await transport.offsets_by_duration([partition, missing], 10_000) == {partition: 0}
+    (since,) = (await transport.offsets_by_duration([partition], 1_000)).values()
+    assert 0 < since < latest[partition]
 
 
 async def test_metadata_names_the_topics_there_are(world, transport):

@@ -32,7 +32,17 @@ async def test_a_record_is_there_from_its_time_on(logs):
         at, outside = logs.next_record_us({partition: offset})
         assert log.end(at - 1) == offset
         assert log.end(at) == offset + 1
+        assert (log.first(at), log.first(at + 1)) == (offset, offset + 1)
         assert not outside
+
+
+async def test_all_records_are_younger_than_their_log(logs):
+    logs.create("orders", 3, 2.0)
+    logs.create("none", 1, 0)
+    for name in ("orders", "none"):
+        log = logs.log(TopicPartition(name, 0))
+        assert log is not None
+        assert log.first(-(10**9)) == 0
 
 
 async def test_the_next_record_is_the_first_of_all(logs):
