@@ -21,15 +21,19 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.consumer.internals.AutoOffsetResetStrategy;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigException;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * The Java producer, admin client, and consumer of either group protocol, by the first argument. The consumer
  * tells its assignment and its records on standard output, commits what it told, and closes when standard input
- * ends; a topic that starts with ^ is a pattern. The admin client deletes the group when standard input ends: a
- * member that it removed comes back until it is closed.
+ * ends; a topic that starts with ^ is a pattern. With "start" it reads nothing, and tells where it would start by an
+ * auto.offset.reset, partition by partition; "read-resets" tells what such settings mean. The admin client deletes
+ * the group when standard input ends: a member that it removed comes back until it is closed.
  */
 public class ConsumerJudge {
     public static void main(String[] arguments) throws Exception {
@@ -38,6 +42,10 @@ public class ConsumerJudge {
             produce(servers, arguments[2], Integer.parseInt(arguments[3]));
         } else if (arguments[0].equals("administer")) {
             administer(servers, arguments[2]);
+        } else if (arguments[0].equals("start")) {
+            start(servers, arguments[2], arguments[3], arguments[4]);
+        } else if (arguments[0].equals("read-resets")) {
+            readResets(List.of(arguments).subList(2, arguments.length));
         } else {
             boolean classic = arguments[0].equals("consume-classic");
             consume(classic, servers, arguments[2], arguments[3], arguments.length > 4 ? arguments[4] : null);
@@ -119,19 +127,7 @@ public class ConsumerJudge {
         if (instance != null) {
             settings.put("group.instance.id", instance);
         }
-        AtomicBoolean closing = new AtomicBoolean();
-        Thread input = new Thread(() -> {
-            try (BufferedReader lines = new BufferedReader(new InputStreamReader(System.in))) {
-                while (lines.readLine() != null) {
-                    continue;
-                }
-            } catch (Exception error) {
-                error.printStackTrace();
-            }
-            closing.set(true);
-        });
-        input.setDaemon(true);
-        input.start();
+        AtomicBoolean closing = closing();
         StringDeserializer text = new StringDeserializer();
         try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(settings, text, text)) {
             Listener listener = new Listener(consumer);
@@ -150,6 +146,72 @@ public class ConsumerJudge {
                     System.out.println("COMMITTED");
                 }
             }
+        }
+        System.out.println("CLOSED");
+    }
+
+    private static AtomicBoolean closing() {
+        AtomicBoolean closing = new AtomicBoolean();
+        Thread input = new Thread(() -> {
+            try (BufferedReader lines = new BufferedReader(new InputStreamReader(System.in))) {
+                while (lines.readLine() != null) {
+                    continue;
+                }
+            } catch (Exception error) {
+                error.printStackTrace();
+            }
+            closing.set(true);
+        });
+        input.setDaemon(true);
+        input.start();
+        return closing;
+    }
+
+    private static void start(String servers, String group, String topic, String reset) {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", servers);
+        settings.put("group.id", group);
+        settings.put("group.protocol", "consumer");
+        settings.put("enable.auto.commit", "false");
+        settings.put("auto.offset.reset", reset);
+        // After this time it asks once more for a position that it was not given.
+        settings.put("request.timeout.ms", "1000");
+        settings.put("fetch.max.wait.ms", "100");
+        AtomicBoolean closing = closing();
+        TreeSet<Integer> told = new TreeSet<>();
+        StringDeserializer text = new StringDeserializer();
+        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(settings, text, text)) {
+            consumer.subscribe(List.of(topic));
+            while (!closing.get()) {
+                consumer.pause(consumer.assignment());
+                consumer.poll(Duration.ofMillis(50));
+                for (TopicPartition partition : consumer.assignment()) {
+                    if (told.contains(partition.partition())) {
+                        continue;
+                    }
+                    try {
+                        long offset = consumer.position(partition, Duration.ofMillis(100));
+                        System.out.println("START " + partition.partition() + " " + offset);
+                        told.add(partition.partition());
+                    } catch (TimeoutException error) {
+                        System.out.println("NOWHERE " + partition.partition());
+                    }
+                }
+            }
+        }
+        System.out.println("CLOSED");
+    }
+
+    private static void readResets(List<String> resets) {
+        for (String reset : resets) {
+            try {
+                new AutoOffsetResetStrategy.Validator().ensureValid("auto.offset.reset", reset);
+            } catch (ConfigException error) {
+                System.out.println("refused");
+                continue;
+            }
+            System.out.println(AutoOffsetResetStrategy.fromString(reset).duration()
+                .map(duration -> duration.getSeconds() + " " + duration.getNano()).orElse("plain"));
         }
         System.out.println("CLOSED");
     }
