@@ -79,12 +79,12 @@ class Embedded(Controls[E], ABC, Generic[E, A]):
 
         A process that was forked meanwhile closes nothing by it.
         """
-        if self._endpoint is None or not self.is_running:
+        endpoint = self._endpoint
+        if endpoint is None or not self.is_running:
             return
         try:
-            self.thread.submit(self._closed(self._endpoint)).result()
+            self.thread.stop(lambda: self._closed(endpoint))
         finally:
-            self.thread.stop()
             self._endpoint = None
 
     def __enter__(self) -> Self:

@@ -74,8 +74,11 @@ class LoopThread:
         self._thread.start()
         _turns.shorten()
 
-    def stop(self) -> None:
-        """End the loop and the thread; who waits for something of it is told so."""
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """End the loop and the thread; who waits for something of it is told so.
+
+        `last` runs on the loop before, when it takes nothing more: nobody meets what that has closed.
+        """
         if not self.is_running:
             return
         with self._submitting:
@@ -83,12 +86,16 @@ class LoopThread:
             self._has_run = True
         if loop is None or self._thread is None:
             return
-        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        self._thread = None
-        loop.close()
-        _turns.restore()
+        try:
+            if last is not None:
+                asyncio.run_coroutine_threadsafe(last(), loop).result()
+        finally:
+            asyncio.run_coroutine_threadsafe(_cancel_the_rest(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            self._thread = None
+            loop.close()
+            _turns.restore()
 
     @property
     def is_running(self) -> bool:

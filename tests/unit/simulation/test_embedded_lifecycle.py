@@ -55,6 +55,26 @@ def test_threads_that_ask_while_it_ends_are_told_so() -> None:
                 each.result(30)
 
 
+def test_threads_that_produce_while_it_ends_are_told_so() -> None:
+    """Those that come when its brokers are closed, and its loop still runs, find none of them half there."""
+    for _ in range(20):
+        kafka = EmbeddedKafka(topics=["orders"])
+        began = threading.Barrier(3)
+
+        def produce(kafka: EmbeddedKafka = kafka, began: threading.Barrier = began) -> None:
+            began.wait()
+            while True:
+                kafka.produce("orders", "x")
+
+        with ThreadPoolExecutor(2) as threads:
+            with kafka:
+                producing = [threads.submit(produce) for _ in range(2)]
+                began.wait()
+            for each in producing:
+                with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
+                    each.result(30)
+
+
 def test_a_journal_is_free_again_when_it_could_not_start(tmp_path: Path) -> None:
     journal = tmp_path / "kafka.journal"
     with EmbeddedKafka(journal=journal, topics={"orders": 3}):
