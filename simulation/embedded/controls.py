@@ -62,22 +62,21 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
         super().__init__(thread)
         self._group_type = group_type
-        self._bootstrap_servers = ""
         self.clock = Clock(self)
         """The coordinators' clock; `advance` moves it."""
 
     @property
     def bootstrap_servers(self) -> str:
         """What a client's setting `bootstrap.servers` takes: all brokers, with commas between them."""
-        assert self.endpoint
-        return self._bootstrap_servers
+        return self.endpoint.brokers.bootstrap_servers
 
     def group(self, group_id: str) -> G:
         """A group by its id, whether it exists yet or not.
 
         :raises FencepostError: if that can't be the id of a group.
         """
-        return self._group_type(self.endpoint, self.thread, name_of("group", group_id, "a group id"))
+        assert self.endpoint
+        return self._group_type(self, name_of("group", group_id, "a group id"))
 
     # -- topics and records -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_p
 from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.interference import Rule
+from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.members import (
     GroupMember,
     classic_members,
@@ -22,7 +23,7 @@ from fencepost.simulation.embedded.members import (
     streams_members,
 )
 from fencepost.simulation.embedded.settings import duration, whole
-from fencepost.simulation.embedded.thread import LoopThread, awaiting, on_loop, until_done
+from fencepost.simulation.embedded.thread import awaiting, on_loop, until_done
 from fencepost.simulation.trace.schema import Kind
 
 if TYPE_CHECKING:
@@ -44,10 +45,15 @@ _FENCED = {
 class GroupControls:
     """A group by its id, whether it exists or not. Its methods may be called from any thread."""
 
-    def __init__(self, endpoint: Endpoint, thread: LoopThread, group_id: str) -> None:
+    def __init__(self, kafka: Controls[Endpoint], group_id: str) -> None:
         self.group_id = group_id
-        self.thread = thread
-        self._endpoint = endpoint
+        self.thread = kafka.thread
+        self._kafka = kafka
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        """That of now: the Kafka may have been closed and started again."""
+        return self._kafka.endpoint
 
     @property
     def state(self) -> str:

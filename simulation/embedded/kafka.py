@@ -109,7 +109,6 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
             if find_spec(library) is None:
                 raise EnvironmentLacks(f"EmbeddedKafka needs {library}: pip install 'fencepost[kafka]'")
         super().start()
-        self._bootstrap_servers = self.endpoint.brokers.bootstrap_servers
         if self._trace_topic is not None:
             self._trace(self.endpoint, self._trace_topic)
 
@@ -169,7 +168,7 @@ class AsyncEmbeddedKafka(KafkaControls[AsyncGroup]):
     def __init__(self, kafka: EmbeddedKafka) -> None:
         super().__init__(kafka.thread, AsyncGroup)
         self._kafka = kafka
-        self._bootstrap_servers = kafka.bootstrap_servers
+        assert kafka.endpoint
 
     @property
     def awaited(self) -> AsyncEmbeddedKafka:

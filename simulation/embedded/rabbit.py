@@ -121,7 +121,8 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     def group(self, stream: str, name: str) -> G:
         """The single active consumers of a stream under a name, whether there are any yet or not."""
-        return self._group_type(self.endpoint, self.thread, SacGroupKey(DEFAULT_VHOST, stream, name))
+        assert self.endpoint
+        return self._group_type(self, SacGroupKey(DEFAULT_VHOST, stream, name))
 
     @on_loop
     def disconnect(self, who: StreamConsumer | str) -> None:

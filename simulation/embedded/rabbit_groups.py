@@ -11,8 +11,9 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sac import ActivateConsumer, Activity, Connectivity, node_of
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey
 from fencepost.coordinator.sac.listing import described
+from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.settings import duration, whole
-from fencepost.simulation.embedded.thread import LoopThread, awaiting, on_loop, until_done
+from fencepost.simulation.embedded.thread import awaiting, on_loop, until_done
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint
@@ -40,12 +41,17 @@ class StreamConsumer(msgspec.Struct, frozen=True, kw_only=True):
 class StreamGroupControls:
     """All single active consumers of a stream under one name. Its methods may be called from any thread."""
 
-    def __init__(self, endpoint: RabbitEndpoint, thread: LoopThread, key: SacGroupKey) -> None:
-        self.thread = thread
+    def __init__(self, rabbit: Controls[RabbitEndpoint], key: SacGroupKey) -> None:
+        self.thread = rabbit.thread
         self.stream = key.stream
         self.name = key.consumer_name
-        self._endpoint = endpoint
+        self._rabbit = rabbit
         self._key = key
+
+    @property
+    def _endpoint(self) -> RabbitEndpoint:
+        """That of now: the node may have been closed and started again."""
+        return self._rabbit.endpoint
 
     @on_loop
     def consumers(self) -> list[StreamConsumer]:

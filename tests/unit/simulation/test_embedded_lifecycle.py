@@ -15,6 +15,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded import EmbeddedKafka
+from tests.unit.simulation.wire_member import WireMember
 
 pytestmark = pytest.mark.real
 
@@ -73,6 +74,21 @@ def test_threads_that_produce_while_it_ends_are_told_so() -> None:
             for each in producing:
                 with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
                     each.result(30)
+
+
+def test_a_group_and_what_awaits_follow_a_kafka_that_is_started_again(tmp_path: Path) -> None:
+    kafka = EmbeddedKafka(topics=["orders"], journal=tmp_path / "kafka.journal")
+    with kafka:
+        group, awaited = kafka.group("g"), kafka.awaited
+    with pytest.raises(FencepostError, match="this Kafka runs no more"):
+        kafka.group("g")
+    with kafka:
+        assert awaited.bootstrap_servers == kafka.bootstrap_servers
+        one = WireMember(kafka.bootstrap_servers, "g", "m")
+        one.join("orders")
+        one.confirm()
+        assert [each.member_id for each in group.wait_stable(members=1, timeout=0)] == ["m"]
+    WireMember.close_all()
 
 
 def test_a_journal_is_free_again_when_it_could_not_start(tmp_path: Path) -> None:
