@@ -231,7 +231,8 @@ class GroupControls:
 def _unconfirmed(member: GroupMember, heard: Set[MemberId]) -> Iterator[str]:
     """What a member has not said yet."""
     if member.epoch < 0:
-        return  # a static one that is away for a while
+        yield "is static and away: its place is kept until its session ends"
+        return
     if new := set(member.assignment).difference(member.owned):
         yield f"has not confirmed {len(new)} of {_partitions(member.assignment)}: is it polled?"
     if old := set(member.owned).difference(member.assignment):

@@ -80,6 +80,15 @@ def test_waiting_ends_as_soon_as_it_is_so(kafka: EmbeddedKafka, member: WireMemb
     assert [len(each.owned) for each in found[0]] == [2, 2]
 
 
+def test_waiting_in_vain_tells_of_static_members_that_are_away(kafka: EmbeddedKafka) -> None:
+    one = WireMember(kafka.bootstrap_servers, "g", "one")
+    one.join("orders", instance_id="desk-1")
+    one.confirm()
+    one.heartbeat(-2, instance_id="desk-1")
+    with pytest.raises(TimeoutError, match="one one is static and away: its place is kept"):
+        kafka.group("g").wait_stable(timeout=0)
+
+
 @pytest.mark.real
 async def test_waiting_may_be_given_up(kafka: EmbeddedKafka) -> None:
     group = kafka.awaited.group("g")
