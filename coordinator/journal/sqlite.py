@@ -61,7 +61,8 @@ class SqliteJournal:
         self.on_pending = on_pending
         self._newest: dict[JournalKey, tuple[int, int]] = {}
         """Number and checksum of the row that is true for a key."""
-        self._garbage: list[tuple[int, int]] = []
+        self._garbage: list[tuple[int, int, int]] = []
+        """Number and checksum of rows that are true no more, and the outcome that ended them, in order."""
         self._new: list[tuple[int, int, int, bytes]] = []
         self._new_batches: list[tuple[int, str, int, int, bytes]] = []
         self._dropped: list[tuple[str, int, int]] = []
@@ -106,8 +107,8 @@ class SqliteJournal:
         if found != "ok":
             raise BrokenJournal(f"journal {self.path}: {found.splitlines()[-1]}{HINT}")
         rows, digest = 0, 0
-        for number, checksum, record in self._checked_records(database):
-            self._keep(number, checksum, record)
+        for number, outcome, checksum, record in self._checked_records(database):
+            self._keep(number, outcome, checksum, record)
             rows, digest = rows + 1, digest + checksum
         self._compare("record", rows, digest)
         rows, digest = 0, 0
@@ -124,13 +125,13 @@ class SqliteJournal:
                 f"with the digest {self._digests.get(name)}{HINT}"
             )
 
-    def _checked_records(self, database: sqlite3.Connection) -> Iterator[tuple[int, int, JournalRecord]]:
+    def _checked_records(self, database: sqlite3.Connection) -> Iterator[tuple[int, int, int, JournalRecord]]:
         last = 0
         for number, outcome, checksum, data in database.execute(
             "SELECT number, outcome, checksum, data FROM record ORDER BY number"
         ):
             try:
-                yield number, checksum, checked_record(number, outcome, checksum, data)
+                yield number, outcome, checksum, checked_record(number, outcome, checksum, data)
             except BrokenRecord as error:
                 raise BrokenJournal(
                     f"journal {self.path}: record {number}, the one after record {last}: {error}{HINT}"
@@ -145,13 +146,13 @@ class SqliteJournal:
                 raise BrokenJournal(f"journal {self.path}: record batch {number} fails its checksum{HINT}")
             yield number, checksum
 
-    def _keep(self, number: int, checksum: int, record: JournalRecord) -> None:
+    def _keep(self, number: int, outcome: int, checksum: int, record: JournalRecord) -> None:
         """What was true for the record's key is garbage now, and a tombstone with it."""
         old = self._newest.pop(record.key, None)
         if old is not None:
-            self._garbage.append(old)
+            self._garbage.append((*old, outcome))
         if record.value is None:
-            self._garbage.append((number, checksum))
+            self._garbage.append((number, checksum, outcome))
         else:
             self._newest[record.key] = number, checksum
         self._next["record"] = number + 1
@@ -174,7 +175,7 @@ class SqliteJournal:
             number, data = self._next["record"], encode(record)
             checksum = record_checksum(number, outcome, data)
             self._new.append((number, outcome, checksum, data))
-            self._keep(number, checksum, record)
+            self._keep(number, outcome, checksum, record)
         self._pending(told)
 
     def append_batch(self, topic_id: str, partition: int, batch: bytes) -> None:
@@ -233,16 +234,22 @@ class SqliteJournal:
         self._digests[name] = (self._digests[name] + sign * sum(checksums)) % _MODULUS
 
     def _clean(self, appended: int) -> None:
-        """Remove more rows than came, once half of them are garbage: the work is spread, the file bounded."""
-        if len(self._garbage) <= max(_MIN_GARBAGE, len(self._newest)):
+        """Remove more rows than came, once half of them are garbage: the work is spread, the file bounded.
+
+        What an outcome ended goes together: a replay needs all of its tombstones, or none.
+        """
+        garbage = self._garbage
+        if len(garbage) <= max(_MIN_GARBAGE, len(self._newest)):
             return
-        at_once = max(_CLEANED_AT_ONCE, 4 * appended)
-        gone, self._garbage = self._garbage[:at_once], self._garbage[at_once:]
+        count = min(max(_CLEANED_AT_ONCE, 4 * appended), len(garbage))
+        while count < len(garbage) and garbage[count][2] == garbage[count - 1][2]:
+            count += 1
+        gone, self._garbage = garbage[:count], garbage[count:]
         self._delete(gone)
 
-    def _delete(self, rows: Sequence[tuple[int, int]]) -> None:
-        self._database.executemany("DELETE FROM record WHERE number = ?", [(number,) for number, _ in rows])
-        self._count("record", [checksum for _, checksum in rows], -1)
+    def _delete(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        self._database.executemany("DELETE FROM record WHERE number = ?", [(row[0],) for row in rows])
+        self._count("record", [row[1] for row in rows], -1)
 
     def _drop(self, topic_id: str, partition: int, before: int) -> None:
         found = self._database.execute(
@@ -279,7 +286,7 @@ class SqliteJournal:
 
     def __iter__(self) -> Iterator[JournalRecord]:
         """All records that are on disk, in order."""
-        for _, _, record in self._checked_records(self._database):
+        for _, _, _, record in self._checked_records(self._database):
             yield record
 
     def __len__(self) -> int:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.leaving import member_tombstones
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.encoding import BrokenJournal, JournalRecord
 from fencepost.coordinator.journal.repair import repair
 from fencepost.coordinator.journal.sqlite import JournalFailed, SqliteJournal
@@ -136,6 +140,19 @@ def test_the_file_stays_small_however_often_the_same_keys_are_written(path: Path
     assert path.stat().st_size < 1_000_000
     newest = {record.key: record.value for record in opened(path)}
     assert [newest[offset(n, 0).key].offset for n in range(100)] == list(range(39_900, 40_000))  # type: ignore[union-attr]
+
+
+def test_it_is_small_in_steps_after_each_of_which_it_can_be_replayed(path: Path) -> None:
+    """Members come and go; a journal without some of the tombstones of one that went can't be loaded."""
+    with closing(SqliteJournal(path, lambda: None)) as journal:
+        for number in range(400):
+            member = ConsumerGroupMember(member_id=f"m{number}")
+            journal.append((member.metadata_record("g"), member.assignment_record("g"), group("g", number)))
+            journal.append(member_tombstones("g", member.member_id))
+            journal.flush()
+            if number % 20 == 0:
+                GroupCoordinator(GroupCoordinatorConfig()).replay(journal, 0)
+        assert len(journal) < 400 * 3, "some of it was removed"
 
 
 def test_two_processes_can_t_share_it(path: Path) -> None:
