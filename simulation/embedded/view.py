@@ -110,11 +110,11 @@ class ShardView:
 
     @property
     def journal(self) -> MemoryJournal:
-        """The records of the shard, as batches of one."""
+        """The records of the shard; one batch, unless it is known which of them came together."""
         journal = self.shard.journal
         if isinstance(journal, MemoryJournal):
             return journal
-        return MemoryJournal((record,) for record in journal)
+        return MemoryJournal([tuple(journal)])
 
     @property
     def coordinators(self) -> Mapping[str, CoordinatorSeen]:

@@ -297,6 +297,17 @@ def test_offsets_are_what_was_committed(
     assert [violation.invariant for violation in kafka.check()] == ["commit-within-processed"]
 
 
+def test_a_journal_in_a_file_is_not_judged_by_halves_of_outcomes(tmp_path: Path) -> None:
+    with EmbeddedKafka(topics=["orders"], journal=tmp_path / "kafka.journal") as kafka:
+        for number in range(8):
+            one = WireMember(kafka.bootstrap_servers, "g", f"m{number}")
+            one.join("orders")
+            one.confirm()
+            assert kafka.check() == []
+            one.heartbeat(-1)
+            assert kafka.check() == []
+
+
 def test_a_client_that_claims_too_much_is_seen(kafka: EmbeddedKafka, member: WireMember) -> None:
     second = WireMember(kafka.bootstrap_servers, "g", "second")
     second.join("orders")
