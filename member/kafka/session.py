@@ -292,8 +292,10 @@ class Session:
         """Offset of the next record; waits until it is known.
 
         :raises IllegalStateError: if the partition is not assigned.
-        :raises KafkaError: if it is the application's to decide.
+        :raises KafkaError: if it is the application's to decide; KafkaTimeoutError, if it is not known within
+            `request_timeout_ms`: a topic may be gone, which only a poll can let go of.
         """
+        until = self._loop.time() + self._config.request_timeout_ms / 1000
         while True:
             self.settle()
             position = self.driver.position(partition)
@@ -308,7 +310,9 @@ class Session:
                 raise as_kafka_error(undecided)
             if partition in self._being_assigned:
                 return await self._starting_position(partition)
-            await self.fetching.wait(None)
+            if (left_s := until - self._loop.time()) <= 0:
+                raise KafkaTimeoutError(f"no position of {partition} to be had")
+            await self.fetching.wait(left_s)
 
     async def _starting_position(self, partition: TopicPartition) -> int:
         """Where reading is going to start: the member looks for it only after its callback."""
