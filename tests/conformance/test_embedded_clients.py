@@ -140,16 +140,6 @@ def committing(kafka: EmbeddedKafka, **settings: Any) -> KIP848Consumer:
     )
 
 
-async def test_a_position_that_nobody_tells_is_not_waited_for_for_ever():
-    async with EmbeddedKafka(topics={"orders": 1}) as kafka:
-        kafka.fail_next("ListOffsets", "LEADER_NOT_AVAILABLE", times=1_000)
-        async with committing(kafka, retry_backoff_ms=20, request_timeout_ms=1_000) as consumer:
-            (partition,) = consumer.assignment()
-            asking = asyncio.ensure_future(consumer.position(partition))
-            with pytest.raises(aiokafka.errors.KafkaTimeoutError, match=r"no position of .*orders"):
-                await asyncio.wait_for(asking, 30)
-
-
 async def test_a_lost_commit_response_is_a_commit_all_the_same():
     async with EmbeddedKafka(topics={"orders": 12}) as kafka:
         kafka.produce("orders", "a", partition=3)

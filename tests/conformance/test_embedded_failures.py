@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
+from fencepost.member import KIP848Consumer
 from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -159,3 +160,19 @@ def test_librdkafka_commits_once_it_has_asked_for_the_coordinator_again(
         consumer.commit(asynchronous=False)
         assert time.monotonic() - began < 5, "fetches wait for half a second: it asked behind two or three"
     assert kafka.group("g").offsets() == {("orders", 0): 1}
+
+
+async def test_a_position_that_nobody_tells_is_not_waited_for_for_ever(kafka: EmbeddedKafka) -> None:
+    kafka.fail_next("ListOffsets", "LEADER_NOT_AVAILABLE", times=1_000)
+    async with KIP848Consumer(
+        "orders",
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id="g",
+        auto_offset_reset="earliest",
+        retry_backoff_ms=20,
+        request_timeout_ms=1_000,
+    ) as consumer:
+        (partition,) = consumer.assignment()
+        asking = asyncio.ensure_future(consumer.position(partition))
+        with pytest.raises(aiokafka.errors.KafkaTimeoutError, match=r"no position of .*orders"):
+            await asyncio.wait_for(asking, 30)
