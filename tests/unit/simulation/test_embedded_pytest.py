@@ -187,31 +187,28 @@ def test_settings_of_the_session_and_markers_over_them(run_pytest: Runs) -> None
     assert outcomes(printed) == {"passed": 4}, printed
 
 
-@pytest.mark.parametrize(
-    ("marker", "told"),
-    [
-        ("kafka(brokers=0)", "kafka can't be made: brokers=0: expected a whole number, 1 to 100"),
-        ("kafka(topics={'orders': 'many'})", "kafka can't be made: topics: orders='many': expected a whole"),
-        ("kafka(topics={'a b': 1})", "kafka can't be made: topic name 'a b'"),
-        ("kafka(journal='/no/where/j')", "kafka can't be made: journal /no/where/j: /no/where does"),
-        ("kafka(broker=3)", "kafka has no setting 'broker'; there are brokers, topics, config"),
-        ("kafka(3)", "@pytest.mark.kafka(3,): expected names"),
-    ],
-)
-def test_a_marker_that_makes_no_sense(run_pytest: Runs, marker: str, told: str) -> None:
-    printed = run_pytest(
-        f"""
-        import pytest
+NONSENSE = {
+    "kafka(brokers=0)": "kafka can't be made: brokers=0: expected a whole number, 1 to 100",
+    "kafka(topics={'orders': 'many'})": "kafka can't be made: topics: orders='many': expected a whole",
+    "kafka(topics={'a b': 1})": "kafka can't be made: topic name 'a b'",
+    "kafka(journal='/no/where/j')": "kafka can't be made: journal /no/where/j: /no/where does",
+    "kafka(broker=3)": "kafka has no setting 'broker'; there are brokers, topics, config",
+    "kafka(3)": "@pytest.mark.kafka(3,): expected names",
+}
+"""Markers, and what is told of each."""
 
-        @pytest.mark.{marker}
-        def test_it(kafka):
-            pass
-        """
+
+def test_a_marker_that_makes_no_sense(run_pytest: Runs) -> None:
+    tests = "".join(
+        f"@pytest.mark.{marker}\ndef test_{number}(kafka):\n    pass\n"
+        for number, marker in enumerate(NONSENSE)
     )
-    assert outcomes(printed) == {"error": 1}, printed
-    assert told in printed
+    printed = run_pytest(f"import pytest\n{tests}")
+    assert outcomes(printed) == {"error": len(NONSENSE)}, printed
     assert "Traceback" not in printed
-    assert printed.count("expected ") <= 2, "once in full, once in the summary"
+    for told in NONSENSE.values():
+        assert printed.count(told) <= 2, "once in full, once in the summary"
+        assert told in printed
 
 
 def test_a_marker_for_the_kafka_of_the_session_is_a_warning(run_pytest: Runs) -> None:

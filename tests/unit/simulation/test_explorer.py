@@ -142,7 +142,7 @@ def test_a_join_that_is_late_takes_partitions_from_the_member_that_joined_again(
 @pytest.mark.parametrize(
     "name",
     [
-        "owner-entry-lost",
+        pytest.param("owner-entry-lost", marks=pytest.mark.long),
         "target-told-early",
         pytest.param("lost-reply-fenced", marks=pytest.mark.long),
         "lost-assignment-not-repeated",
@@ -150,7 +150,7 @@ def test_a_join_that_is_late_takes_partitions_from_the_member_that_joined_again(
         "contacts-leak",
         "released-and-still-listed",
         "partition-given-twice",
-        "waits-for-itself",
+        pytest.param("waits-for-itself", marks=pytest.mark.long),
         "target-ahead",
         "refusal-writes",
         "tombstones-out-of-order",

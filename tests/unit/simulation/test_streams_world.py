@@ -39,7 +39,7 @@ def played(name: str, seed: int, *overrides: str, duration: str | None = None) -
     return run(load_any(name, overrides=overrides, duration=duration), seed, trace=kept), kept
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_breaks_and_all_settles(name: str, seed: int) -> None:
     result, kept = played(name, seed, duration="6m")

@@ -10,6 +10,7 @@ from fencepost.simulation.pipeline.analyze import Tables
 
 pytestmark = [
     pytest.mark.real,
+    pytest.mark.long,
     pytest.mark.timeout(400),
     pytest.mark.usefixtures("spark"),
     # Libraries of Spark's own warn of each other's; our code runs in the tests beside this one.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
+    pytest.mark.long,
     pytest.mark.timeout(400),
     pytest.mark.usefixtures("spark"),
     # Libraries of Spark's own warn of each other's; our code runs in the tests beside this one.
@@ -172,7 +173,6 @@ def test_every_column_is_told_in_a_sentence() -> None:
             assert column.text.endswith("."), (analysis.name, column.name)
 
 
-@pytest.mark.long
 def test_runs_of_one_id_are_set_against_each_other_and_not_mixed(
     stories: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
