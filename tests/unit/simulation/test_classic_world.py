@@ -50,7 +50,14 @@ def played(text, seed=3, *overrides):
     return result, rows
 
 
-@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "range",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("roundrobin", "sticky")),
+        "cooperative-sticky",
+    ],
+)
 @pytest.mark.parametrize("name", ["swarm", "static-rolling-deploy", "manual-commits"])
 def test_any_scenario_runs_with_the_classic_protocol(name, strategy):
     chosen = ["group.protocol=classic", f"group.partition_assignment_strategy={strategy}"]
