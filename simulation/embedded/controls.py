@@ -75,7 +75,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         :raises FencepostError: if that can't be the id of a group.
         """
-        assert self.endpoint
+        self._must_run()
         return self._group_type(self, name_of("group", group_id, "a group id"))
 
     # -- topics and records -----------------------------------------------------------------------------

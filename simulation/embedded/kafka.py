@@ -168,7 +168,7 @@ class AsyncEmbeddedKafka(KafkaControls[AsyncGroup]):
     def __init__(self, kafka: EmbeddedKafka) -> None:
         super().__init__(kafka.thread, AsyncGroup)
         self._kafka = kafka
-        assert kafka.endpoint
+        self._must_run()
 
     @property
     def awaited(self) -> AsyncEmbeddedKafka:

@@ -34,6 +34,13 @@ class Controls(Generic[E]):
             raise self.thread.not_running()
         return self._endpoint
 
+    def _must_run(self) -> None:
+        """For what would else be refused later only.
+
+        :raises FencepostError: if it does not run.
+        """
+        _ = self.endpoint
+
     @property
     def is_running(self) -> bool:
         """Whether it was started, and not closed."""

@@ -121,7 +121,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     def group(self, stream: str, name: str) -> G:
         """The single active consumers of a stream under a name, whether there are any yet or not."""
-        assert self.endpoint
+        self._must_run()
         return self._group_type(self, SacGroupKey(DEFAULT_VHOST, stream, name))
 
     @on_loop
@@ -227,7 +227,7 @@ class AsyncEmbeddedRabbitStream(RabbitStreamControls[AsyncStreamGroup]):
     def __init__(self, rabbit: EmbeddedRabbitStream) -> None:
         super().__init__(rabbit.thread, AsyncStreamGroup)
         self._rabbit = rabbit
-        assert rabbit.endpoint
+        self._must_run()
 
     @property
     def endpoint(self) -> RabbitEndpoint:

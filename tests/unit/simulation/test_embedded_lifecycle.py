@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -136,3 +138,10 @@ def test_a_forked_process_is_told_where_it_runs(do: Callable[[EmbeddedKafka], ob
         }
         kafka.produce("orders", "x")
         assert len(kafka.records("orders")) == 1
+
+
+@pytest.mark.parametrize("what", ['group("g")', "awaited", "bootstrap_servers"])
+def test_what_does_not_run_is_refused_without_asserts_too(what: str) -> None:
+    code = f"from fencepost.simulation.embedded import EmbeddedKafka; EmbeddedKafka().{what}"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
+    assert "FencepostError: this Kafka is not running" in done.stderr
