@@ -1,6 +1,7 @@
 """What executors of a cluster need and do not have: the project's own code, and the libraries of a run.
 
-The code goes as a zip by `addPyFile`. Compiled libraries can't be imported from a zip: they go by
+The code goes as a zip by `addPyFile`, with what Python compiled of it: each process of an executor imports it
+anew, and would compile it all. Compiled libraries can't be imported from a zip: they go by
 `addArchive`, which executors unpack into a folder that their Pythons are told of. A bare Python with nothing
 installed will do, if it is of the driver's version and kind of machine.
 """
@@ -10,13 +11,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import marshal
 import shutil
 import tempfile
 import time
 import weakref
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,7 +46,7 @@ EXECUTOR_SECONDS: Final = 300.0
 
 _FOLDER: Final = "fencepost-libraries"
 _MOMENT: Final = (2020, 1, 1, 0, 0, 0)
-"""One time stamp for all files: equal code makes an equal zip."""
+"""One time stamp for all files: what they had here says nothing there."""
 _LEFT_OUT: Final = ("tests", "include", "__pycache__")
 _EXECUTABLE: Final = 0o755 << 16
 
@@ -129,7 +133,7 @@ def _executors(spark: SparkSession) -> int:
 
 
 def project_zip(folder: Path) -> Path:
-    """Write fencepost.zip into `folder` and answer its path. Package data goes along."""
+    """Write fencepost.zip into `folder` and answer its path. Package data and compiled modules go along."""
     target = folder / "fencepost.zip"
     with zipfile.ZipFile(target, "w") as archive:
         # `fencepost` is a namespace: Python finds it in a zip only where the zip lists the folder itself.
@@ -137,8 +141,19 @@ def project_zip(folder: Path) -> Path:
         for package in PACKAGES:
             for root in importlib.import_module(package).__path__:
                 prefix = package.replace(".", "/")
-                _add(archive, {f"{prefix}/{name}": path for name, path in _files_below(Path(root))})
+                files = {f"{prefix}/{name}": path for name, path in _files_below(Path(root))}
+                _add(archive, files)
+                for name, path in sorted(files.items()):
+                    if path.suffix == ".py":
+                        _write(archive, f"{name}c", _compiled(path))
     return target
+
+
+def _compiled(module: Path) -> bytes:
+    """A `.pyc` that is not compared with its source (PEP 552); another version of Python passes it over."""
+    code = SourceFileLoader(module.stem, str(module)).get_code(module.stem)  # kept, if it was compiled before
+    unchecked = (0b01).to_bytes(4, "little")
+    return MAGIC_NUMBER + unchecked + source_hash(module.read_bytes()) + marshal.dumps(code)
 
 
 def libraries_zip(names: Sequence[str], cache: Path) -> Path:
@@ -181,6 +196,10 @@ def _files_below(root: Path) -> Iterator[tuple[str, Path]]:
 
 def _add(archive: zipfile.ZipFile, files: Mapping[str, Path]) -> None:
     for name, path in sorted(files.items()):
-        entry = zipfile.ZipInfo(name, _MOMENT)
-        entry.external_attr = _EXECUTABLE
-        archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=1)
+        _write(archive, name, path.read_bytes())
+
+
+def _write(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _MOMENT)
+    entry.external_attr = _EXECUTABLE
+    archive.writestr(entry, content, zipfile.ZIP_DEFLATED, compresslevel=1)
