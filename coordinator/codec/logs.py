@@ -102,6 +102,7 @@ def decode_fetch(values: dict[str, Any], context: RequestContext) -> logs.FetchR
                         fetch_offset=one["fetch_offset"],
                         partition_max_bytes=one["partition_max_bytes"],
                         current_leader_epoch=one.get("current_leader_epoch", NO_EPOCH),
+                        last_fetched_epoch=one.get("last_fetched_epoch", NO_EPOCH),
                     )
                     for one in topic["partitions"]
                 ),
@@ -130,6 +131,7 @@ def encode_fetch(reply: logs.FetchResponse, shape: Shape) -> Any:
                         log_start_offset=one.log_start_offset,
                         aborted_transactions=_aborted(one, shape),
                         records=Batches(one.batches),
+                        **_diverging(one, shape),
                     )
                     for one in topic.partitions
                 ),
@@ -146,6 +148,13 @@ def _aborted(partition: logs.FetchedPartition, shape: Shape) -> Any:
         shape.AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
         for one in partition.aborted
     )
+
+
+def _diverging(partition: logs.FetchedPartition, shape: Shape) -> dict[str, Any]:
+    if partition.diverging_epoch == NO_EPOCH:
+        return {}
+    end = shape.EpochEndOffset(epoch=partition.diverging_epoch, end_offset=partition.high_watermark)
+    return {"diverging_epoch": end}
 
 
 def decode_list_offsets(values: dict[str, Any], context: RequestContext) -> logs.ListOffsetsRequest:

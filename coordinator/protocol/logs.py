@@ -95,6 +95,8 @@ class FetchPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fetch_offset: int
     partition_max_bytes: int
     current_leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    """The epoch of the record before that position, as far as the client knows (KIP-595)."""
 
 
 class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +134,8 @@ class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     batches: tuple[bytes, ...] = ()
     aborted: tuple[AbortedTransaction, ...] | None = None
     """None unless only committed records were asked for."""
+    diverging_epoch: int = NO_EPOCH
+    """The epoch of a log that never was what the client fetched; it ends at the high watermark."""
 
 
 class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):

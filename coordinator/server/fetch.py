@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import (
     FetchedPartition,
     FetchPartition,
@@ -24,9 +25,6 @@ from fencepost.coordinator.server.fetch_sessions import (
 )
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import Asked, Services
-
-_MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Errors that do not hurry an answer: who asks on for what was deleted would ask without a pause."""
 
 
 class FetchApi:
@@ -58,11 +56,15 @@ class _Position(NamedTuple):
 
 class _Found(NamedTuple):
     fetched: list[Fetched]
+    """What was read, behind it what is not there, unknown ids first: Kafka's order."""
     positions: list[_Position]
     """Where it was read, of all partitions that there are."""
     size: int
     is_urgent: bool
-    """Whether the client has to hear of an error at once."""
+    """Whether the client has to hear at once why it can't read on.
+
+    Not of what is not there: who asks on for what was deleted would ask without a pause.
+    """
 
 
 class _Fetch:
@@ -74,32 +76,49 @@ class _Fetch:
         self.services = services
         self.request = request
         self.session = session
-        self.wanted: Sequence[Wanted] = list(wanted_by(request)) if session is None else session.wanted
+        self.wanted: Sequence[Wanted] = wanted_by(request) if session is None else session.wanted
 
     def read(self) -> _Found:
         """What is there now, within the limits of the request."""
         left, size, is_urgent = self.request.max_bytes, 0, False
         fetched: list[Fetched] = []
+        missing: list[Fetched] = []
         positions: list[_Position] = []
         for wanted in self.wanted:
+            number = wanted.partition.partition
             try:
                 log = self._log(wanted)
-                positions.append(_Position(log, wanted.partition.fetch_offset))
-                one = self._read_partition(log, wanted.partition, left, first=size == 0)
             except ProtocolError as error:
-                is_urgent |= error.code not in _MISSING
-                one = FetchedPartition(partition=wanted.partition.partition, error_code=error.code)
+                gone = FetchedPartition(partition=number, error_code=error.code, aborted=())
+                missing.append(Fetched(wanted, gone))
+                continue
+            positions.append(_Position(log, wanted.partition.fetch_offset))
+            try:
+                one = self._read_partition(log, wanted.partition, left, first=size == 0)
+                is_urgent |= one.diverging_epoch != NO_EPOCH
+            except ProtocolError as error:
+                is_urgent = True
+                one = FetchedPartition(partition=number, error_code=error.code)
             found = sum(map(len, one.batches))
             size += found
             left -= found
             fetched.append(Fetched(wanted, one))
-        return _Found(fetched, positions, size, is_urgent)
+        missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
+        return _Found(fetched + missing, positions, size, is_urgent)
 
     def _read_partition(
         self, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
     ) -> FetchedPartition:
         committed = self.request.committed
         log.check_leader_epoch(partition.current_leader_epoch)
+        if log.diverges(partition.last_fetched_epoch, partition.fetch_offset):
+            return FetchedPartition(
+                partition=partition.partition,
+                high_watermark=log.high_watermark,
+                last_stable_offset=log.last_stable_offset,
+                log_start_offset=log.log_start_offset,
+                diverging_epoch=log.leader_epoch,
+            )
         limit = max(0, min(left, partition.partition_max_bytes))
         records = log.read(partition.fetch_offset, limit, at_least_one=first, committed=committed)
         return FetchedPartition(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
 from fencepost.coordinator.protocol.logs import FetchedPartition, FetchPartition, FetchRequest, OfTopic
 
 NO_SESSION = 0
@@ -73,7 +73,10 @@ class FetchSession:
                 self._held.pop((topic.topic_id or topic.name, number), None)
 
     def news(self, fetched: Iterable[Fetched]) -> list[Fetched]:
-        """What the client does not know yet. Partitions with records are read last the next time."""
+        """What the client does not know yet. Partitions with records are read last the next time.
+
+        After the first answer they are read in its order.
+        """
         news = []
         for one in fetched:
             key = _key(one.wanted)
@@ -84,6 +87,7 @@ class FetchSession:
             if (
                 found.batches
                 or found.error_code is not ErrorCode.NONE
+                or found.diverging_epoch != NO_EPOCH
                 or found.high_watermark != held.high_watermark
                 or found.log_start_offset != held.log_start_offset
             ):
@@ -91,7 +95,7 @@ class FetchSession:
                 told = held._replace(
                     high_watermark=found.high_watermark, log_start_offset=found.log_start_offset
                 )
-                if found.batches:
+                if found.batches or self.epoch == 1:
                     del self._held[key]
                 self._held[key] = told
         return news
@@ -116,7 +120,7 @@ class FetchSessions:
         """
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             self._sessions.pop(request.session_id, None)
-            wanted = list(wanted_by(request))
+            wanted = wanted_by(request)
             if request.session_epoch == FINAL_EPOCH or not wanted:
                 return None
             return self._begin(wanted, by_id=request.by_id)
@@ -154,13 +158,14 @@ class FetchSessions:
         return session
 
 
-def wanted_by(request: FetchRequest) -> Iterable[Wanted]:
-    """The partitions that a request names itself."""
-    return (
+def wanted_by(request: FetchRequest) -> list[Wanted]:
+    """The partitions that a request names itself, each once: what comes last counts."""
+    named = (
         Wanted(topic.name, topic.topic_id, partition)
         for topic in request.topics
         for partition in topic.partitions
     )
+    return list({_key(one): one for one in named}.values())
 
 
 def _key(wanted: Wanted) -> _Key:

@@ -29,10 +29,13 @@ LOG_END = -1
 
 
 class ReadRecords(NamedTuple):
-    """Batches of a log. `aborted` says which transactional records in them do not count."""
+    """Batches of a log. `aborted` says which transactional records in them do not count.
+
+    It is None where not even the first batch fits: Kafka takes back all that it read then.
+    """
 
     batches: tuple[bytes, ...] = ()
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] | None = ()
 
 
 class LogSettings(NamedTuple):
@@ -266,7 +269,7 @@ class PartitionLog:
         last = min(limit, bisect_right(self._ends, self._bytes_before(first) + max_bytes))
         if last <= first:
             if not at_least_one:
-                return ReadRecords()
+                return ReadRecords(aborted=None if max_bytes > 0 else ())
             last = first + 1
         batches = tuple(self._batches[first:last])
         if not committed:
@@ -378,6 +381,17 @@ class PartitionLog:
             return
         code = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         raise ProtocolError(code, f"leader epoch {epoch}, here it is {self.leader_epoch}")
+
+    def diverges(self, epoch: int, offset: int) -> bool:
+        """Whether this log never had a record of that epoch just before that offset; -1 believes nothing.
+
+        :raises ProtocolError: OFFSET_OUT_OF_RANGE for an epoch that is not the log's (KIP-595).
+        """
+        if epoch < 0:
+            return False
+        if epoch != self.leader_epoch:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"no records of the leader epoch {epoch}")
+        return offset > self.high_watermark
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call the watcher after each append until `unwatch`."""

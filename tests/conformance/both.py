@@ -203,6 +203,18 @@ class Peer:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
 
+    async def until_led(self, topic: str, partitions: int) -> None:
+        """The logs of a new topic are there a little later than the topic."""
+        wanted = [{"partition_index": number, "timestamp": -1} for number in range(partitions)]
+        deadline = time.monotonic() + 60
+        while True:
+            topics = [{"name": topic, "partitions": wanted}]
+            reply = await self.ask_plain(2, 7, replica_id=-1, topics=topics)
+            if {one.error_code.name for one in reply.topics[0].partitions} == {"none"}:
+                return
+            assert time.monotonic() < deadline, reply
+            await asyncio.sleep(0.05)
+
     async def produce(self, records: bytes, txn: str | None = None, version: int = 11) -> tuple[str, int]:
         data = struct_of(0, version, "PartitionProduceData", index=0, records=records)
         topic = struct_of(0, version, "TopicProduceData", name=self.topic, partition_data=(data,))

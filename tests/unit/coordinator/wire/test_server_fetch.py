@@ -24,7 +24,7 @@ async def test_a_missing_topic_does_not_hurry_the_others(broker, wire):
     fields = beside_a_missing_topic(fetch_fields(broker, max_wait=60_000))
     wire.send(1, 17, **fields)
     await (await Wire.to(broker)).ask(0, 9, **produce_fields(b"value"))
-    missing, found = (topic.partitions[0] for topic in (await wire.receive()).responses)
+    found, missing = (topic.partitions[0] for topic in (await wire.receive()).responses)
     assert ErrorCode(int(missing.error_code)) is ErrorCode.UNKNOWN_TOPIC_ID
     assert (found.error_code, len(found.records) > 0) == (0, True)
     alone = fields | {"topics": fields["topics"][:1]}

@@ -1,0 +1,172 @@
+"""The same requests about records to our broker and to Kafka's: what is told, and in which order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.codec.batches import whole_batches
+from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, struct_of
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+OWN, MORE, UNKNOWN = "own", "more", "no-such-topic"
+"""Topics of one partition, of two, and one that there is not."""
+FIRST_BY_ID, FIRST_WITH_SESSIONS, FIRST_WITH_EPOCHS, LAST_WITH_REPLICA = 13, 7, 12, 14
+"""Versions of Fetch; Produce begins with ids at the same one."""
+
+Wanted = tuple[str, int, int, int]
+"""A topic, a partition, an offset, and the leader epoch of the record before it."""
+Sent = tuple[str, int, bytes]
+"""A topic, a partition and a batch."""
+
+
+def name_of(topic: Any) -> str:
+    name: str = topic.topic if hasattr(topic, "topic") else topic.name
+    return name
+
+
+def told(one: Any) -> Any:
+    """What is told of one partition; a log that parts from what was fetched tells where."""
+    end = getattr(one, "diverging_epoch", None)
+    return (
+        *(one.partition_index, one.error_code.name, len(one.records or b""), one.high_watermark),
+        *(one.aborted_transactions, end and (end.epoch, end.end_offset)),
+    )
+
+
+class Reader(Peer):
+    """Produces to the topics above, and fetches from them."""
+
+    async def begin(self) -> None:
+        await super().begin()
+        self.names = {OWN: self.topic, MORE: f"{self.topic}-more", UNKNOWN: UNKNOWN}
+        await self.create(self.names[MORE], 2)
+        await self.until_led(self.names[MORE], 2)
+        topics = [{"name": self.names[label]} for label in (OWN, MORE)]
+        found = (await self.ask_plain(3, 12, topics=topics)).topics
+        self.labels: dict[Any, str] = {name: label for label, name in self.names.items()}
+        self.ids = {self.labels[topic.name]: topic.topic_id for topic in found}
+        self.ids[UNKNOWN] = uuid.UUID(int=77)
+        self.labels |= {topic_id: label for label, topic_id in self.ids.items()}
+
+    def label_of(self, topic: Any) -> str:
+        return self.labels[topic.topic_id if hasattr(topic, "topic_id") else name_of(topic)]
+
+    async def fetch(self, version: int, *wanted: Wanted, session: tuple[int, int] = (0, -1)) -> Any:
+        """The answer's session, and what it tells, in its order."""
+        topics = []
+        for label, number, offset, epoch in wanted:
+            part = {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+            if version >= FIRST_WITH_EPOCHS:
+                part["last_fetched_epoch"] = epoch
+            by = {"topic_id": self.ids[label]} if version >= FIRST_BY_ID else {"topic": self.names[label]}
+            topics.append({**by, "partitions": [part]})
+        fields: dict[str, Any] = {"topics": topics, "max_bytes": 1 << 20, "isolation_level": 1}
+        if version <= LAST_WITH_REPLICA:
+            fields["replica_id"] = -1
+        if version >= FIRST_WITH_SESSIONS:
+            fields["session_id"], fields["session_epoch"] = session
+        reply = await self.ask_plain(1, version, **fields)
+        return getattr(reply, "session_id", 0), [
+            (self.label_of(topic), [told(one) for one in topic.partitions]) for topic in reply.responses
+        ]
+
+    async def send(self, version: int, *sent: Sent, txn: str | None = None) -> list[Any]:
+        """Codes and offsets; they come in the order of a hash map."""
+        topics = [
+            {
+                **({"topic_id": self.ids[label]} if version >= FIRST_BY_ID else {"name": self.names[label]}),
+                "partition_data": (
+                    struct_of(0, version, "PartitionProduceData", index=number, records=records),
+                ),
+            }
+            for label, number, records in sent
+        ]
+        data = tuple(struct_of(0, version, "TopicProduceData", **topic) for topic in topics)
+        fields = {"transactional_id": txn, "acks": -1, "timeout": 5 * SECOND, "topic_data": data}
+        reply = await self.ask(0, version, **fields)
+        return sorted(
+            (self.label_of(topic), one.index, one.error_code.name, one.base_offset)
+            for topic in reply.responses
+            for one in topic.partition_responses
+        )
+
+
+MIXED: tuple[tuple[Wanted, ...], ...] = (
+    ((UNKNOWN, 0, 0, -1), (OWN, 0, 0, -1)),
+    ((MORE, 9, 0, -1), (UNKNOWN, 0, 0, -1), (MORE, 0, 0, -1), (OWN, 0, 0, -1), (OWN, 7, 0, -1)),
+    ((OWN, 0, 99, -1), (MORE, 7, 0, -1), (OWN, 0, 0, -1), (MORE, 1, 0, -1)),
+    ((OWN, 0, 0, -1), (MORE, 0, 0, -1), (OWN, 0, 1, -1), (MORE, 7, 0, -1), (MORE, 7, 1, -1)),
+)
+
+
+async def fetches(peer: Reader) -> AsyncIterator[Any]:
+    """Of what there is and what there is not, some of it twice."""
+    for version in (4, 7, 12, 13, 18):
+        for wanted in MIXED:
+            yield version, wanted, (await peer.fetch(version, *wanted))[1]
+
+
+async def fetches_in_sessions(peer: Reader) -> AsyncIterator[Any]:
+    """A session begins in the order of its first answer; what had records is read last the next time."""
+    for version in (7, 12, 13):
+        wanted = ((MORE, 7, 0, -1), (MORE, 0, 0, -1), (UNKNOWN, 0, 0, -1), (OWN, 0, 0, -1))
+        session, answer = await peer.fetch(version, *wanted, session=(0, 0))
+        yield version, session > 0, answer
+        for epoch, more in enumerate(((), ((MORE, 1, 99, -1),), ((MORE, 0, 5, -1),), ()), 1):
+            yield epoch, (await peer.fetch(version, *more, session=(session, epoch)))[1]
+
+
+async def fetches_after_other_epochs(peer: Reader) -> AsyncIterator[Any]:
+    """From logs that never had what was fetched, or have no such epoch (KIP-595)."""
+    for version in (11, 12, 18):
+        for offset in (0, 1, 2, 99):
+            for epoch in (-1, 0, 1):
+                answer = await peer.fetch(version, (OWN, 0, offset, epoch), (MORE, 0, 0, epoch))
+                yield version, offset, epoch, answer[1]
+    session, answer = await peer.fetch(13, (OWN, 0, 99, 0), (MORE, 0, 0, -1), session=(0, 0))
+    yield answer, [(await peer.fetch(13, session=(session, epoch)))[1] for epoch in (1, 2)]
+
+
+async def fetches_within_limits(peer: Reader) -> AsyncIterator[Any]:
+    """Of what does not fit it is not told either which transactions were aborted."""
+    await peer.send(13, (MORE, 0, batch_now(n=9)), (MORE, 1, batch_now(n=3)))
+    topics = [
+        {"topic": peer.names[label], "partitions": [{"partition": number, "partition_max_bytes": 1 << 20}]}
+        for label, number in ((MORE, 0), (OWN, 0), (MORE, 1))
+    ]
+    for most in (0, 1, 69, 70, 138, 200, 300, 1 << 20):
+        for committed in (0, 1):
+            fields = {"replica_id": -1, "session_epoch": -1, "isolation_level": committed}
+            reply = await peer.ask_plain(1, 12, topics=topics, max_bytes=most, **fields)
+            yield (
+                most,
+                committed,
+                [
+                    (
+                        peer.label_of(topic),
+                        len(list(whole_batches(one.records or b""))),
+                        one.aborted_transactions,
+                    )
+                    for topic in reply.responses
+                    for one in topic.partitions
+                ],
+            )
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        fetches,
+        fetches_in_sessions,
+        fetches_after_other_epochs,
+        fetches_within_limits,
+    ],
+    ids=lambda script: script.__name__,
+)
+async def test_kafka_answers_the_same(script, ours, cluster):
+    for mine, kafkas in await answers_of_both(script, Reader, ours.servers, cluster.bootstrap_servers):
+        assert mine == kafkas
