@@ -13,8 +13,8 @@ from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = 61
 _CRC_FROM = 21
-_FLAGS_AT = 22
-"""The lower byte of the attributes."""
+_MAGIC = 2
+"""The format of today's batches."""
 _BATCH_OVERHEAD = 12
 """Bytes of a batch before the part that its length counts."""
 _LENGTH_TO_RECORDS = HEADER_BYTES - _BATCH_OVERHEAD
@@ -90,7 +90,10 @@ def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHea
 
 def is_transactional(records: bytes | memoryview | None) -> bool:
     """Whether what a producer sent says that it is part of a transaction."""
-    return records is not None and len(records) >= HEADER_BYTES and bool(records[_FLAGS_AT] & _TRANSACTIONAL)
+    if records is None or len(records) < HEADER_BYTES:
+        return False
+    header = BatchHeader._make(_HEADER.unpack_from(records))
+    return header.magic == _MAGIC and header.is_transactional
 
 
 def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHeader:
@@ -100,6 +103,10 @@ def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHe
     """
     header = _header_of(records)
     assert records is not None
+    if header.base_offset != 0:
+        raise ProtocolError(
+            ErrorCode.INVALID_RECORD, f"a batch with the base offset {header.base_offset}, expected 0"
+        )
     if len(records) > max_bytes:
         raise ProtocolError(
             ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(records)} bytes, message.max.bytes is {max_bytes}"
@@ -116,7 +123,7 @@ def _header_of(records: bytes | memoryview | None) -> BatchHeader:
         code = ErrorCode.CORRUPT_MESSAGE if size else ErrorCode.INVALID_RECORD
         raise ProtocolError(code, f"{size} bytes are no record batch; a batch has at least {HEADER_BYTES}")
     header = BatchHeader._make(_HEADER.unpack_from(records))
-    if header.magic != 2:
+    if header.magic != _MAGIC:
         raise ProtocolError(ErrorCode.INVALID_RECORD, f"record format {header.magic}, expected 2")
     if header.length < _LENGTH_TO_RECORDS or header.length + _BATCH_OVERHEAD > len(records):
         raise ProtocolError(
@@ -179,7 +186,7 @@ def whole_batches(records: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
     at = 0
     while len(records) - at >= HEADER_BYTES:
         header = BatchHeader._make(_HEADER.unpack_from(records, at))
-        if header.magic != 2 or header.length < _LENGTH_TO_RECORDS:
+        if header.magic != _MAGIC or header.length < _LENGTH_TO_RECORDS:
             raise ProtocolError(
                 ErrorCode.CORRUPT_MESSAGE, f"a batch of format {header.magic} and {header.length} bytes"
             )

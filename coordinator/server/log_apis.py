@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,9 +10,10 @@ from typing import Any, TypeVar
 from fencepost.coordinator.codec.batches import is_transactional, sent_batch
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicPartition
+from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
 from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Services, Unanswered
 
@@ -61,12 +63,18 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
     nameless = request.transactional_id is None and any(
         is_transactional(one.records) for topic in request.topics for one in topic.partitions
     )
+    mixed = request.transactional_id is not None and len(_senders(services, request)) > 1
 
     def check(reference: OfTopic[logs.ProducedPartition], data: logs.ProducedPartition) -> None:
         if nameless:
             raise ProtocolError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "a transactional batch, and no transactional id",
+            )
+        if mixed:
+            raise ProtocolError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                "Transactional records contained more than one producer ID",
             )
 
     def append(topic: Topic, data: logs.ProducedPartition) -> logs.AppendedPartition:
@@ -98,7 +106,7 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
             record_errors=error.errors if isinstance(error, logs.RefusedRecords) else (),
         )
 
-    topics = _each(services, request.topics, append, refuse, check)
+    topics = _each(services, _merged(request.topics), append, refuse, check)
     if request.acks != 0:
         return logs.ProduceResponse(topics=topics)
     for topic in topics:
@@ -107,6 +115,19 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
                 # Nobody waits for an answer: only a closed connection makes the producer look again.
                 raise Unanswered(f"{topic.name or topic.topic_id}: {partition.error_message}")
     return NO_REPLY
+
+
+def _senders(services: Services, request: logs.ProduceRequest) -> set[tuple[int, int]]:
+    """Ids and epochs in the transactional batches that could be appended."""
+    found = set()
+    for reference in request.topics:
+        for one in reference.partitions:
+            with contextlib.suppress(ProtocolError):
+                services.log(services.cluster.topic_of(reference), one.partition)
+                header = sent_batch(one.records, request.api_version)
+                if header.is_transactional and header.producer_id != NO_PRODUCER_ID:
+                    found.add((header.producer_id, header.producer_epoch))
+    return found
 
 
 def list_offsets(
@@ -158,12 +179,16 @@ def list_offsets(
     return logs.ListOffsetsResponse(topics=_each(services, _merged(request.topics), look, refuse, check))
 
 
-def _merged(topics: tuple[OfTopic[logs.ListOffsetsPartition], ...]) -> tuple[OfTopic[Any], ...]:
-    """Each partition once."""
-    merged: dict[str | None, dict[int, logs.ListOffsetsPartition]] = {}
+def _merged(topics: tuple[OfTopic[Any], ...]) -> tuple[OfTopic[Any], ...]:
+    """Each partition once; what comes last counts."""
+    merged: dict[tuple[str | None, TopicId | None], dict[int, Any]] = {}
     for topic in topics:
-        merged.setdefault(topic.name, {}).update({one.partition: one for one in topic.partitions})
-    return tuple(OfTopic(name=name, partitions=tuple(found.values())) for name, found in merged.items())
+        found = merged.setdefault((topic.name, topic.topic_id), {})
+        found.update({one.partition: one for one in topic.partitions})
+    return tuple(
+        OfTopic(name=name, topic_id=topic_id, partitions=tuple(found.values()))
+        for (name, topic_id), found in merged.items()
+    )
 
 
 def offset_for_leader_epoch(
@@ -201,4 +226,4 @@ def delete_records(
     def refuse(wanted: logs.DeleteRecordsPartition, error: ProtocolError) -> logs.DeletedRecords:
         return logs.DeletedRecords(partition=wanted.partition, error_code=error.code)
 
-    return logs.DeleteRecordsResponse(topics=_each(services, request.topics, delete, refuse))
+    return logs.DeleteRecordsResponse(topics=_each(services, _merged(request.topics), delete, refuse))

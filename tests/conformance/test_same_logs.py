@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -157,6 +158,55 @@ async def fetches_within_limits(peer: Reader) -> AsyncIterator[Any]:
             )
 
 
+async def batches(peer: Reader) -> AsyncIterator[Any]:
+    """Batches with an offset, and several for one partition: the last one counts."""
+    for version in (3, 12, 13):
+        yield version, await peer.send(version, (OWN, 0, struct.pack(">q", 55) + batch_now()[8:]))
+        both = (
+            (OWN, 0, batch_now(n=2)),
+            (MORE, 0, batch_now()),
+            (OWN, 0, batch_now(n=3)),
+            (OWN, 7, batch_now()),
+        )
+        yield await peer.send(version, *both), await peer.list_offset(-1, committed=False)
+
+
+async def batches_of_other_formats(peer: Reader) -> AsyncIterator[Any]:
+    """What is no batch of today is no transactional one either, whatever its bits say."""
+    odd = bytearray(batch_now(5, 0, 0, txn=True))
+    for magic in (0, 1):
+        odd[16] = magic
+        for version in (9, 12, 13):
+            yield magic, version, await peer.send(version, (OWN, 0, bytes(odd)), (MORE, 0, batch_now()))
+
+
+async def batches_of_several_producers(peer: Reader) -> AsyncIterator[Any]:
+    """A transaction is one producer's, at one epoch; partitions that there are not don't matter."""
+    producer = (await peer.init()).producer_id
+    for version in (9, 12, 13):
+        for own, other in (((producer, 0), (producer, 1)), ((producer, 0), (producer + 1, 0))):
+            for label, number in ((MORE, 0), (MORE, 7), (UNKNOWN, 0)):
+                sent = (
+                    (OWN, 0, batch_now(*own, 5, txn=True)),
+                    (label, number, batch_now(*other, 0, txn=True)),
+                )
+                yield version, label, number, await peer.send(version, *sent, txn=peer.transactional_id)
+            for more in ((MORE, 7, batch_now()), (MORE, 1, b"?" * 61), (UNKNOWN, 0, batch_now())):
+                both = ((OWN, 0, batch_now(*own, 5, txn=True)), (MORE, 0, batch_now(*other, 0, txn=True)))
+                yield version, more[:2], await peer.send(version, *both, more, txn=peer.transactional_id)
+
+
+async def deletions_of_one_partition(peer: Reader) -> AsyncIterator[Any]:
+    """Several for one partition: the last one counts."""
+    await peer.produce(batch_now(n=5))
+    partitions = [
+        {"partition_index": number, "offset": offset} for number, offset in ((0, 4), (7, 1), (0, 2))
+    ]
+    topics = [{"name": peer.topic, "partitions": partitions}] * 2
+    yield await peer.asked(21, 2, topics=topics, timeout=5_000)
+    yield await peer.list_offset(-2, committed=False)
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -164,6 +214,10 @@ async def fetches_within_limits(peer: Reader) -> AsyncIterator[Any]:
         fetches_in_sessions,
         fetches_after_other_epochs,
         fetches_within_limits,
+        batches,
+        batches_of_other_formats,
+        batches_of_several_producers,
+        deletions_of_one_partition,
     ],
     ids=lambda script: script.__name__,
 )
