@@ -150,6 +150,8 @@ class PartitionLog:
             commit=commit,
             timestamp_ms=timestamp_ms,
         )
+        if self.settings.stamps:
+            marker = timed(marker, stored_batch(marker), timestamp_ms, stamps=True)
         offset = self.high_watermark
         batch = placed(marker, offset, self.leader_epoch)
         self._add(batch, stored_batch(batch), offset)

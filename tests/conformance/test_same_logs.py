@@ -196,6 +196,25 @@ async def batches_of_several_producers(peer: Reader) -> AsyncIterator[Any]:
                 yield version, more[:2], await peer.send(version, *both, more, txn=peer.transactional_id)
 
 
+async def markers(peer: Reader) -> AsyncIterator[Any]:
+    """Who sets the time of what ends a transaction."""
+    for kind in ("CreateTime", "LogAppendTime"):
+        peer.topic = f"{peer.names[OWN]}-{kind}"
+        await peer.create(peer.topic, 1, message_timestamp_type=kind)
+        await peer.until_led(peer.topic, 1)
+        begun = await peer.init()
+        peer.producer, epoch = begun.producer_id, begun.producer_epoch
+        records = batch_now(peer.producer, epoch, 0, txn=True)
+        yield kind, await peer.produce(records, peer.transactional_id, 12)
+        for _ in range(2):  # the second answer comes when the markers are written
+            yield await peer.end(epoch, commit=True, version=5)
+        parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+        fields = {"replica_id": -1, "session_epoch": -1, "max_bytes": 1 << 20}
+        reply = await peer.ask_plain(1, 12, topics=[{"topic": peer.topic, "partitions": parts}], **fields)
+        (found,) = reply.responses[0].partitions
+        yield [(header.attributes, header.records) for header, _ in whole_batches(found.records)]
+
+
 async def deletions_of_one_partition(peer: Reader) -> AsyncIterator[Any]:
     """Several for one partition: the last one counts."""
     await peer.produce(batch_now(n=5))
@@ -217,6 +236,7 @@ async def deletions_of_one_partition(peer: Reader) -> AsyncIterator[Any]:
         batches,
         batches_of_other_formats,
         batches_of_several_producers,
+        markers,
         deletions_of_one_partition,
     ],
     ids=lambda script: script.__name__,
