@@ -15,6 +15,8 @@ from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
 
 _READ_COMMITTED = 1
+_CONSUMER = -1
+"""The replica id of clients."""
 _FIRST_VERSION_WITH_RECORD_ERRORS = 8
 _FIRST_FETCH_BY_ID = 13
 
@@ -158,9 +160,10 @@ def _diverging(partition: logs.FetchedPartition, shape: Shape) -> dict[str, Any]
 
 
 def decode_list_offsets(values: dict[str, Any], context: RequestContext) -> logs.ListOffsetsRequest:
-    """ListOffsets, versions 1 to 11."""
+    """ListOffsets, versions 1 to 11. Only consumers are kept from what is not committed."""
+    isolated = values.get("isolation_level") == _READ_COMMITTED
     return logs.ListOffsetsRequest(
-        committed=values.get("isolation_level") == _READ_COMMITTED,
+        committed=isolated and values["replica_id"] == _CONSUMER,
         topics=tuple(
             OfTopic(
                 name=topic["name"],

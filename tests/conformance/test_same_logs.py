@@ -158,6 +158,18 @@ async def fetches_within_limits(peer: Reader) -> AsyncIterator[Any]:
             )
 
 
+async def positions_in_open_transactions(peer: Reader) -> AsyncIterator[Any]:
+    """As consumers are told, and as others are."""
+    producer = (await peer.init()).producer_id
+    yield await peer.produce(batch_now(producer, 0, 0, txn=True, n=3), peer.transactional_id, 12)
+    for replica in (-1, -2):
+        for time_ms in (-1, -2, -3, 0):
+            for committed in (0, 1):
+                wanted = [{"name": peer.topic, "partitions": [{"partition_index": 0, "timestamp": time_ms}]}]
+                fields = {"replica_id": replica, "isolation_level": committed, "topics": wanted}
+                yield replica, time_ms, committed, await peer.asked(2, 7, "timestamp", **fields)
+
+
 async def batches(peer: Reader) -> AsyncIterator[Any]:
     """Batches with an offset, and several for one partition: the last one counts."""
     for version in (3, 12, 13):
@@ -233,6 +245,7 @@ async def deletions_of_one_partition(peer: Reader) -> AsyncIterator[Any]:
         fetches_in_sessions,
         fetches_after_other_epochs,
         fetches_within_limits,
+        positions_in_open_transactions,
         batches,
         batches_of_other_formats,
         batches_of_several_producers,
