@@ -28,6 +28,11 @@ class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
     next_producer_id: int = NO_PRODUCER_ID
     """An id that nobody has; the shell draws it."""
 
+    @property
+    def names_half(self) -> bool:
+        """Whether it says an id without an epoch, or an epoch without an id."""
+        return (self.producer_id == NO_PRODUCER_ID) != (self.producer_epoch == NO_PRODUCER_EPOCH)
+
 
 class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The producer's id and epoch; -1 with an error."""

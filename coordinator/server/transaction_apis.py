@@ -34,6 +34,8 @@ def init_producer_id(
     services: Services, request: transactions.InitProducerIdRequest, asked: Asked
 ) -> transactions.InitProducerIdResponse:
     """An id that nobody has, or the next epoch under a transactional id."""
+    if request.names_half:
+        return transactions.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
         producer_id = services.transactions.new_producer()
         return transactions.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

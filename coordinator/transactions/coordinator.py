@@ -21,7 +21,6 @@ from fencepost.coordinator.protocol.transaction_records import (
 from fencepost.coordinator.protocol.transactions import (
     EPOCH_PER_TRANSACTION,
     NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -127,8 +126,7 @@ class TransactionCoordinator:
 
     def _init_producer_id(self, request: InitProducerIdRequest, now_ms: int) -> TransactionOutcome:
         transactional_id = request.transactional_id
-        told = (request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_PRODUCER_EPOCH)
-        if not transactional_id or told[0] != told[1]:
+        if not transactional_id or request.names_half:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "no transactional id, or half of a producer's")
         if not 0 < request.timeout_ms <= self.config.transaction_max_timeout_ms:
             raise ProtocolError(

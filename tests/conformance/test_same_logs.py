@@ -238,19 +238,23 @@ async def deletions_of_one_partition(peer: Reader) -> AsyncIterator[Any]:
     yield await peer.list_offset(-2, committed=False)
 
 
+async def producers(peer: Reader) -> AsyncIterator[Any]:
+    """Ids without an epoch, and epochs without an id."""
+    for version in (3, 4, 5):
+        for name in (None, peer.transactional_id):
+            for producer, epoch in ((5, -1), (-1, 0), (5, 0) if name is None else (-1, 0)):
+                fields = {"transactional_id": name, "producer_id": producer, "producer_epoch": epoch}
+                reply = await peer.ask_plain(22, version, transaction_timeout=60_000, **fields)
+                yield version, name is None, producer, epoch, reply.error_code.name, reply.producer_epoch
+
+
 @pytest.mark.parametrize(
     "script",
     [
-        fetches,
-        fetches_in_sessions,
-        fetches_after_other_epochs,
-        fetches_within_limits,
-        positions_in_open_transactions,
-        batches,
-        batches_of_other_formats,
-        batches_of_several_producers,
-        markers,
-        deletions_of_one_partition,
+        *(fetches, fetches_in_sessions, fetches_after_other_epochs),
+        *(fetches_within_limits, positions_in_open_transactions),
+        *(batches, batches_of_other_formats, batches_of_several_producers),
+        *(markers, deletions_of_one_partition, producers),
     ],
     ids=lambda script: script.__name__,
 )
