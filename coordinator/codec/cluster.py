@@ -82,10 +82,10 @@ def decode_metadata(values: dict[str, Any], context: RequestContext) -> cluster.
 
 def _reference(topic: dict[str, Any], version: int) -> cluster.TopicReference:
     """An id goes before a name: the Java client leaves an empty name beside it."""
-    topic_id = topic["topic_id"] if version >= _FIRST_VERSION_BY_ID else None
-    if topic_id is not None:
+    topic_id = topic.get("topic_id")
+    if topic_id is not None and version >= _FIRST_VERSION_BY_ID:
         return cluster.TopicReference(topic_id=topic_id)
-    return cluster.TopicReference(name=topic["name"])
+    return cluster.TopicReference(name=topic["name"], topic_id=topic_id)
 
 
 def _brokers(nodes: tuple[cluster.Node, ...], make: Any, id_name: str) -> tuple[Any, ...]:

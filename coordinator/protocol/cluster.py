@@ -88,11 +88,11 @@ class TopicMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster as one broker sees it."""
+    """The cluster as one broker sees it; of a question that makes no sense it tells nothing."""
 
-    cluster_id: str
-    controller_id: int
-    brokers: tuple[Node, ...]
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: tuple[Node, ...] = ()
     topics: tuple[TopicMetadata, ...]
     authorized_operations: int = UNKNOWN_OPERATIONS
 

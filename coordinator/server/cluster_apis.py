@@ -50,9 +50,14 @@ def metadata(services: Services, request: cluster.MetadataRequest, asked: Asked)
     """The brokers, and all topics or those that are named; one that is named may be created."""
     if request.topics is None:
         topics = tuple(_described(services, topic) for topic in services.cluster.image.by_name.values())
+    elif any(each.name is not None and each.topic_id is not None for each in request.topics):
+        return _senseless(request.topics)
     else:
         create = services.auto_create_topics and request.allow_auto_topic_creation
-        topics = tuple(_wanted(services, each, create) for each in dict.fromkeys(request.topics))
+        # Where one is asked for by its id, those that are not are left out.
+        by_id = [each for each in request.topics if each.topic_id is not None]
+        found = [_wanted(services, each, create) for each in dict.fromkeys(by_id or request.topics)]
+        topics = tuple(sorted(found, key=_place))
     if request.include_topic_operations:
         topics = tuple(map(_with_operations, topics))
     return cluster.MetadataResponse(
@@ -64,6 +69,21 @@ def metadata(services: Services, request: cluster.MetadataRequest, asked: Asked)
             CLUSTER_OPERATIONS if request.include_cluster_operations else UNKNOWN_OPERATIONS
         ),
     )
+
+
+def _senseless(topics: tuple[TopicReference, ...]) -> cluster.MetadataResponse:
+    """Versions 10 and 11 have ids, but answer names only."""
+    code = ErrorCode.INVALID_REQUEST
+    return cluster.MetadataResponse(
+        topics=tuple(TopicMetadata(name=one.name, topic_id=one.topic_id, error_code=code) for one in topics)
+    )
+
+
+def _place(topic: TopicMetadata) -> int:
+    """Kafka tells of unknown ids first, then of topics, then of unknown names."""
+    if topic.error_code is ErrorCode.NONE:
+        return 1
+    return 0 if topic.name is None else 2
 
 
 def _with_operations(topic: TopicMetadata) -> TopicMetadata:

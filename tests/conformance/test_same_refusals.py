@@ -188,6 +188,37 @@ async def operations(peer: Administrator) -> AsyncIterator[Any]:
     yield await peer.asked(75, 0, "topic_id", "partitions", topics=topics, response_partition_limit=9)
 
 
+async def places(peer: Administrator) -> AsyncIterator[Any]:
+    """In which order topics are told, and what of ids before they can be asked for."""
+    own = (await peer.ask_plain(3, 12, topics=[{"name": peer.topic}])).topics[0].topic_id
+    nobody = uuid.UUID(int=77)
+    for version in (1, 10, 11, 12, 13):
+        asked: list[list[dict[str, Any]]] = [[{"name": "zz"}, {"name": peer.topic}, {"name": "a b"}]]
+        if version >= 10:
+            for topic_id in (own, nobody):
+                asked += [[{"name": peer.topic, "topic_id": topic_id}], [{"name": "zz"}]]
+                asked[-1] += [{"name": "", "topic_id": topic_id}]
+        if version >= 12:
+            asked += [[{"topic_id": own}, {"topic_id": nobody}], [{"topic_id": nobody}, {"topic_id": own}]]
+        for topics in asked:
+            more = {"include_topic_authorized_operations": True} if version >= 8 else {}
+            more |= {"include_cluster_authorized_operations": True} if version in (10,) else {}
+            reply = await peer.ask_plain(3, version, topics=topics, **more)
+            yield (
+                *(version, len(topics), len(reply.brokers), reply.controller_id >= 0),
+                getattr(reply, "cluster_id", None) is None,
+                getattr(reply, "cluster_authorized_operations", None),
+                [
+                    (
+                        *(one.name and one.name.replace(peer.topic, ""), one.error_code.name),
+                        *(getattr(one, "topic_id", None) in (own, nobody), len(one.partitions)),
+                        getattr(one, "topic_authorized_operations", None),
+                    )
+                    for one in reply.topics
+                ],
+            )
+
+
 async def positions(peer: Administrator) -> AsyncIterator[Any]:
     async def listed(version: int, *topics: tuple[str, list[tuple[int, int]]]) -> Any:
         wanted = [
@@ -344,6 +375,7 @@ async def rights(peer: Administrator) -> AsyncIterator[Any]:
         removals,
         records_of_compacted_topics,
         operations,
+        places,
         positions,
         cursors,
         settings_of_topics,
