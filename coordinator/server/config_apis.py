@@ -32,11 +32,27 @@ from fencepost.coordinator.server.topic_configs import (
     read_topic_configs,
 )
 
+_KINDS = frozenset(ResourceType)
+
 
 def describe_configs(
     services: Services, request: administration.DescribeConfigsRequest, asked: Asked
 ) -> administration.DescribeConfigsResponse:
-    """What was set on a resource, and what holds for it otherwise."""
+    """What was set on a resource, and what holds for it otherwise; nothing if one is of no kind at all."""
+    odd = next((each for each in request.resources if each.resource_type not in _KINDS), None)
+    if odd is not None:
+        message = f"Unexpected resource type {odd.resource_type} for resource {odd.name}"
+        return administration.DescribeConfigsResponse(
+            resources=tuple(
+                DescribedConfigs(
+                    resource_type=each.resource_type,
+                    name=each.name,
+                    error_code=ErrorCode.INVALID_REQUEST,
+                    error_message=message,
+                )
+                for each in request.resources
+            )
+        )
     return administration.DescribeConfigsResponse(
         resources=tuple(
             _described(services, resource, request.include_synonyms) for resource in request.resources
@@ -179,6 +195,7 @@ def alter_configs(
         try:
             if times[resource.resource_type, resource.name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} comes twice")
+            _check_kind(resource.resource_type)
             changed = _changed(services, resource, incremental=request.incremental)
             entries = _read(services, resource, changed)
             if not request.validate_only:
@@ -196,32 +213,32 @@ def alter_configs(
     return administration.AlterConfigsResponse(resources=tuple(results))
 
 
+def _check_kind(kind: int) -> None:
+    if kind not in {ResourceType.TOPIC, ResourceType.GROUP}:
+        raise ProtocolError(
+            ErrorCode.INVALID_REQUEST, f"settings of resources of type {kind} can't be changed here"
+        )
+
+
 def _read(services: Services, resource: ChangedResource, entries: Mapping[str, str]) -> Mapping[str, str]:
     """These settings as they are set on the resource.
 
     :raises ProtocolError: if there is no such resource, or a setting is wrong.
     """
-    match resource.resource_type:
-        case ResourceType.TOPIC:
-            if not resource.name:
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-            check_topic_name(resource.name)
-            read = read_topic_configs(entries)
-            services.cluster.find(resource.name, None)
-            return read
-        case ResourceType.GROUP:
-            if not resource.name:
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
-            try:
-                GroupConfig.from_properties(entries, services.config)
-            except FencepostError as error:
-                raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
-            return entries
-        case _:
-            raise ProtocolError(
-                ErrorCode.INVALID_REQUEST,
-                f"settings of resources of type {resource.resource_type} can't be changed here",
-            )
+    if resource.resource_type == ResourceType.TOPIC:
+        if not resource.name:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        check_topic_name(resource.name)
+        read = read_topic_configs(entries)
+        services.cluster.find(resource.name, None)
+        return read
+    if not resource.name:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    try:
+        GroupConfig.from_properties(entries, services.config)
+    except FencepostError as error:
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return entries
 
 
 def _changed(services: Services, resource: ChangedResource, *, incremental: bool) -> dict[str, str]:
@@ -231,12 +248,16 @@ def _changed(services: Services, resource: ChangedResource, *, incremental: bool
     """
     if max(Counter(change.name for change in resource.changes).values(), default=1) > 1:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [each.name for each in resource.changes if _lacks_value(each)]
+    if nulls:
+        message = f"Null value not supported for : {','.join(nulls)}"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
     before = _set_on(services, resource.resource_type, resource.name) if incremental else {}
     entries = dict(before)
     for change in resource.changes:
         match change.operation:
             case ConfigOperation.SET:
-                entries[change.name] = _value(change)
+                entries[change.name] = change.value or ""
             case ConfigOperation.DELETE:
                 entries.pop(change.name, None)
             case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
@@ -248,15 +269,18 @@ def _changed(services: Services, resource: ChangedResource, *, incremental: bool
     return entries
 
 
-def _value(change: ConfigChange) -> str:
-    if change.value is None:
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {change.name}")
-    return change.value
+def _lacks_value(change: ConfigChange) -> bool:
+    return change.value is None and change.operation != ConfigOperation.DELETE
+
+
+def _elements(value: str) -> list[str]:
+    """As Java splits it: only at its end empty elements are left out."""
+    return value.rstrip(",").split(",") if value.strip(",") or not value else []
 
 
 def _in_list(change: ConfigChange, entries: Mapping[str, str]) -> str:
     """A list with more elements, or fewer."""
-    wanted = [part for part in _value(change).split(",") if part]
+    wanted = _elements(change.value or "")
     setting = TOPIC_SETTINGS.get(change.name)
     if setting is None or setting.config_type is not ConfigType.LIST:
         raise ProtocolError(

@@ -23,6 +23,10 @@ with warnings.catch_warnings():
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 
+LISTS = ("", ",", ",,", "delete,", ",delete", "compact,,delete")
+"""Elements of a setting, some of them empty."""
+
+
 class Producer(Peer):
     """Asks what producers ask, and who looks after them."""
 
@@ -266,6 +270,8 @@ async def settings(peer: Producer) -> AsyncIterator[Any]:
             (2, peer.topic, ("min.cleanable.dirty.ratio", 0, "1.5")),
             (2, peer.topic, ("segment.bytes", 0, "5")),
         ),
+        *((2, peer.topic, ("cleanup.policy", operation, value)) for operation in (2, 3) for value in LISTS),
+        *((2, peer.topic, (retention, 2, "1"), (name, 0, None)) for name in ("nope", "cleanup.policy")),
     ):
         yield changes, await peer.alter(kind, name, *changes)
     reply = await peer.create(f"more-{peer.topic}", 1)

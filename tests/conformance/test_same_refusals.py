@@ -219,6 +219,19 @@ async def places(peer: Administrator) -> AsyncIterator[Any]:
             )
 
 
+async def kinds(peer: Administrator) -> AsyncIterator[Any]:
+    """Settings of what has none, alone and beside a topic."""
+    topic = {"resource_type": 2, "resource_name": peer.topic}
+    for kind in (0, 1, 99):
+        for resources in ([{"resource_type": kind, "resource_name": "x"}], [topic, {"resource_type": kind}]):
+            wanted = [{"configuration_keys": ["segment.ms"], **each} for each in resources]
+            yield kind, await peer.asked(32, 4, "error_message", "synonyms", resources=wanted)
+            for operation in range(4):
+                change = {"name": "segment.ms", "config_operation": operation, "value": "5000"}
+                wanted = [{"configs": [change], **each} for each in resources]
+                yield operation, await peer.asked(44, 1, "error_message", resources=wanted)
+
+
 async def positions(peer: Administrator) -> AsyncIterator[Any]:
     async def listed(version: int, *topics: tuple[str, list[tuple[int, int]]]) -> Any:
         wanted = [
@@ -376,6 +389,7 @@ async def rights(peer: Administrator) -> AsyncIterator[Any]:
         records_of_compacted_topics,
         operations,
         places,
+        kinds,
         positions,
         cursors,
         settings_of_topics,
