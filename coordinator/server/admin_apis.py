@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.streams import TopicInfo
-from fencepost.coordinator.server.cluster import check_partitions
+from fencepost.coordinator.server.cluster import check_partitions, new_topic_id
 from fencepost.coordinator.server.config_apis import topic_entries
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import read_topic_configs
@@ -48,6 +48,8 @@ class _Plan(NamedTuple):
     name: str
     places: _Places
     configs: Mapping[str, str]
+    written: Mapping[str, str]
+    """The same settings as the request has them, with spaces and capitals."""
 
 
 def create_topics(
@@ -97,10 +99,9 @@ def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
             raise ProtocolError(
                 ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
             )
-        configs = read_topic_configs(
-            {name: value for name, value in topic.configs.items() if value is not None}
-        )
-        return _Plan(topic.name, _places_of(services, topic), configs)
+        written = {name: value for name, value in topic.configs.items() if value is not None}
+        configs = read_topic_configs(written)
+        return _Plan(topic.name, _places_of(services, topic), configs, written)
     except ProtocolError as error:
         return error
 
@@ -108,8 +109,9 @@ def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
 def _created(services: Services, name: str, plan: _Plan | ProtocolError, validate_only: bool) -> CreatedTopic:
     if isinstance(plan, ProtocolError):
         return CreatedTopic(name=name, error_code=plan.code, error_message=plan.message)
-    topic_id = None
-    if not validate_only:
+    if validate_only:
+        topic_id = new_topic_id()
+    else:
         (created,) = services.cluster.add_topics(
             {name: plan.places.partitions},
             plan.configs,
@@ -122,7 +124,7 @@ def _created(services: Services, name: str, plan: _Plan | ProtocolError, validat
         topic_id=topic_id,
         partitions=plan.places.partitions,
         replication_factor=plan.places.replicas,
-        configs=topic_entries(plan.configs),
+        configs=topic_entries(plan.written),
     )
 
 

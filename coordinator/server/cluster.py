@@ -41,7 +41,8 @@ PRODUCER_IDS_AT_ONCE = 1_000
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
-def _new_id() -> TopicId:
+def new_topic_id() -> TopicId:
+    """An id that no topic had before."""
     while True:
         topic_id = topic_id_from_uuid(uuid.uuid4())
         if not topic_id.startswith("-"):
@@ -231,7 +232,7 @@ class Cluster:
         """Create topics that were checked."""
         created = tuple(
             Topic(
-                topic_id=_new_id(),
+                topic_id=new_topic_id(),
                 name=name,
                 partitions=partitions,
                 replicas=replicas,

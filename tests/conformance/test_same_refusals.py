@@ -98,6 +98,16 @@ async def creations(peer: Administrator) -> AsyncIterator[Any]:
     for index, configs in enumerate(([null], [null, unknown], [null, {"name": "nope", "value": "1"}])):
         topic = {"name": f"{own}-{index}", **of_factor(1), "configs": configs}
         yield configs, await peer.asked(19, 7, topics=[topic], timeout=10_000)
+    # Told as it was written, and with an id that nobody will have.
+    written = [{"name": "preallocate", "value": "TRUE"}, {"name": "segment.ms", "value": " 5 "}]
+    written.append({"name": "cleanup.policy", "value": "compact , delete"})
+    topic = {"name": f"{own}-written", **of_factor(1), "configs": written}
+    (told,) = (await peer.ask_plain(19, 7, topics=[topic], timeout=10_000, validate_only=True)).topics
+    names = {each["name"] for each in written}
+    yield (
+        told.topic_id is None,
+        sorted((each.name, each.value) for each in told.configs if each.name in names),
+    )
     exists = {"name": own, **of_factor(9, 0), "configs": [null]}
     yield await peer.asked(19, 7, topics=[exists], timeout=10_000)
     for counts in ((10_001,), (10_000,), (9_999,), (6_000, 6_000), (10_000, -1), (10_001, 0), (4_999, 5_000)):
