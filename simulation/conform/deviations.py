@@ -143,8 +143,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation(
         name="simple-group-without-offsets",
         kafka="A group that consists of committed offsets stays in memory when its last offset is deleted, "
-        "or when its first commit is refused for its metadata: it is listed, and can be deleted. A restart "
-        "of the broker, or the next sweep, ends it.",
+        "or when its first commit is refused for its metadata, or is one of a transaction that is aborted: "
+        "it is listed, and can be deleted. A restart of the broker, or the next sweep, ends it.",
         fencepost="It is gone with its last offset.",
         why="What is in no record does not exist: a coordinator must not answer differently after a restart.",
         explains=_simple_group_ended,
