@@ -2,11 +2,13 @@
 
 The model plays the world around one member and knows what must hold of every request and every callback,
 whatever happens: one heartbeat in flight, joins that say everything, owned lists that are true, balanced
-callbacks, the newest epoch, and nothing that belongs to an older membership.
+callbacks, the newest epoch, and nothing that belongs to an older membership. Half of the partitions have no
+committed offset, and logs are asked where to start by any `auto_offset_reset`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any
 
@@ -30,6 +32,7 @@ from fencepost.member.consumer.actions import (
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
+    FindOffsetsByDuration,
     LeaveFinished,
     Moved,
     RaiseToApplication,
@@ -49,6 +52,7 @@ from fencepost.member.consumer.states import ConsumerMemberState as S
 NAMES = {"foo-id": "foo", "bar-id": "bar"}
 IDS = {name: topic_id for topic_id, name in NAMES.items()}
 MAX_POLL_MS = 20_000
+RESETS = ("earliest", "latest", "by_duration:PT1H", "none")
 
 assignments = st.dictionaries(
     st.sampled_from(sorted(NAMES)),
@@ -76,7 +80,8 @@ commit_errors = st.sampled_from(
     ]
 )
 failures = st.sampled_from(list(Failure))
-OTHERS = (FindCoordinator, ResolveTopicNames, SendCommit, FetchOffsets, FindLogOffsets)
+LOGS = (FindLogOffsets, FindOffsetsByDuration)
+OTHERS = (FindCoordinator, ResolveTopicNames, SendCommit, FetchOffsets, *LOGS)
 
 
 def flat(partitions: Partitions) -> set[TopicPartition]:
@@ -108,6 +113,7 @@ class MemberWorld(RuleBasedStateMachine):
         self.fatal = False
         self.last_poll_end: int | None = None
         self.subscribed = False
+        self.reset = "earliest"
 
     # -- watching ------------------------------------------------------------------------------------------
 
@@ -175,12 +181,14 @@ class MemberWorld(RuleBasedStateMachine):
             self.confirmed -= partitions
 
     def saw_SendCommit(self, action: SendCommit) -> None:  # noqa: N802
-        commit = self.member._commits._queue[0]
+        queue = self.member._commits._queue
         others = [self.commits[each.token] for each in self.open if isinstance(each, SendCommit)]
-        overtaken = {other.kind for other in others if self.now < other.deadline_ms}
-        assert not overtaken or commit.kind is CommitKind.RELEASE, "commits overtake each other"
-        assert CommitKind.MANUAL not in overtaken, "the application's own commit is overtaken"
-        self.commits[action.token] = commit
+        overtaken = [other for other in others if self.now < other.deadline_ms]
+        assert not any(other in queue for other in overtaken), "overtakes one that is waited for"
+        assert all(other.kind is not CommitKind.MANUAL for other in overtaken), (
+            "overtakes the application's own"
+        )
+        self.commits[action.token] = queue[0]
         assert action.request.member_epoch == (self.epoch if self.epoch > 0 else -1)
 
     def saw_FetchOffsets(self, action: FetchOffsets) -> None:  # noqa: N802
@@ -189,6 +197,11 @@ class MemberWorld(RuleBasedStateMachine):
 
     def saw_FindLogOffsets(self, action: FindLogOffsets) -> None:  # noqa: N802
         assert set(action.partitions) <= self.confirmed
+        assert self.reset == ("earliest" if action.earliest else "latest")
+
+    def saw_FindOffsetsByDuration(self, action: FindOffsetsByDuration) -> None:  # noqa: N802
+        assert set(action.partitions) <= self.confirmed
+        assert (self.reset, action.duration_ms) == ("by_duration:PT1H", 3_600_000)
 
     def saw_RaiseToApplication(self, action: RaiseToApplication) -> None:  # noqa: N802
         self.fatal = self.fatal or action.fatal
@@ -199,13 +212,19 @@ class MemberWorld(RuleBasedStateMachine):
 
     # -- the application -----------------------------------------------------------------------------------
 
-    @initialize(auto_commit=st.booleans(), seed=st.integers(0, 3), depth=st.integers(0, 12))
-    def start(self, auto_commit: bool, seed: int, depth: int) -> None:
+    @initialize(
+        auto_commit=st.booleans(),
+        seed=st.integers(0, 3),
+        depth=st.integers(0, 12),
+        reset=st.sampled_from(RESETS),
+    )
+    def start(self, auto_commit: bool, seed: int, depth: int, reset: str) -> None:
+        self.reset = reset
         config = ConsumerConfig(
             enable_auto_commit=auto_commit,
             auto_commit_interval_ms=2_000,
             max_poll_interval_ms=MAX_POLL_MS,
-            auto_offset_reset="earliest",
+            auto_offset_reset=reset,
             unreleased_instance_id_retries=2,
         )
         self.member = ConsumerMember("group", "member", config, random.Random(seed))
@@ -234,6 +253,21 @@ class MemberWorld(RuleBasedStateMachine):
         consumed = {p: position + count for p, position in self.member.positions.fetchable().items()}
         self.last_poll_end = self.now
         self.take(self.member.poll_end(consumed, self.now))
+
+    @precondition(lambda self: self.member.positions.fetchable())
+    @rule(data=st.data())
+    def the_log_has_lost_a_position(self, data: st.DataObject) -> None:
+        partition = data.draw(st.sampled_from(sorted(self.member.positions.fetchable())))
+        self.take(self.member.offset_out_of_range(partition, self.now))
+        assert partition not in self.member.positions.fetchable()
+
+    @precondition(lambda self: self.confirmed)
+    @rule(data=st.data(), offset=st.integers(50, 60))
+    def the_application_seeks(self, data: st.DataObject, offset: int) -> None:
+        partition = data.draw(st.sampled_from(sorted(self.confirmed)))
+        with contextlib.suppress(ValueError):  # it is about to be given up
+            self.take(self.member.seek(partition, offset, self.now))
+            assert self.member.positions.position(partition) == offset
 
     @rule(what=st.sampled_from(["commit", "foo", "foo bar", "x.*", "unsubscribe", "rejoin", "close"]))
     def the_application_decides(self, what: str) -> None:
@@ -363,6 +397,13 @@ class MemberWorld(RuleBasedStateMachine):
             self.take(member.log_offsets_found(token, {}, self.now))
         assert member.member_epoch == before
 
+    def logs_answer(self, action: FindLogOffsets | FindOffsetsByDuration) -> None:
+        known = dict(self.member.positions.fetchable())
+        found = dict.fromkeys(action.partitions, 1)
+        self.take(self.member.log_offsets_found(action.token, found, self.now))
+        after = self.member.positions.fetchable()
+        assert all(after.get(each, at) == at for each, at in known.items()), "moves a position that is known"
+
     # -- time ----------------------------------------------------------------------------------------------
 
     @rule(ms=st.sampled_from([1, 100, 1_000, 5_000, 30_000]))
@@ -420,8 +461,13 @@ class MemberWorld(RuleBasedStateMachine):
         if self.fatal:
             return not self.owned
         if self.subscribed:
-            return self.member.state is S.STABLE
+            return self.member.state is S.STABLE and self.knows_where_to_read()
         return self.member.state in (S.UNSUBSCRIBED, S.STALE) and not self.owned
+
+    def knows_where_to_read(self) -> bool:
+        positions = self.member.positions
+        left = self.confirmed - positions.fetchable().keys()
+        return left == positions.undecided.keys() and (not left or self.reset == "none")
 
     def answer_well(self, action: Any) -> None:
         self.open.remove(action)
@@ -445,11 +491,12 @@ class MemberWorld(RuleBasedStateMachine):
             done = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, ErrorCode.NONE))
             self.take(member.commit_answered(token, done, now))
         elif isinstance(action, FetchOffsets):
-            found = dict.fromkeys(action.request.partitions or (), OffsetAndMetadata(offset=1))
+            committed = [each for each in action.request.partitions or () if each.partition == 0]
+            found = dict.fromkeys(committed, OffsetAndMetadata(offset=1))
             fetched = OffsetFetchResponse(group_id="group", offsets=found)
             self.take(member.offsets_fetched(token, fetched, now))
-        elif isinstance(action, FindLogOffsets):
-            self.take(member.log_offsets_found(token, dict.fromkeys(action.partitions, 1), now))
+        elif isinstance(action, LOGS):
+            self.logs_answer(action)
 
 
 MemberWorld.TestCase.settings = settings(

@@ -39,6 +39,7 @@ from fencepost.member.consumer.actions import (
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
+    FindOffsetsByDuration,
     LeaveFinished,
     RunCallback,
     SendCommit,
@@ -56,6 +57,7 @@ CODES = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
+RESETS = ("earliest", "latest", "by_duration:PT1H", "none")
 FATAL = (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
@@ -70,10 +72,11 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.now = 0
+        self.reset = rng.choice(RESETS)
         assignor = Sticky() if rng.random() < 0.5 else RangeAssignor()
         config = ClassicConfig(
             enable_auto_commit=rng.random() < 0.5,
-            auto_offset_reset="earliest",
+            auto_offset_reset=self.reset,
             max_poll_interval_ms=8_000,
             group_instance_id="static" if rng.random() < 0.3 else None,
             metadata_max_age_ms=5_000,
@@ -128,11 +131,14 @@ class Walk:
             case FindCoordinator():
                 self.do(member.coordinator_found(action.token, now))
             case FetchOffsets():
-                offsets = dict.fromkeys(action.request.partitions or (), OffsetAndMetadata(offset=5))
+                committed = [each for each in action.request.partitions or () if self.rng.random() < 0.5]
+                offsets = dict.fromkeys(committed, OffsetAndMetadata(offset=5))
                 response = OffsetFetchResponse(group_id="g", offsets=offsets)
                 self.do(member.offsets_fetched(action.token, response, now))
-            case FindLogOffsets():
-                self.do(member.log_offsets_found(action.token, dict.fromkeys(action.partitions, 0), now))
+            case FindLogOffsets() | FindOffsetsByDuration():
+                self.check_question(action)
+                found = [each for each in action.partitions if self.rng.random() < 0.8]
+                self.do(member.log_offsets_found(action.token, dict.fromkeys(found, 0), now))
             case SendCommit():
                 errors = dict.fromkeys(action.request.offsets, code)
                 self.do(member.commit_answered(action.token, OffsetCommitResponse(errors=errors), now))
@@ -141,6 +147,13 @@ class Walk:
                 self.do(member.partitions_counted(action.token, counts, now))
             case SendGroupRequest():
                 self.do(member.group_answered(action.token, self.response(action.request, code), now))
+
+    def check_question(self, action: FindLogOffsets | FindOffsetsByDuration) -> None:
+        """The logs are asked what the policy says."""
+        if isinstance(action, FindOffsetsByDuration):
+            assert (self.reset, action.duration_ms) == ("by_duration:PT1H", 3_600_000)
+        else:
+            assert self.reset == ("earliest" if action.earliest else "latest")
 
     def response(self, request: Any, code: ErrorCode) -> Any:
         match request:
@@ -196,8 +209,11 @@ class Walk:
             commit_id, actions = member.commit(None, self.now)
             self.commits.add(commit_id)
             self.do(actions)
-        elif choice < 0.95:
+        elif choice < 0.94:
             self.do(member.rejoin(self.now))
+        elif choice < 0.95:
+            for partition in list(member.positions.fetchable()):
+                self.do(member.offset_out_of_range(partition, self.now))
         elif choice < 0.98:
             self.do(member.subscribe(rng.choice([("t",), ("t", "u"), ()]), None, self.now))
         else:
