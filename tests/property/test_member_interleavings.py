@@ -2,8 +2,7 @@
 
 The model plays the world around one member and knows what must hold of every request and every callback,
 whatever happens: one heartbeat in flight, joins that say everything, owned lists that are true, balanced
-callbacks, the newest epoch, and nothing that belongs to an older membership. Half of the partitions have no
-committed offset, and logs are asked where to start by any `auto_offset_reset`.
+callbacks, the newest epoch, and nothing that belongs to an older membership.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ from fencepost.member.consumer.states import ConsumerMemberState as S
 NAMES = {"foo-id": "foo", "bar-id": "bar"}
 IDS = {name: topic_id for topic_id, name in NAMES.items()}
 MAX_POLL_MS = 20_000
-RESETS = ("earliest", "latest", "by_duration:PT1H", "none")
 
 assignments = st.dictionaries(
     st.sampled_from(sorted(NAMES)),
@@ -80,6 +78,7 @@ commit_errors = st.sampled_from(
     ]
 )
 failures = st.sampled_from(list(Failure))
+resets = st.sampled_from(["earliest", "latest", "by_duration:PT1H", "none"])
 LOGS = (FindLogOffsets, FindOffsetsByDuration)
 OTHERS = (FindCoordinator, ResolveTopicNames, SendCommit, FetchOffsets, *LOGS)
 
@@ -212,12 +211,7 @@ class MemberWorld(RuleBasedStateMachine):
 
     # -- the application -----------------------------------------------------------------------------------
 
-    @initialize(
-        auto_commit=st.booleans(),
-        seed=st.integers(0, 3),
-        depth=st.integers(0, 12),
-        reset=st.sampled_from(RESETS),
-    )
+    @initialize(auto_commit=st.booleans(), seed=st.integers(0, 3), depth=st.integers(0, 12), reset=resets)
     def start(self, auto_commit: bool, seed: int, depth: int, reset: str) -> None:
         self.reset = reset
         config = ConsumerConfig(
@@ -399,8 +393,7 @@ class MemberWorld(RuleBasedStateMachine):
 
     def logs_answer(self, action: FindLogOffsets | FindOffsetsByDuration) -> None:
         known = dict(self.member.positions.fetchable())
-        found = dict.fromkeys(action.partitions, 1)
-        self.take(self.member.log_offsets_found(action.token, found, self.now))
+        self.take(self.member.log_offsets_found(action.token, dict.fromkeys(action.partitions, 1), self.now))
         after = self.member.positions.fetchable()
         assert all(after.get(each, at) == at for each, at in known.items()), "moves a position that is known"
 
