@@ -76,7 +76,7 @@ class KafkaChangelog:
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
         self._partitions: dict[str, int] = {}
-        """Of the changelogs that were found."""
+        """Of the changelogs that were found, when they were looked at last."""
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
 
@@ -168,11 +168,10 @@ class KafkaChangelog:
     async def _find(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> KafkaPartition:
         """The changelog's partition, once brokers know it."""
         name = changelog_topic(self._application_id, partition.topic)
-        count = self._partitions.get(name)
-        if count is None:
+        count = self._partitions.get(name, 0)
+        if partition.partition >= count:  # it may have grown, like the topic
             count = self._partitions[name] = await self._look_up(consumer, name, partition.topic)
         if partition.partition >= count:
-            del self._partitions[name]
             raise StreamsError(
                 f"{name} has {count} partitions, and none for partition {partition.partition} of"
                 f" {partition.topic}: delete it, or give it as many as {partition.topic} has"

@@ -12,7 +12,7 @@ class IllegalStreamsState(StreamsError):
 
 
 class MissingSourceTopic(StreamsError):
-    """A source topic does not exist: the leader of the group has said so to all members."""
+    """A source topic does not exist: the group's leader says so, or its coordinator for five minutes."""
 
 
 class TaskAssignmentFailed(StreamsError):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-import aiokafka
+import aiokafka.admin
 import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -14,7 +16,7 @@ from fencepost.member import AuthenticationError, StreamsApp, StreamsError
 from fencepost.member import StreamClientState as S
 from fencepost.member import StreamThreadExceptionResponse as Response
 from fencepost.member.application.changelog import ChangelogUnavailable
-from fencepost.member.application.store import StateDirectory
+from fencepost.member.application.store import StateDirectory, TaskStore
 from fencepost.member.kafka.changelog import KafkaChangelog
 from fencepost.simulation.embedded import EmbeddedKafka
 
@@ -152,6 +154,27 @@ async def test_a_changelog_that_may_not_be_created_is_no_matter_of_time() -> Non
         kafka.fail_next("CREATE_TOPICS", "TOPIC_AUTHORIZATION_FAILED")
         with pytest.raises(StreamsError, match="billing-orders-changelog can't be created"):
             await restore(kafka, creates=True)
+
+
+async def test_a_changelog_that_grows_has_stores_of_new_partitions(tmp_path: Path) -> None:
+    async with EmbeddedKafka(topics={"orders": 2, "billing-orders-changelog": 1}) as kafka:
+        settings = {"bootstrap_servers": kafka.bootstrap_servers}
+        changelog = KafkaChangelog("billing", settings, creates=False)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(changelog.close)
+            first, second = TaskStore(tmp_path / "first"), TaskStore(tmp_path / "second")
+            await changelog.restore(PLACE, first)
+            place = TopicPartition("orders", 1)
+            with pytest.raises(StreamsError, match="has 1 partitions, and none for partition 1 of orders"):
+                await changelog.restore(place, second)
+            await changelog.restore(PLACE, first)
+            admin = aiokafka.admin.AIOKafkaAdminClient(**settings)
+            await admin.start()
+            stack.push_async_callback(admin.close)
+            grown = aiokafka.admin.NewPartitions(total_count=2)
+            await admin.create_partitions({"billing-orders-changelog": grown})
+            await changelog.restore(place, second)
+            assert await changelog.write(place, {"a": 1}) == 1
 
 
 async def test_a_changelog_that_brokers_do_not_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
