@@ -43,7 +43,8 @@ CONNECT_SECONDS = 5.0
 """How long a Spark master may take to accept a connection."""
 
 _MASTER = re.compile(
-    r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+:\d+(,.+:\d+)*|k8s://.+|yarn"
+    r"local(\[(\*|[1-9]\d{0,4})(,\d{1,4})?\])?|local-cluster\[\d+,\d+,\d+\]"
+    r"|spark://.+:\d+(,.+:\d+)*|k8s://.+|yarn"
 )
 
 _NO_JVM = "its JVM stopped"

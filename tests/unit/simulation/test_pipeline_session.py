@@ -23,7 +23,11 @@ from fencepost.simulation.pipeline.last_words import end_unsaid, silence_accumul
 
 
 @pytest.mark.parametrize(
-    "master", ["", "nonsense", "local[x]", "local[0]", "spark://", "spark://host", "spark://host:x"]
+    "master",
+    [
+        *("", "nonsense", "local[x]", "local[0]", "local[100000]", "local[999999999999]"),
+        *("spark://", "spark://host", "spark://host:x"),
+    ],
 )
 def test_what_is_no_master_is_told_what_would_be_one(master: str) -> None:
     with pytest.raises(FencepostError, match=r"--master .*expected local"), session.spark_session(master):
