@@ -37,7 +37,7 @@ RESIDENCY: Final = Analysis(
         Column("state", Unit.TEXT, "The state."),
         Column("visits", Unit.COUNT, "How often it was entered.", "times entered"),
         Column("seconds", Unit.SECONDS, "How long members were in it, all together.", "time"),
-        Column("share", Unit.SHARE, "That time as a part of all."),
+        Column("share", Unit.SHARE, "That time as a part of all; null if all took none."),
         Column("mean", Unit.SECONDS, "How long a stay was on average."),
         Column("max", Unit.SECONDS, "The longest stay.", "longest"),
     ),

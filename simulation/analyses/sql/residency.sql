@@ -20,7 +20,7 @@ stays AS (
 SELECT scenario, parameters, state_to AS state,
        count(*) AS visits,
        sum(seconds) AS seconds,
-       sum(seconds) / sum(sum(seconds)) OVER (PARTITION BY scenario, parameters) AS share,
+       sum(seconds) / nullif(sum(sum(seconds)) OVER (PARTITION BY scenario, parameters), 0) AS share,
        avg(seconds) AS mean,
        max(seconds) AS max
 FROM stays

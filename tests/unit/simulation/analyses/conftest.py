@@ -290,7 +290,18 @@ def quiet() -> Story:
     return Story("quiet", "three")
 
 
-STORIES = (healthy, broken, forming, taking_turns, handing_over, shutting_down, crashed, revoked, quiet)
+def over_at_once() -> Story:
+    """All of it at one moment, as in a trace that was cut off: nothing lasted."""
+    story = Story("at-once", "eta")
+    story.add(0, "member.state", "m1", state_to="JOINING")
+    story.given(0, "m1", 0)
+    return story
+
+
+STORIES = (
+    *(healthy, broken, forming, taking_turns, handing_over, shutting_down),
+    *(crashed, revoked, quiet, over_at_once),
+)
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ def test_two_owners_are_counted(tables: Tables) -> None:
         ("beta", 1, 2.0),
         ("delta", 1, 2.0),
         ("epsilon", 0, 0.0),
+        ("eta", 0, 0.0),
         ("three", 0, 0.0),
     ]
 
@@ -131,6 +132,7 @@ def test_runs_without_summaries_are_counted_from_their_traces(tables: Tables) ->
         ("beta", 1, 1, 1),
         ("delta", 1, 0, 1),
         ("epsilon", 1, 0, 1),
+        ("eta", 1, 0, 1),
         ("gamma", 1, 0, 1),
         ("three", 3, 0, 3),
         ("zeta", 1, 0, 1),
