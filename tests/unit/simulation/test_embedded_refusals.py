@@ -194,6 +194,7 @@ def fetch(kafka: EmbeddedKafka, client: Client, session: tuple[int, int], *parti
             partition=number,
             current_leader_epoch=-1,
             fetch_offset=0,
+            last_fetched_epoch=-1,
             partition_max_bytes=1000,
         )
         for number in partitions
