@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
@@ -40,42 +41,34 @@ async def test_who_awaits_is_told_that_it_ended() -> None:
         await asyncio.wait_for(waiting, 30)
 
 
-def test_threads_that_ask_while_it_ends_are_told_so() -> None:
-    kafka = EmbeddedKafka()
-    began = threading.Barrier(4)
+def ask_until_it_ends(kafka: EmbeddedKafka, ask: Callable[[], object], *, threads: int) -> None:
+    """Threads go on asking while it ends, and each of them is told so."""
+    began = threading.Barrier(threads + 1)
 
-    def ask() -> None:
+    def go_on() -> None:
         began.wait()
         while True:
-            kafka.check()
+            ask()
 
-    with ThreadPoolExecutor(3) as threads:
+    with ThreadPoolExecutor(threads) as pool:
         with kafka:
-            asking = [threads.submit(ask) for _ in range(3)]
+            asking = [pool.submit(go_on) for _ in range(threads)]
             began.wait()
         for each in asking:
             with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
                 each.result(30)
 
 
+def test_threads_that_ask_while_it_ends_are_told_so() -> None:
+    kafka = EmbeddedKafka()
+    ask_until_it_ends(kafka, kafka.check, threads=3)
+
+
 def test_threads_that_produce_while_it_ends_are_told_so() -> None:
     """Those that come when its brokers are closed, and its loop still runs, find none of them half there."""
     for _ in range(20):
         kafka = EmbeddedKafka(topics=["orders"])
-        began = threading.Barrier(3)
-
-        def produce(kafka: EmbeddedKafka = kafka, began: threading.Barrier = began) -> None:
-            began.wait()
-            while True:
-                kafka.produce("orders", "x")
-
-        with ThreadPoolExecutor(2) as threads:
-            with kafka:
-                producing = [threads.submit(produce) for _ in range(2)]
-                began.wait()
-            for each in producing:
-                with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
-                    each.result(30)
+        ask_until_it_ends(kafka, functools.partial(kafka.produce, "orders", "x"), threads=2)
 
 
 def test_a_group_and_what_awaits_follow_a_kafka_that_is_started_again(tmp_path: Path) -> None:
