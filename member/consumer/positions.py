@@ -326,13 +326,18 @@ class Positions:
         if token != self.reset_in_flight:
             return False
         self.reset_in_flight = None
+        missing = False
         for partition, position in self._reset_asked.items():
             if self._partitions.get(partition) is not position or position.state is not RESETTING:
                 continue
             if partition in offsets:
                 position.start(offsets[partition])
             else:
-                self.retry_at_ms = now_ms + self.backoff.next_ms()
+                missing = True
+        if missing:
+            self.retry_at_ms = now_ms + self.backoff.next_ms()
+        else:
+            self.backoff.reset()
         self._reset_asked = {}
         self._positions_found()
         return True

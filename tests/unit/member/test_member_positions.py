@@ -130,6 +130,29 @@ def test_a_log_that_does_not_answer_for_a_partition_is_asked_again(rig: MakeRig)
     assert r.one(FindLogOffsets).partitions == (FOO_1,)
 
 
+def test_logs_are_asked_again_after_one_wait_however_many_did_not_answer(rig: MakeRig) -> None:
+    r = rig(auto_offset_reset="earliest")
+    assigned(r, *range(8))
+    r.fetched(r.one(FetchOffsets), {})
+    r.log_offsets({})
+    r.advance(120)
+    assert len(r.one(FindLogOffsets).partitions) == 8
+
+
+def test_logs_that_have_answered_end_the_waits(rig: MakeRig) -> None:
+    r = rig(auto_offset_reset="earliest")
+    assigned(r, 0, 1)
+    r.fetched(r.one(FetchOffsets), {})
+    for _ in range(4):
+        r.log_offsets({})
+        r.advance(1_200)
+    r.log_offsets({FOO_0: 0, FOO_1: 0})
+    r.take(r.member.offset_out_of_range(FOO_0, r.now))
+    r.log_offsets({})
+    r.advance(120)
+    assert r.one(FindLogOffsets).partitions == (FOO_0,)
+
+
 def test_a_log_that_cannot_be_reached_is_asked_again(rig: MakeRig) -> None:
     r = rig(auto_offset_reset="earliest")
     assigned(r)
