@@ -62,7 +62,7 @@ OWNERS: Final = Analysis(
         ),
         Column("count", Unit.COUNT, "How often that began."),
         Column("seconds", Unit.SECONDS, "How long that was, all partitions together.", "time"),
-        Column("share", Unit.SHARE, "That time as a part of all; null if all took none."),
+        Column("share", Unit.SHARE, "That time as a part of all."),
         Column("max", Unit.SECONDS, "The longest time without a change.", "longest"),
     ),
 )

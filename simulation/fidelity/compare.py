@@ -185,7 +185,8 @@ def compare(
                     )
                 violated += _violated(result.violations, run_id)
                 advance(1)
-    tables = analyze(played.out, master=master, report=report, progress=progress)
+    only = ("rebalances", "downtime") if report is None else None
+    tables = analyze(played.out, master=master, report=report, only=only, progress=progress)
     results = played.results
     ours = _side(tables, latencies, runs, violated, real=False)
     found = [each for result in results for each in _violated(result.violations, f"{WORLD}-{result.seed}")]

@@ -6,6 +6,7 @@ import functools
 import json
 import os.path
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -65,6 +66,7 @@ def analyze(
     *,
     master: str = LOCAL,
     report: str | Path | None = None,
+    only: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Tables:
     """Analyse the traces behind `path`: a campaign's directory, a directory of traces, or one file.
@@ -73,21 +75,29 @@ def analyze(
     that is enough, is one of its parameters.
 
     Answers the rows of each table that `fencepost.simulation.analyses.catalogue` declares; with `report`,
-    writes the HTML page as well.
+    writes the HTML page as well. `only` names tables that are enough: these come sooner, others without rows.
 
     :raises FencepostError: if there is no trace or row, a column is missing, or the report cannot be
         written.
     :raises EnvironmentLacks: if Spark cannot run here.
+    :raises ValueError: if there is no table of a name in `only`, or there is to be a page as well.
     """
     from fencepost.simulation.report.render import check_writable, render_campaign_report
 
+    if only is not None:
+        if unknown := set(only) - set(TABLES):
+            raise ValueError(
+                f"only: there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}"
+            )
+        if report is not None:
+            raise ValueError("only: a report has all tables")
     path = Path(path)
     target = None if report is None else check_writable(Path(report))
     files = find_traces(path)
     if not files.rows:
         raise FencepostError(f"{path}: no row in it, so nothing happened that could be analysed")
     with spark_session(master, session_settings(files.rows) if is_local(master) else {}) as spark:
-        result = analyze_files(spark, files, progress or Silent())
+        result = analyze_files(spark, files, progress or Silent(), only)
     if target is not None:
         from fencepost.simulation.pipeline.reporting import report_input
 
@@ -95,8 +105,12 @@ def analyze(
     return result.tables
 
 
-def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) -> Analysis:
-    """Run all analyses in a session that is there already; without traces only tables of runs have rows.
+def analyze_files(
+    spark: SparkSession, files: TraceFiles, progress: Progress, only: Collection[str] | None = None
+) -> Analysis:
+    """Run all analyses in a session that is there already, or those of `only` some tables.
+
+    Without traces only tables of runs have rows.
 
     :raises FencepostError: if Spark cannot read the files.
     """
@@ -104,14 +118,19 @@ def analyze_files(spark: SparkSession, files: TraceFiles, progress: Progress) ->
     trace = spark.createDataFrame([], TRACE)
     if files.traces:
         trace = _read(spark, files)
-    wanted = [each for each in ANALYSES.values() if files.traces or each in (RUNS, MUTANTS)]
+    names = set(TABLES if only is None else only)
+    if COMPARISONS.name in names:
+        names.add(RUNS.name)
+    wanted = [
+        each for each in ANALYSES.values() if each.name in names and (files.traces or each in (RUNS, MUTANTS))
+    ]
     tables: Tables = {name: [] for name in TABLES}
     views = Views(trace, summaries, files=_file_of_runs(spark, files), cached=True)
     with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
         try:
             jobs = {each.name: functools.partial(_collect, each, views) for each in wanted}
             tables |= run_jobs(spark, jobs, advance=advance, at_once=AT_ONCE)
-            if _several_cells(tables["runs"]):
+            if COMPARISONS.name in names and _several_cells(tables["runs"]):
                 measured = run_job(spark, "measures", lambda: samples(VALUES.over(views)))
                 tables[COMPARISONS.name] = comparison_rows(measured)
         except Exception as error:

@@ -2,7 +2,7 @@
 SELECT scenario, parameters, as_seen_by, owners,
        count(*) AS count,
        sum(seconds) AS seconds,
-       sum(seconds) / nullif(sum(sum(seconds)) OVER (PARTITION BY scenario, parameters, as_seen_by), 0) AS share,
+       sum(seconds) / sum(sum(seconds)) OVER (PARTITION BY scenario, parameters, as_seen_by) AS share,
        max(seconds) AS max
 FROM (SELECT *, (until_us - from_us) / 1e6 AS seconds FROM {occupancy} AS occupancy)
 GROUP BY scenario, parameters, as_seen_by, owners

@@ -145,6 +145,26 @@ def test_the_report_shows_a_run_that_broke_an_invariant(tables: Tables, stories:
     assert 'id="run-0"' in page
 
 
+def test_tables_that_are_enough_have_the_same_rows(tables: Tables, stories: Path) -> None:
+    """Those that are compared come with the runs that they are of, and here there is nothing to compare."""
+    found = analyze(stories, only=["comparisons", "violations"])
+    assert found == {name: tables[name] if name in ("runs", "violations") else [] for name in tables}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"only": ["deaths", "runs"]}, "only: there is no table deaths; there are runs, .*"),
+        ({"only": ["runs"], "report": "r.html"}, "only: a report has all tables"),
+    ],
+)
+def test_tables_that_there_cannot_be_alone_are_refused(
+    stories: Path, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        analyze(stories, **options)
+
+
 def test_an_error_on_the_way_is_told_and_not_a_stack(stories: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     whole = (stories / "a.parquet").read_bytes()
