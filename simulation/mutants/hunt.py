@@ -47,14 +47,14 @@ def hunt(
     *,
     survivors: Survivors | None = None,
 ) -> MutantResult:
-    """Runs the mutant's scenarios in turn, a seed each, until one of its invariants is reported.
+    """Runs each seed in the mutant's scenario for it, until one of its invariants is reported.
 
     `survivors` remembers runs of healthy code between mutants.
     """
     known = {} if survivors is None else survivors
     healthy = True
     for needed, seed in enumerate(seeds, 1):
-        scenario = mutant.scenarios[(needed - 1) % len(mutant.scenarios)]
+        scenario = mutant.scenarios[seed % len(mutant.scenarios)]
         key = scenario, mutant.overrides, seed
         if key not in known:
             known[key] = not violations_of(scenario, seed, mutant.overrides)

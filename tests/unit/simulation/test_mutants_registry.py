@@ -16,6 +16,23 @@ from tests.unit.simulation.invariants_page import names_in, rows
 
 FEW = 20
 """Seeds in which each invariant that is said to report a mutant has to."""
+SHOWN_BY = {
+    "any-generation": 5,
+    "connection-back-means-running": 1,
+    "epoch-moves-in-revocation": 8,
+    "expressions-kept": 4,
+    "null-releases": 5,
+    "owner-entry-lost": 4,
+    "regex-topics-unnoticed": 5,
+    "rejoin-fenced": 6,
+    "replaced-thread-leaks": 12,
+    "sac-return-not-evaluated": 4,
+    "shutdown-told-once": 4,
+    "subscribed-offsets-expire": 6,
+    "unsubscribed-topic-assigned": 2,
+    "waits-for-itself": 4,
+}
+"""Of mutants that the first seeds do not show: one that does, to begin with."""
 SLOW = frozenset(
     {
         "any-generation",
@@ -163,11 +180,12 @@ def survivors() -> Survivors:
 def test_a_mutant_is_reported_as_all_that_is_said_of_it(name, survivors):
     """By itself, and by its row in the docs."""
     mutant = MUTANTS[name]
-    result = hunt(mutant, range(FEW), survivors=survivors)
+    seeds = sorted(range(FEW), key=lambda seed: seed != SHOWN_BY.get(name, 0))
+    result = hunt(mutant, seeds, survivors=survivors)
     assert result.caught, result
     assert set(result.by) & set(mutant.expected)
     said, seen = set(mutant.expected) | names_in(rows()[name][4]), set(result.by)
-    for seed in range(result.seeds_needed, FEW):
+    for seed in seeds[result.seeds_needed :]:
         if said <= seen:
             break
         with mutant.apply():
