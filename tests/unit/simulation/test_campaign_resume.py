@@ -19,7 +19,7 @@ from fencepost.simulation.pipeline.campaign import campaign
 from fencepost.simulation.pipeline.output import CampaignDirectory, writing
 from fencepost.simulation.pipeline.plan import cells_of
 
-SEEDS = 30
+SEEDS = 12
 SECONDS = 120
 
 

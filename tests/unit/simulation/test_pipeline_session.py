@@ -158,7 +158,7 @@ def analyse(*args, **named):
         views = Views(spark.createDataFrame([], TRACE), cached=True)
         with contextlib.ExitStack() as after:
             after.callback(views.release)
-            views.view("rebalance")
+            views.view("run")
             session.run_job(spark, "ends", end_together)
 
 analyze.analyze = analyse
