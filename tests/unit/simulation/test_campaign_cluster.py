@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 SECONDS = 100
 SPARK_HOME = Path(pyspark.__file__).parent
-LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LIGHT = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=240m"
+    " -XX:MetaspaceSize=256m"
+)
 SUBMIT = (
     f"--driver-java-options '{LIGHT}' --conf spark.executor.extraJavaOptions='{LIGHT}' "
     "--conf spark.sql.shuffle.partitions=2 --conf spark.executor.cores=1 pyspark-shell"
