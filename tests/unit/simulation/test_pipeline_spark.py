@@ -166,14 +166,16 @@ def test_a_job_that_fails_ends_the_others(spark: SparkSession) -> None:
 
 
 def test_a_job_that_is_submitted_after_another_failed_does_not_run(spark: SparkSession) -> None:
-    failed = threading.Event()
+    begun, failed = threading.Event(), threading.Event()
     refused: list[str] = []
 
     def fail() -> Any:
+        assert begun.wait(60)  # what has not begun never does
         failed.set()
         raise FencepostError("it cannot be")
 
     def late() -> Any:
+        begun.set()
         failed.wait(60)
         time.sleep(1)
         try:
