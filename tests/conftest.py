@@ -65,7 +65,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Processes that run tests steal from the ends of each other's lists: so only one starts Spark.
-    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+    with_spark = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
+    others = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
+    items[:] = [*with_spark, *_mixed(others)]
     for item in items:
         if item.get_closest_marker("real") is None:
             continue
@@ -73,6 +75,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(REAL_SECONDS))
         # Other processes on a busy machine may be starved once; the summary lists who needed a second try.
         item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Files whose tests wait for other processes among those that compute: all may run them at any time."""
+    waiting = {item.path for item in items if item.get_closest_marker("real") is not None}
+    places: dict[Path, float] = {}
+    for kind in ([item for item in items if (item.path in waiting) == waits] for waits in (True, False)):
+        for index, item in enumerate(kind):
+            places.setdefault(item.path, index / len(kind))
+    return sorted(items, key=lambda item: places[item.path])
 
 
 @pytest.fixture(scope="session")
