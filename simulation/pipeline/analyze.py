@@ -31,7 +31,7 @@ from fencepost.simulation.pipeline.session import (
     spark_session,
     told,
 )
-from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
+from fencepost.simulation.pipeline.traces import TraceFiles, check_rows, find_traces
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,7 +112,7 @@ def analyze_files(
 
     Without traces only tables of runs have rows.
 
-    :raises FencepostError: if Spark cannot read the files.
+    :raises FencepostError: if a file is damaged, or Spark cannot read it.
     """
     summaries = spark.read.parquet(*files.runs) if files.runs else None
     trace = spark.createDataFrame([], TRACE)
@@ -135,6 +135,7 @@ def analyze_files(
                 tables[COMPARISONS.name] = comparison_rows(measured)
         except Exception as error:
             if is_of_spark(error):
+                check_rows(files)  # tells in which file, and needs no stack to do so
                 raise FencepostError(f"Spark could not analyse the traces: {told(error)}") from error
             raise
         finally:

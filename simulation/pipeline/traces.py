@@ -155,6 +155,23 @@ def find_traces(path: Path) -> TraceFiles:
     return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)), told)
 
 
+def check_rows(files: TraceFiles) -> None:
+    """Read all rows of traces, and keep none.
+
+    :raises FencepostError: if a file is damaged.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for path in files.traces:
+        try:
+            with parquet.ParquetFile(path) as trace:
+                for _ in trace.iter_batches():
+                    pass
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(Path(path), error) from error
+
+
 def _told_apart(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
     """The runs of files that hold one that another file holds too, by new ids.
 
