@@ -12,7 +12,7 @@
 #   make clean   remove what the commands above made (distclean: .venv too)
 
 UV_VERSION := 0.13.8
-WORKERS ?= 3
+WORKERS ?= 4
 DEMO_SCENARIOS ?= rolling-deploy lossy-network coordinator-failover
 DEMO_SEEDS ?= 15
 VENV := .venv
