@@ -77,20 +77,19 @@ def analyze(
     Answers the rows of each table that `fencepost.simulation.analyses.catalogue` declares; with `report`,
     writes the HTML page as well. `only` names tables that are enough: these come sooner, others without rows.
 
-    :raises FencepostError: if there is no trace or row, a column is missing, or the report cannot be
-        written.
+    :raises FencepostError: if there is no trace or row, a column is missing, the report cannot be written, or
+        `only` names what is no table, or stands beside a report.
     :raises EnvironmentLacks: if Spark cannot run here.
-    :raises ValueError: if there is no table of a name in `only`, or there is to be a page as well.
     """
     from fencepost.simulation.report.render import check_writable, render_campaign_report
 
     if only is not None:
         if unknown := set(only) - set(TABLES):
-            raise ValueError(
+            raise FencepostError(
                 f"only: there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}"
             )
         if report is not None:
-            raise ValueError("only: a report has all tables")
+            raise FencepostError("only: a report has all tables")
     path = Path(path)
     target = None if report is None else check_writable(Path(report))
     files = find_traces(path)

@@ -161,7 +161,7 @@ def test_tables_that_are_enough_have_the_same_rows(tables: Tables, stories: Path
 def test_tables_that_there_cannot_be_alone_are_refused(
     stories: Path, options: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(FencepostError, match=told):
         analyze(stories, **options)
 
 
