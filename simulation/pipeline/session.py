@@ -51,6 +51,14 @@ _NO_JVM = "its JVM stopped"
 
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
 
+SHORT_JOBS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=240m"
+    " -XX:MetaspaceSize=256m"
+)
+"""A JVM's options for them: time to the first result counts, and the second compiler and a concurrent
+collector only take cores from the simulation. Without the second compiler Java keeps so little room for
+compiled code and classes that it collects all garbage again and again to make some."""
+
 _ANYWHERE = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -66,11 +74,7 @@ _LOCALLY = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "4",
     "spark.python.unix.domain.socket.enabled": "true",
-    # Short jobs: time to the first result counts, and the second compiler and a concurrent collector
-    # only take cores from the simulation. Without the second compiler Java keeps so little room for
-    # compiled code and classes that it collects all garbage again and again to make some.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-    " -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m",
+    "spark.driver.extraJavaOptions": SHORT_JOBS,
 }
 
 

@@ -21,6 +21,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.pipeline.java import find_java_home
+from fencepost.simulation.pipeline.session import SHORT_JOBS
 from fencepost.simulation.pipeline.shipping import LIBRARIES, check_shared, libraries_zip
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
@@ -30,12 +31,8 @@ if TYPE_CHECKING:
 
 SECONDS = 100
 SPARK_HOME = Path(pyspark.__file__).parent
-LIGHT = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=240m"
-    " -XX:MetaspaceSize=256m"
-)
 SUBMIT = (
-    f"--driver-java-options '{LIGHT}' --conf spark.executor.extraJavaOptions='{LIGHT}' "
+    f"--driver-java-options '{SHORT_JOBS}' --conf spark.executor.extraJavaOptions='{SHORT_JOBS}' "
     "--conf spark.sql.shuffle.partitions=2 --conf spark.executor.cores=1 pyspark-shell"
 )
 
@@ -62,7 +59,7 @@ def daemon(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes],
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": LIGHT,
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_JOBS,
     }
     command = [str(SPARK_HOME / "bin/spark-class"), *words, "--host", "127.0.0.1", "--webui-port", "0"]
     with (
