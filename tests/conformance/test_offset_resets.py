@@ -115,8 +115,9 @@ async def test_reading_starts_at_the_first_record_that_is_young_enough(world, ju
     ours = await starts(world, topic, reset)
     assert {partition: ours[partition] for partition in theirs} == theirs
     others = AGES_H.keys() - expected.keys()
-    for partition in others:
+    for partition in others:  # of all before there is one: where it starts is told only once
         await asyncio.to_thread(java.wait, lambda line, partition=partition: line == f"NOWHERE {partition}")
+    for partition in others:
         await world.produce(topic, ["new"], partition)
     theirs |= await asyncio.to_thread(starts_of_java, java, others)
     java.close()
