@@ -69,9 +69,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 @pytest.fixture
-def ours() -> Iterator[World]:
+def ours(session_ms: int) -> Iterator[World]:
     """Our broker alone."""
-    with ServedBroker({}) as broker:
+    with ServedBroker({}, session_ms=session_ms) as broker:
         yield World(broker)
 
 
