@@ -63,11 +63,9 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)  # behind what leaves out the long ones
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Processes that run tests steal from the ends of each other's lists: so only one starts Spark.
-    with_spark = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
-    others = [item for item in items if "spark" not in getattr(item, "fixturenames", ())]
-    items[:] = [*with_spark, *_mixed(others)]
+    items[:] = _in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     for item in items:
         if item.get_closest_marker("real") is None:
             continue
@@ -77,14 +75,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files whose tests wait for other processes among those that compute: all may run them at any time."""
-    waiting = {item.path for item in items if item.get_closest_marker("real") is not None}
-    places: dict[Path, float] = {}
-    for kind in ([item for item in items if (item.path in waiting) == waits] for waits in (True, False)):
-        for index, item in enumerate(kind):
-            places.setdefault(item.path, index / len(kind))
-    return sorted(items, key=lambda item: places[item.path])
+def _in_shares(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """One behind the other what each process begins with: equal parts, of whose ends others steal later.
+
+    Only the first one starts Spark. The others begin with tests that wait for other processes while Spark
+    computes, long ones first. What computes is left for the end, and keeps all cores busy there.
+    """
+    shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        with_spark = "spark" in getattr(item, "fixturenames", ())
+        (shares[0] if with_spark else files.setdefault(item.path, [])).append(item)
+    waiting = [file for file in files.values() if _has(file, "real")]
+    waiting.sort(key=lambda file: not _has(file, "long"))
+    for number, file in enumerate(waiting):
+        shares[min(1 + number % max(processes - 1, 1), processes - 1)] += file
+    computing = [item for file in files.values() if not _has(file, "real") for item in file]
+    for number, share in enumerate(shares):
+        left = len(items) - sum(map(len, shares[:number]))
+        room = max(left // (processes - number) - len(share), 0)
+        share.extend(computing[:room])
+        del computing[:room]
+    return [item for share in shares for item in share] + computing
+
+
+def _has(file: list[pytest.Item], marker: str) -> bool:
+    return any(item.get_closest_marker(marker) is not None for item in file)
 
 
 @pytest.fixture(scope="session")
