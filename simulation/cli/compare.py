@@ -14,7 +14,7 @@ from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, check_own, p
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
-from fencepost.simulation.pipeline.session import LOCAL
+from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.report.tables import NONE
 from fencepost.simulation.report.tables import duration as told
 from fencepost.simulation.scenarios.load import DEFAULT, load
@@ -74,6 +74,7 @@ def compare(
     loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, option="--set")
     playable(loaded)
     length_us = played_us(duration)
+    check_can_start(master)  # before minutes are played whose analysis then fails
     new_folder(out, "--out")
     writable_file(report, "--report")
     quiet_logs()

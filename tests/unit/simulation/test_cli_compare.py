@@ -25,6 +25,7 @@ from fencepost.simulation.scenarios.load import load
         (["steady", "--duration", "10ms"], "at least a second"),
         (["steady", "--set", "group.colour=red"], "colour"),
         (["steady", "--seeds", "0"], "seeds"),
+        (["steady", "--master", "nowhere"], "--master nowhere: expected local[N]"),
     ],
 )
 def test_wrong_words_are_refused(
