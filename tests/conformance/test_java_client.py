@@ -86,6 +86,7 @@ def test_it_moves_records_and_offsets_in_transactions(
     assert java.wait(lambda line: line.startswith("MOVED")) == "MOVED 20"
 
 
+@pytest.mark.long
 def test_its_admin_client_sees_the_group(judge):
     judge("produce", "orders", "500").wait(lambda line: line == "PRODUCED 500")
     member = judge("consume", "g", "orders")
@@ -113,6 +114,7 @@ def test_its_admin_client_sees_the_group(judge):
     assert f"LATEST {offsets['orders-0']}" in admin.said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("session_ms", [5_000])
 def test_a_killed_one_is_replaced_and_a_pattern_is_subscribed(served, judge):
     survivor, victim = judge("consume", "g", "^ord.*"), judge("consume", "g", "^ord.*")
@@ -154,6 +156,7 @@ def test_in_a_classic_group_it_shares_cooperates_and_resumes(served, judge):
     second.close()
 
 
+@pytest.mark.long
 def test_in_a_classic_group_it_comes_back_as_a_static_member(served, judge):
     first = judge("consume-classic", "g", "orders", "one")
     first.wait_owned(12)

@@ -409,6 +409,7 @@ async def test_a_network_that_breaks(ours):
         assert [reader.consumer.member_epoch for reader in readers] == epochs
 
 
+@pytest.mark.long
 async def test_a_broker_that_is_killed_and_comes_back(real):
     topic = real.topic(4)
     async with stopping([await Reader(real, topic).start() for _ in range(2)]) as readers:
@@ -440,6 +441,7 @@ async def test_a_broker_that_stands_still(real):
         await until(balanced(readers, 4))
 
 
+@pytest.mark.long
 async def test_stopping_without_a_broker_takes_no_longer_than_asked(real):
     topic = real.topic(1)
     reader = await Reader(real, topic, request_timeout_ms=2_000).start()

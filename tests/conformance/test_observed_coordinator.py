@@ -388,6 +388,7 @@ async def test_a_group_is_deleted_and_comes_back(node: Cluster) -> None:
     assert watch.findings == []
 
 
+@pytest.mark.long
 async def test_a_group_that_was_there_before_is_loaded(node: Cluster) -> None:
     early, late = Watch(node), None
     async with early.watching(), AsyncExitStack() as stack:

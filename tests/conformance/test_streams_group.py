@@ -64,6 +64,7 @@ def application(served, streams_application):
     return start
 
 
+@pytest.mark.long
 async def test_two_instances_run_share_and_take_over(served, application):
     await produce(served)
     first = application("count")

@@ -181,6 +181,7 @@ def drawn(rng: random.Random, kind: str, version: int) -> Value:
     }
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(240)
 def test_kafkas_own_classes_write_and_read_the_same(java_programs, streams_jars, java_process) -> None:

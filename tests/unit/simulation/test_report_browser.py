@@ -282,6 +282,7 @@ def campaign() -> ReportInput:
     )
 
 
+@pytest.mark.long
 def test_a_campaign_has_its_heat_map_charts_and_runs(opened: Any, pages: Path) -> None:
     page = opened(pages / "campaign.html")
     heat = page.locator("table.heat")
