@@ -1,7 +1,7 @@
 # The project's commands. Each needs only make and Python 3.11 or later: the first one that runs makes .venv.
 #
 #   make demo    the main job: a group under faults, checked, traced, analysed; leaves demo/report.html
-#   make test    the tests; with ALL=1 the long ones as well
+#   make test    the tests; with ALL=1 the long ones as well, and three times as many examples of a property
 #   make other   a part of them on the newest other Python that is here
 #   make suites  the test suites of librdkafka and franz-go on an embedded Kafka; wants cargo, cc and go
 #   make check   style, types, import rules
@@ -46,7 +46,7 @@ collect: venv
 	@$(COLLECT) $(HALF) >/dev/null 2>&1 & $(COLLECT) $(OTHER_HALF) >/dev/null 2>&1 & wait
 
 test: venv $(if $(ARGS)$(COLLECTED),,collect)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(if $(ALL),,-m "not long") $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(if $(ALL),,-m "not long" --hypothesis-profile short) $(ARGS)
 
 other: venv
 	@.ci/other-python $(UV_VERSION)

@@ -30,6 +30,8 @@ pytest.register_assert_rewrite("tests.conformance", "tests.property", "tests.uni
 # How long an example takes is the machine's affair.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
+# What `make test` asks for (--hypothesis-profile) where it leaves out the long tests.
+settings.register_profile("short", settings.get_profile("any-machine"), max_examples=30)
 
 
 def pytest_asyncio_loop_factories(

@@ -336,7 +336,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
 
 ClassicGroupMachine.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=2 * settings().max_examples,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )

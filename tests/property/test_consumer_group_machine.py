@@ -312,7 +312,7 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
 TestConsumerGroup = ConsumerGroupMachine.TestCase
 TestConsumerGroup.pytestmark = pytest.mark.timeout(180)
 TestConsumerGroup.settings = settings(
-    max_examples=200,
+    max_examples=2 * settings().max_examples,
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -493,7 +493,6 @@ class MemberWorld(RuleBasedStateMachine):
 
 
 MemberWorld.TestCase.settings = settings(
-    max_examples=100,
     stateful_step_count=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )

@@ -327,7 +327,6 @@ class MigrationMachine(RuleBasedStateMachine):
 
 
 MigrationMachine.TestCase.settings = settings(
-    max_examples=100,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
