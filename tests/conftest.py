@@ -90,8 +90,9 @@ def _in_shares(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
         (shares[0] if with_spark else files.setdefault(item.path, [])).append(item)
     waiting = [file for file in files.values() if _has(file, "real")]
     waiting.sort(key=lambda file: not _has(file, "long"))
+    others = shares[1:] or shares
     for number, file in enumerate(waiting):
-        shares[min(1 + number % max(processes - 1, 1), processes - 1)] += file
+        others[number % len(others)].extend(file)
     computing = [item for file in files.values() if not _has(file, "real") for item in file]
     for number, share in enumerate(shares):
         left = len(items) - sum(map(len, shares[:number]))
