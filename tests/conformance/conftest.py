@@ -19,6 +19,7 @@ from tests.conformance.brokers import SESSION_MS, ServedBroker, World
 from tests.conformance.classic_members import Member
 from tests.conformance.java_programs import JavaProcess, JavaPrograms, jars_of, java_command
 from tests.conformance.rabbit_place import RabbitPlace
+from tests.conformance.shared_node import shared_node
 
 RABBIT_CLIENT_VERSION = "1.1.0"
 
@@ -36,15 +37,18 @@ def served(session_ms: int) -> Iterator[ServedBroker]:
         yield broker
 
 
+def new_node(name: str | None = None) -> Cluster:
+    """One node of real Kafka, whose sessions are as long as our broker's in these tests."""
+    return Cluster(name=name, properties={"group.consumer.session.timeout.ms": str(SESSION_MS)})
+
+
 @pytest.fixture(scope="session")
-def cluster(kafka_installation: Installation) -> Iterator[Cluster]:
-    """One node of real Kafka, for all tests of this process that ask for it."""
-    node = Cluster(properties={"group.consumer.session.timeout.ms": str(SESSION_MS)})
-    asyncio.run(node.start())
-    try:
+def cluster(
+    kafka_installation: Installation, tmp_path_factory: pytest.TempPathFactory, testrun_uid: str
+) -> Iterator[Cluster]:
+    """One node of real Kafka, for all tests of all processes that ask for it. Nobody may stop it."""
+    with shared_node(testrun_uid, tmp_path_factory.getbasetemp().parent, new_node) as node:
         yield node
-    finally:
-        node.stop()
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,22 @@ def ours(session_ms: int) -> Iterator[World]:
 def real(cluster: Cluster) -> World:
     """Kafka's broker alone."""
     return World(cluster)
+
+
+@pytest.fixture(scope="module")
+def _mortal_node(kafka_installation: Installation) -> Iterator[Cluster]:
+    node = new_node()
+    asyncio.run(node.start())
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+@pytest.fixture
+def mortal(_mortal_node: Cluster) -> World:
+    """A Kafka that no other test file uses, to be stopped and started."""
+    return World(_mortal_node)
 
 
 @pytest.fixture

@@ -410,46 +410,46 @@ async def test_a_network_that_breaks(ours):
 
 
 @pytest.mark.long
-async def test_a_broker_that_is_killed_and_comes_back(real):
-    topic = real.topic(4)
-    async with stopping([await Reader(real, topic).start() for _ in range(2)]) as readers:
+async def test_a_broker_that_is_killed_and_comes_back(mortal):
+    topic = mortal.topic(4)
+    async with stopping([await Reader(mortal, topic).start() for _ in range(2)]) as readers:
         await until(balanced(readers, 4))
-        await real.produce(topic, range(500))
+        await mortal.produce(topic, range(500))
         await until(lambda: sum(len(reader.values) for reader in readers) >= 500)
-        await real.broker.kill(1)
+        await mortal.broker.kill(1)
         await asyncio.sleep(0.5)
-        await real.broker.restart(1)
-        await real.produce(topic, range(500, 1_000))
+        await mortal.broker.restart(1)
+        await mortal.produce(topic, range(500, 1_000))
         await until(lambda: {v for reader in readers for v in reader.values} == set(range(1_000)))
         await until(balanced(readers, 4))
         with contextlib.suppress(CommitFailedError):
             await readers[0].consumer.commit()
 
 
-async def test_a_broker_that_stands_still(real):
-    topic = real.topic(4)
+async def test_a_broker_that_stands_still(mortal):
+    topic = mortal.topic(4)
     settings = {"request_timeout_ms": 1_000, "auto_commit_interval_ms": 100}
-    async with stopping([await Reader(real, topic, **settings).start() for _ in range(2)]) as readers:
+    async with stopping([await Reader(mortal, topic, **settings).start() for _ in range(2)]) as readers:
         await until(balanced(readers, 4))
-        await real.produce(topic, range(100))
+        await mortal.produce(topic, range(100))
         await until(lambda: sum(len(reader.values) for reader in readers) >= 100)
-        await real.broker.pause(1)
+        await mortal.broker.pause(1)
         await asyncio.sleep(3.5)
-        await real.broker.resume(1)
-        await real.produce(topic, range(100, 200))
+        await mortal.broker.resume(1)
+        await mortal.produce(topic, range(100, 200))
         await until(lambda: {v for reader in readers for v in reader.values} == set(range(200)))
         await until(balanced(readers, 4))
 
 
 @pytest.mark.long
-async def test_stopping_without_a_broker_takes_no_longer_than_asked(real):
-    topic = real.topic(1)
-    reader = await Reader(real, topic, request_timeout_ms=2_000).start()
-    await real.produce(topic, [1])
+async def test_stopping_without_a_broker_takes_no_longer_than_asked(mortal):
+    topic = mortal.topic(1)
+    reader = await Reader(mortal, topic, request_timeout_ms=2_000).start()
+    await mortal.produce(topic, [1])
     await until(lambda: reader.values)
-    await real.broker.kill(1)
+    await mortal.broker.kill(1)
     try:
         async with asyncio.timeout(20):
             await reader.consumer.stop(timeout_ms=2_000)
     finally:
-        await real.broker.restart(1)
+        await mortal.broker.restart(1)
