@@ -1,4 +1,4 @@
-"""Accepting connections: everybody who waits at a port, in one turn of the loop, with or without TLS."""
+"""Accepting connections: in a crowd everybody who waits at a port, in one turn; with or without TLS."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
+
+from fencepost.coordinator.server.loop import accepts_quickly
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +31,8 @@ class Acceptor:
 
     Loops accept in their own ways, and some a single client a turn: one that comes while a thousand others
     are served would wait for seconds. Unless it `is_crowded` there is time for the next one in the next
-    turn, and to find out that nobody else waits takes longer than to accept.
+    turn, and to find out that nobody else waits takes longer than to accept. Until then uvloop accepts by
+    itself, without TLS: it needs half the time of what can be done from outside.
     """
 
     def __init__(
@@ -56,8 +59,17 @@ class Acceptor:
         self._under_way: set[asyncio.Task[None]] = set()
         self._later: asyncio.TimerHandle | None = None
         self._one_by_one: asyncio.Task[None] | None = None
+        self._few: asyncio.Server | None = None
+        """While the loop accepts by itself."""
         listening.setblocking(False)
-        self._listen()
+
+    async def open(self) -> None:
+        """Begin."""
+        if self._tls_options or self._is_crowded() or not accepts_quickly(self._loop):
+            self._listen()
+        else:
+            mine = self._listening.dup()  # the loop closes what it is given
+            self._few = await self._loop.create_server(self._make_one_of_few, sock=mine, backlog=BACKLOG)
 
     @property
     def port(self) -> int:
@@ -68,6 +80,17 @@ class Acceptor:
     def handshakes(self) -> int:
         """How many clients shake hands."""
         return len(self._under_way) if self._tls_options else 0
+
+    def _make_one_of_few(self) -> asyncio.BaseProtocol:
+        if self._is_crowded():
+            self._loop.call_soon(self._take_over)
+        return self._make()
+
+    def _take_over(self) -> None:
+        if self._few is not None:
+            self._few.close()
+            self._few = None
+            self._listen()
 
     def _listen(self) -> None:
         self._later = None
@@ -133,7 +156,11 @@ class Acceptor:
 
     async def close(self) -> None:
         """Listen no more. Those who were accepted are connected when this returns, or cut off."""
-        if self._one_by_one is not None:
+        if self._few is not None:
+            self._few.close()
+            self._few = None
+            await asyncio.sleep(0)  # in this turn those are connected whom it has accepted
+        elif self._one_by_one is not None:
             self._one_by_one.cancel()
         elif self._later is not None:
             self._later.cancel()

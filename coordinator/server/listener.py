@@ -89,6 +89,7 @@ class Listener(Generic[C]):
             on_failed=self._tell,
             is_crowded=lambda: len(self.connections) > _FEW,
         )
+        await self._acceptor.open()
         self.port = self._acceptor.port
 
     def drop(self) -> None:

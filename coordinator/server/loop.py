@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -22,6 +23,12 @@ _LONGEST_S = 100 * 365 * 86_400.0
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """A loop of uvloop if that is installed (`fencepost[kafka]` brings it), else asyncio's own."""
     return _factory()()
+
+
+def accepts_quickly(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a loop has a way to accept of its own that makes no Python socket of each client: uvloop's."""
+    uvloop = sys.modules.get("uvloop")
+    return uvloop is not None and isinstance(loop, uvloop.Loop)
 
 
 @functools.cache

@@ -81,6 +81,7 @@ class Proxy:
             for node in self._upstreams:
                 listening = socket.create_server((address, 0), family=family, backlog=BACKLOG)
                 self._acceptors[node] = Acceptor(listening, self._connect(node))
+                await self._acceptors[node].open()
                 self._ports[node] = self._acceptors[node].port
         except OSError as error:
             await self.close()
