@@ -92,13 +92,19 @@ def _sized(kafka_type: str, flexible: bool, nullable: bool) -> Reader:
     text = kafka_type == "string"
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        length, at = read_length(data, at)
+        if flexible and data[at] < 0x80:  # most are short, and a call costs as much as all else
+            length, at = data[at] - 1, at + 1
+        else:
+            length, at = read_length(data, at)
         if length < 0:
             if length == -1 and nullable:
                 return None, at
             raise MalformedFrame(f"{kafka_type} of length {length}")
-        raw = _slice(data, at, length)
-        return (raw.decode() if text else raw), at + length
+        end = at + length
+        if end > len(data):
+            raise MalformedFrame(f"{length} bytes are announced, {len(data) - at} are left")
+        raw = data[at:end]
+        return (raw.decode() if text else raw), end
 
     return read
 
@@ -189,6 +195,8 @@ def skip_tagged_fields(data: bytes, at: int) -> int:
 
     :raises MalformedFrame: if a field is longer than what is left.
     """
+    if not data[at]:
+        return at + 1
     count, at = read_unsigned_varint(data, at)
     for _ in range(count):
         _, at = read_unsigned_varint(data, at)
