@@ -252,7 +252,8 @@ class Membership(Participant):
             self._finish_pass(assignment.local_epoch)
             return True
         auto_commit = self.config.enable_auto_commit
-        if (revoked or auto_commit) and not self.in_poll:
+        # Who owns nothing has nothing to commit: an application that waits for its partitions need not poll.
+        if (revoked or (auto_commit and assignment.owned)) and not self.in_poll:
             return False
         self._pass = Pass(assignment.local_epoch, revoked, added)
         self.positions.suspend(named(revoked, self._names.known))

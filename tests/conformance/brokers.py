@@ -91,9 +91,9 @@ class World:
         self.group = f"group-{uuid.uuid4().hex[:8]}"
         self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
-    def topic(self, partitions: int = 4, prefix: str = "topic") -> str:
+    def topic(self, partitions: int = 4, prefix: str = "topic", *, name: str = "") -> str:
         """A new topic, once the group's coordinator can be trusted to have heard of it."""
-        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        name = name or f"{prefix}-{uuid.uuid4().hex[:8]}"
         self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
         if self.is_real:
             while len(self._admin.list_topics(name, 20).topics[name].partitions) < partitions:

@@ -95,6 +95,15 @@ async def test_commits_at_intervals_leave_out_what_is_being_processed(world):
         assert committed == await consumer.committed((topic, 0)) == 4
 
 
+async def test_partitions_of_a_topic_that_comes_later_are_waited_for_without_a_poll(world):
+    topic = f"later-{world.group}"
+    async with world.consumer(topic) as consumer:
+        assert consumer.assignment() == frozenset()
+        await asyncio.to_thread(world.topic, 2, name=topic)
+        await assigned(consumer)
+        assert consumer.assignment() == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+
+
 async def test_commits_of_given_offsets(world):
     topic = world.topic(2)
     one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)

@@ -158,6 +158,14 @@ def test_an_addition_runs_any_time_without_auto_commit(rig: MakeRig) -> None:
     assert r.one(RunCallback).partitions == (FOO_1,)
 
 
+def test_the_first_addition_waits_for_no_poll_with_auto_commit(rig: MakeRig) -> None:
+    r = rig(enable_auto_commit=True)
+    r.stable({})
+    r.poll_end()
+    give(r, {FOO: (0,)}, epoch=3)
+    assert callbacks(r) == [("assigned", (FOO_0,))]
+
+
 def test_an_addition_waits_for_the_next_poll_with_auto_commit(rig: MakeRig) -> None:
     r = rig(enable_auto_commit=True)
     r.stable({FOO: (0,)})
