@@ -64,11 +64,18 @@ class Acceptor:
         listening.setblocking(False)
 
     async def open(self) -> None:
-        """Begin."""
+        """Begin.
+
+        :raises OSError: if file descriptors are used up; the port is closed then.
+        """
         if self._tls_options or self._is_crowded() or not accepts_quickly(self._loop):
             self._listen()
         else:
-            mine = self._listening.dup()  # the loop closes what it is given
+            try:
+                mine = self._listening.dup()  # the loop closes what it is given
+            except OSError:
+                self._listening.close()
+                raise
             self._few = await self._loop.create_server(self._make_one_of_few, sock=mine, backlog=BACKLOG)
 
     @property

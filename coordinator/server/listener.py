@@ -79,18 +79,18 @@ class Listener(Generic[C]):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             # Not asyncio's own: since Python 3.12 it does not tell why an address can't be had.
             listening = socket.create_server((address, self.port), family=family, backlog=BACKLOG)
+            acceptor = Acceptor(
+                listening,
+                made,
+                tls=self._tls,
+                admits=self._admits,
+                on_failed=self._tell,
+                is_crowded=lambda: len(self.connections) > _FEW,
+            )
+            await acceptor.open()
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
-        self._acceptor = Acceptor(
-            listening,
-            made,
-            tls=self._tls,
-            admits=self._admits,
-            on_failed=self._tell,
-            is_crowded=lambda: len(self.connections) > _FEW,
-        )
-        await self._acceptor.open()
-        self.port = self._acceptor.port
+        self._acceptor, self.port = acceptor, acceptor.port
 
     def drop(self) -> None:
         """Close all connections; the port stays open."""

@@ -12,8 +12,10 @@ from contextlib import ExitStack, closing
 import pytest
 import uvloop
 
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.server import accepting, loop
 from fencepost.coordinator.server.accepting import Acceptor
+from fencepost.coordinator.server.broker import Broker
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 
@@ -195,6 +197,26 @@ class Full(socket.socket):
             self.refused.set()
             raise OSError(errno.EMFILE, "Too many open files")
         return super().accept()
+
+
+def test_a_broker_for_which_there_is_no_file_descriptor_says_so(
+    running: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "create_server", full)
+    monkeypatch.setattr(socket.socket, "dup", full)
+
+    async def opened(broker: Broker) -> None:
+        with pytest.raises(EnvironmentLacks, match="Too many open files"):
+            await broker.start()
+        await broker.close()
+
+    running.run(opened(Broker()))
+    monkeypatch.setattr(socket, "create_server", lambda *_, **__: listening())
+    if isinstance(running.get_loop(), uvloop.Loop):
+        running.run(opened(Broker()))
 
 
 @pytest.mark.parametrize("closes", [False, True])
