@@ -195,7 +195,7 @@ def skip_tagged_fields(data: bytes, at: int) -> int:
 
     :raises MalformedFrame: if a field is longer than what is left.
     """
-    if not data[at]:
+    if not data[at]:  # nearly always there are none
         return at + 1
     count, at = read_unsigned_varint(data, at)
     for _ in range(count):
