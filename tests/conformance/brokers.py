@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any
 
 import aiokafka
@@ -14,9 +15,11 @@ import msgspec
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.ids import LEAVE_EPOCH
 from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.clusters.cluster import Cluster
+from tests.conformance.classic_members import SECONDS, Member
 
 FAST = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,
@@ -88,18 +91,36 @@ class World:
         self.broker = broker
         self.is_real = isinstance(broker, Cluster)
         self.servers = broker.bootstrap_servers
-        self.group = f"group-{uuid.uuid4().hex[:8]}"
+        name = f"group-{uuid.uuid4().hex[:8]}"
+        self.group, self._neighbour = f"{name}-Aa", f"{name}-BB"  # Java gives the two the same hash
         self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
     def topic(self, partitions: int = 4, prefix: str = "topic", *, name: str = "") -> str:
-        """A new topic, once the group's coordinator can be trusted to have heard of it."""
+        """A new topic, once the group's coordinator has heard of it."""
         name = name or f"{prefix}-{uuid.uuid4().hex[:8]}"
         self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
         if self.is_real:
             while len(self._admin.list_topics(name, 20).topics[name].partitions) < partitions:
                 time.sleep(0.01)
-            time.sleep(0.1)  # the coordinator's own image comes after the broker's
+            self.wait_for_coordinator(name, partitions)
         return name
+
+    def wait_for_coordinator(self, topic: str, partitions: int) -> None:
+        """Until the only member of a group with the same coordinator is given so many of the topic.
+
+        Kafka's coordinators, one a partition of their own topic, hear of topics after the broker that holds
+        them, each for itself.
+        """
+        with closing(Member(self.servers, self._neighbour)) as member:
+            member.find_coordinator()
+            full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": (topic,)}
+            answer = member.modern(0, topic_partitions={}, **full)
+            deadline = time.monotonic() + SECONDS
+            while sum(map(len, (answer.assignment or {}).values())) < partitions:
+                assert time.monotonic() < deadline, f"the coordinator does not know {topic}: {answer}"
+                time.sleep(0.01)
+                answer = member.modern(answer.member_epoch, topic_partitions={}, **full)
+            member.modern(LEAVE_EPOCH)
 
     def grow(self, topic: str, partitions: int) -> None:
         """More partitions."""

@@ -138,7 +138,7 @@ def test_a_static_member_converts_a_group_whose_topic_has_grown(members: Any, wo
     one.sync({one.member_id: write_assignment(Assignment(partitions={topic: (0, 1, 2, 3)}))})
     world.grow(topic, 6)
     if world.is_real:
-        time.sleep(1)  # nothing shows when its coordinator has heard of it
+        world.wait_for_coordinator(topic, 6)
     full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": (topic,), "instance_id": "one"}
     modern = members()
     answer = modern.modern(0, topic_partitions={}, **full)
