@@ -8,13 +8,12 @@ Produce, Fetch, ShareFetch and ShareAcknowledge.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import struct
-import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
+from fencepost.coordinator.codec.fields import WireField, wire_fields
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.reader import (
     Reader,
@@ -138,27 +137,21 @@ def _skipping(reader: Reader) -> _Walker:
 
 def _entity_walker(entity: Any, *, top: bool = False) -> _Walker:
     """A walker over one struct. At the top it ends behind the last field with endpoints."""
-    hints = typing.get_type_hints(entity)
     flexible: bool = entity.__flexible__
     plain: list[tuple[str, _Walker, bool]] = []
     tagged: dict[int, _Walker] = {}
-    names = {field.name for field in dataclasses.fields(entity)}
-    is_endpoint = {"host", "port"} <= names and not names.isdisjoint(_NODE_IDS)
-    for field in dataclasses.fields(entity):
-        tag = field.metadata.get("tag")
-        element = _with_endpoints(hints[field.name])
-        if element is None:
-            reader = field_reader(
-                field.metadata.get("kafka_type"), hints[field.name], flexible=flexible, tagged=tag is not None
-            )
-            walker = _skipping(reader)
+    fields = wire_fields(entity)
+    for field in fields:
+        is_wanted = field.is_array and field.struct is not None and _is_endpoint(wire_fields(field.struct))
+        if is_wanted:
+            walker = _array_walker(_entity_walker(field.struct), flexible)
         else:
-            walker = _array_walker(_entity_walker(element), flexible)
-        if tag is None:
-            plain.append((field.name, walker, element is not None))
-        elif element is not None:
-            tagged[tag] = walker
-    if is_endpoint:
+            walker = _skipping(field_reader(field, flexible=flexible))
+        if field.tag is None:
+            plain.append((field.name, walker, is_wanted))
+        elif is_wanted:
+            tagged[field.tag] = walker
+    if _is_endpoint(fields):
         return _endpoint_walker([(name, walker) for name, walker, _ in plain], flexible)
     if top and not tagged:
         last = max((number for number, (_, _, wanted) in enumerate(plain) if wanted), default=-1)
@@ -176,15 +169,9 @@ def _entity_walker(entity: Any, *, top: bool = False) -> _Walker:
     return walk
 
 
-def _with_endpoints(hint: Any) -> Any:
-    """The struct with endpoints that a field is an array of, or None."""
-    for option in typing.get_args(hint) or (hint,):
-        for element in typing.get_args(option) or (option,):
-            if dataclasses.is_dataclass(element):
-                names = {field.name for field in dataclasses.fields(element)}
-                if {"host", "port"} <= names and not names.isdisjoint(_NODE_IDS):
-                    return element
-    return None
+def _is_endpoint(fields: Iterable[WireField]) -> bool:
+    names = {field.name for field in fields}
+    return {"host", "port"} <= names and not names.isdisjoint(_NODE_IDS)
 
 
 def _array_walker(element: _Walker, flexible: bool) -> _Walker:

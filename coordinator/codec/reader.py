@@ -10,15 +10,13 @@ are ints in milliseconds under kio's name of the field; UUIDs are topic ids, and
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import struct
-import types
-import typing
 import uuid
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from fencepost.coordinator.codec.fields import WireField, wire_fields
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 
@@ -170,24 +168,19 @@ _FIXED: dict[str, Reader] = {
 }
 
 
-def field_reader(kafka_type: str | None, hint: Any, *, flexible: bool, tagged: bool) -> Reader:
-    """A reader of one field of a kio schema class, by its type on the wire and its annotation."""
-    options = typing.get_args(hint) if typing.get_origin(hint) in {typing.Union, types.UnionType} else (hint,)
-    nullable = type(None) in options and not tagged
-    (plain,) = (option for option in options if option is not type(None))
-    is_array = typing.get_origin(plain) is tuple
-    inner = typing.get_args(plain)[0] if is_array else plain
-    if kafka_type is None:
-        element = entity_reader(inner)
-        if nullable and not is_array:
+def field_reader(field: WireField, *, flexible: bool) -> Reader:
+    """A reader of one field of a schema's class."""
+    if field.kafka_type is None:
+        element = entity_reader(field.struct)
+        if field.is_nullable and not field.is_array:
             return _nullable_entity(element)
-    elif kafka_type in _FIXED:
-        element = _FIXED[kafka_type]
-    elif kafka_type == "records":
+    elif field.kafka_type in _FIXED:
+        element = _FIXED[field.kafka_type]
+    elif field.kafka_type == "records":
         element = _records(flexible)
     else:
-        element = _sized(kafka_type, flexible, nullable and not is_array)
-    return _array(element, flexible, nullable) if is_array else element
+        element = _sized(field.kafka_type, flexible, field.is_nullable and not field.is_array)
+    return _array(element, flexible, field.is_nullable) if field.is_array else element
 
 
 def skip_tagged_fields(data: bytes, at: int) -> int:
@@ -208,20 +201,16 @@ def skip_tagged_fields(data: bytes, at: int) -> int:
 
 
 def entity_reader(entity: Any) -> Reader:
-    """A reader of one kio schema class, which yields a dict by field name."""
-    hints = typing.get_type_hints(entity)
+    """A reader of one schema's class, which yields a dict by field name."""
     flexible: bool = entity.__flexible__
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
-    for field in dataclasses.fields(entity):
-        tag = field.metadata.get("tag")
-        reader = field_reader(
-            field.metadata.get("kafka_type"), hints[field.name], flexible=flexible, tagged=tag is not None
-        )
-        if tag is None:
+    for field in wire_fields(entity):
+        reader = field_reader(field, flexible=flexible)
+        if field.tag is None:
             plain.append((field.name, reader))
         else:
-            tagged[tag] = (field.name, reader)
+            tagged[field.tag] = (field.name, reader)
 
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         values: dict[str, Any] = {}

@@ -1,0 +1,53 @@
+"""The fields of a schema's class, as readers and writers are made from them.
+
+A class is one of kio's, or of the same form: its annotations say what may be null and what is an array, the
+metadata of a field what it is on the wire, and which tag it has (KIP-482).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, NamedTuple
+
+REQUIRED = dataclasses.MISSING
+
+
+class WireField(NamedTuple):
+    """One field of a schema's class."""
+
+    name: str
+    kafka_type: str | None
+    """As kio names it; None for a struct."""
+    struct: Any
+    """The class of a struct, of which this is one or an array."""
+    is_array: bool
+    is_nullable: bool
+    """Whether null has bytes of its own. A tagged field that is null is left out."""
+    tag: int | None
+    default: Any
+    """As kio has it; REQUIRED if there is none."""
+
+
+def wire_fields(entity: Any) -> list[WireField]:
+    """The fields of a schema's class in their order."""
+    hints = typing.get_type_hints(entity)
+    return [_wire_field(field, hints[field.name]) for field in dataclasses.fields(entity)]
+
+
+def _wire_field(field: dataclasses.Field[Any], hint: Any) -> WireField:
+    options = typing.get_args(hint) if typing.get_origin(hint) in {typing.Union, types.UnionType} else (hint,)
+    (plain,) = (option for option in options if option is not type(None))
+    is_array = typing.get_origin(plain) is tuple
+    kafka_type = field.metadata.get("kafka_type")
+    tag = field.metadata.get("tag")
+    return WireField(
+        name=field.name,
+        kafka_type=kafka_type,
+        struct=None if kafka_type else (typing.get_args(plain)[0] if is_array else plain),
+        is_array=is_array,
+        is_nullable=type(None) in options and tag is None,
+        tag=tag,
+        default=field.default,
+    )
