@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Shape
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import acls
 
 
@@ -20,8 +20,8 @@ def decode_describe(values: dict[str, Any], context: RequestContext) -> acls.Acl
 def encode_describe(reply: acls.AclsResponse, shape: Shape) -> Any:
     """DescribeAcls, versions 1 to 3."""
     return shape.DescribeAclsResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         error_message=reply.error_message,
         resources=(),
     )
@@ -34,10 +34,8 @@ def decode_create(values: dict[str, Any], context: RequestContext) -> acls.AclsR
 
 def encode_create(reply: acls.AclsResponse, shape: Shape) -> Any:
     """CreateAcls, versions 1 to 3."""
-    result = shape.AclCreationResult(
-        error_code=shape.error(reply.error_code), error_message=reply.error_message
-    )
-    return shape.CreateAclsResponse(throttle_time=ZERO, results=(result,) * reply.parts)
+    result = shape.AclCreationResult(error_code=reply.error_code, error_message=reply.error_message)
+    return shape.CreateAclsResponse(throttle_time=0, results=(result,) * reply.parts)
 
 
 def decode_delete(values: dict[str, Any], context: RequestContext) -> acls.AclsRequest:
@@ -48,6 +46,6 @@ def decode_delete(values: dict[str, Any], context: RequestContext) -> acls.AclsR
 def encode_delete(reply: acls.AclsResponse, shape: Shape) -> Any:
     """DeleteAcls, versions 1 to 3."""
     result = shape.DeleteAclsFilterResult(
-        error_code=shape.error(reply.error_code), error_message=reply.error_message, matching_acls=()
+        error_code=reply.error_code, error_message=reply.error_message, matching_acls=()
     )
-    return shape.DeleteAclsResponse(throttle_time=ZERO, filter_results=(result,) * reply.parts)
+    return shape.DeleteAclsResponse(throttle_time=0, filter_results=(result,) * reply.parts)

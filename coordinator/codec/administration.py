@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Shape, topic_uuid
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.cluster import TopicReference
 
@@ -41,12 +41,12 @@ def decode_create_topics(
 def encode_create_topics(reply: administration.CreateTopicsResponse, shape: Shape) -> Any:
     """CreateTopics, versions 2 to 7."""
     return shape.CreateTopicsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=tuple(
             shape.CreatableTopicResult(
                 name=topic.name,
-                topic_id=topic_uuid(topic.topic_id),
-                error_code=shape.error(topic.error_code),
+                topic_id=topic.topic_id,
+                error_code=topic.error_code,
                 error_message=topic.error_message,
                 num_partitions=topic.partitions,
                 replication_factor=topic.replication_factor,
@@ -82,12 +82,12 @@ def decode_delete_topics(
 def encode_delete_topics(reply: administration.DeleteTopicsResponse, shape: Shape) -> Any:
     """DeleteTopics, versions 1 to 6."""
     return shape.DeleteTopicsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         responses=tuple(
             shape.DeletableTopicResult(
                 name=topic.name,
-                topic_id=topic_uuid(topic.topic_id),
-                error_code=shape.error(topic.error_code),
+                topic_id=topic.topic_id,
+                error_code=topic.error_code,
                 error_message=topic.error_message,
             )
             for topic in reply.topics
@@ -119,10 +119,10 @@ def decode_create_partitions(
 def encode_create_partitions(reply: administration.CreatePartitionsResponse, shape: Shape) -> Any:
     """CreatePartitions, versions 0 to 3."""
     return shape.CreatePartitionsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         results=tuple(
             shape.CreatePartitionsTopicResult(
-                name=topic.name, error_code=shape.error(topic.error_code), error_message=topic.error_message
+                name=topic.name, error_code=topic.error_code, error_message=topic.error_message
             )
             for topic in reply.topics
         ),
@@ -149,10 +149,10 @@ def decode_describe_configs(
 def encode_describe_configs(reply: administration.DescribeConfigsResponse, shape: Shape) -> Any:
     """DescribeConfigs, versions 1 to 4."""
     return shape.DescribeConfigsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         results=tuple(
             shape.DescribeConfigsResult(
-                error_code=shape.error(one.error_code),
+                error_code=one.error_code,
                 error_message=one.error_message,
                 resource_type=one.resource_type,
                 resource_name=one.name,
@@ -216,18 +216,18 @@ def _changes(values: dict[str, Any], *, incremental: bool) -> administration.Alt
 
 def encode_alter_configs(reply: administration.AlterConfigsResponse, shape: Shape) -> Any:
     """AlterConfigs, versions 0 to 2."""
-    return shape.AlterConfigsResponse(throttle_time=ZERO, responses=_altered(reply, shape))
+    return shape.AlterConfigsResponse(throttle_time=0, responses=_altered(reply, shape))
 
 
 def encode_incremental_alter_configs(reply: administration.AlterConfigsResponse, shape: Shape) -> Any:
     """IncrementalAlterConfigs, versions 0 and 1."""
-    return shape.IncrementalAlterConfigsResponse(throttle_time=ZERO, responses=_altered(reply, shape))
+    return shape.IncrementalAlterConfigsResponse(throttle_time=0, responses=_altered(reply, shape))
 
 
 def _altered(reply: administration.AlterConfigsResponse, shape: Shape) -> tuple[Any, ...]:
     return tuple(
         shape.AlterConfigsResourceResponse(
-            error_code=shape.error(one.error_code),
+            error_code=one.error_code,
             error_message=one.error_message,
             resource_type=one.resource_type,
             resource_name=one.name,

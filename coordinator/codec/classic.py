@@ -11,7 +11,7 @@ from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.groups import operations_of
-from fencepost.coordinator.codec.schema import ZERO, Shape
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.errors import ErrorCode
 
@@ -39,8 +39,8 @@ def encode_join(reply: classic.JoinGroupResponse, shape: Shape) -> Any:
     """JoinGroup, versions 0 to 9. Up to 6 the protocol's name can't be null."""
     name = reply.protocol_name
     return shape.JoinGroupResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         generation_id=reply.generation,
         protocol_type=reply.protocol_type,
         protocol_name=(name or "") if shape.version < 7 else name,
@@ -73,8 +73,8 @@ def decode_sync(values: dict[str, Any], context: RequestContext) -> classic.Sync
 def encode_sync(reply: classic.SyncGroupResponse, shape: Shape) -> Any:
     """SyncGroup, versions 0 to 5."""
     return shape.SyncGroupResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         protocol_type=reply.protocol_type,
         protocol_name=reply.protocol_name,
         assignment=reply.assignment,
@@ -93,7 +93,7 @@ def decode_heartbeat(values: dict[str, Any], context: RequestContext) -> classic
 
 def encode_heartbeat(reply: classic.HeartbeatResponse, shape: Shape) -> Any:
     """Heartbeat, versions 0 to 4."""
-    return shape.HeartbeatResponse(throttle_time=ZERO, error_code=shape.error(reply.error_code))
+    return shape.HeartbeatResponse(throttle_time=0, error_code=reply.error_code)
 
 
 def decode_describe_groups(values: dict[str, Any], context: RequestContext) -> classic.DescribeGroupsRequest:
@@ -107,7 +107,7 @@ def decode_describe_groups(values: dict[str, Any], context: RequestContext) -> c
 def encode_describe_groups(reply: classic.DescribeGroupsResponse, shape: Shape) -> Any:
     """DescribeGroups, versions 0 to 6."""
     return shape.DescribeGroupsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         groups=tuple(_described(group, reply.authorized_operations, shape) for group in reply.groups),
     )
 
@@ -117,7 +117,7 @@ def _described(group: classic.DescribedClassicGroup, operations: int, shape: Sha
     if shape.version < 6 and code is ErrorCode.GROUP_ID_NOT_FOUND:
         code = ErrorCode.NONE
     return shape.DescribedGroup(
-        error_code=shape.error(code),
+        error_code=code,
         error_message=group.error_message,
         group_id=group.group_id,
         group_state=group.group_state,

@@ -23,7 +23,7 @@ from fencepost.coordinator.codec import client_streams_describe as streams_descr
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.reader import skip_tagged_fields
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.codec.schema import Shape, is_flexible, response_reader, write
+from fencepost.coordinator.codec.schema import Shape, is_flexible, response_reader
 
 ELECT_LEADERS = 43
 INCREMENTAL_ALTER_CONFIGS = 44
@@ -86,7 +86,7 @@ def _shape(api_key: int, version: int) -> Shape:
 
 def request_frame(api_key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
     """A whole request with its length before it."""
-    body = b"".join(write(CLIENT_APIS[api_key].encode(message, _shape(api_key, version))))
+    body: bytes = CLIENT_APIS[api_key].encode(message, _shape(api_key, version))
     client = client_id.encode()
     tags = b"\x00" if is_flexible(api_key, version) else b""
     size = _HEADER.size - 4 + len(client) + len(tags) + len(body)

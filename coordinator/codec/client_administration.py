@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from fencepost.coordinator.codec.schema import Shape, error_of, milliseconds, topic_uuid
+from fencepost.coordinator.codec.schema import Shape, error_of
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.errors import ErrorCode
 
-TIMEOUT = milliseconds(30_000)
+TIMEOUT = 30_000
 """How long a broker may take to make a change known."""
 _FIRST_DELETION_BY_STATE = 6
 _SET = 0
@@ -68,8 +68,7 @@ def encode_delete_topics(request: administration.DeleteTopicsRequest, shape: Sha
     by_state = shape.version >= _FIRST_DELETION_BY_STATE
     return shape.DeleteTopicsRequest(
         topics=tuple(
-            shape.DeleteTopicState(name=topic.name, topic_id=topic_uuid(topic.topic_id))
-            for topic in request.topics
+            shape.DeleteTopicState(name=topic.name, topic_id=topic.topic_id) for topic in request.topics
         )
         if by_state
         else (),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.coordinator.codec.schema import Shape, error_of, milliseconds
+from fencepost.coordinator.codec.schema import Shape, error_of
 from fencepost.coordinator.protocol import classic
 
 
@@ -15,8 +15,8 @@ def encode_join(request: classic.JoinGroupRequest, shape: Shape) -> Any:
     """JoinGroup, versions 0 to 9. What the version lacks is left out."""
     return shape.JoinGroupRequest(
         group_id=request.group_id,
-        session_timeout=milliseconds(request.session_timeout_ms),
-        rebalance_timeout=milliseconds(request.rebalance_timeout_ms),
+        session_timeout=request.session_timeout_ms,
+        rebalance_timeout=request.rebalance_timeout_ms,
         member_id=request.member_id,
         group_instance_id=request.instance_id,
         protocol_type=request.protocol_type,

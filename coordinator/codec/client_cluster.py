@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fencepost.coordinator.codec.schema import Shape, error_of, topic_uuid
+from fencepost.coordinator.codec.schema import Shape, error_of
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.errors import ErrorCode
 
@@ -47,10 +47,7 @@ def encode_metadata(request: cluster.MetadataRequest, shape: Shape) -> Any:
     return shape.MetadataRequest(
         topics=None
         if topics is None
-        else tuple(
-            shape.MetadataRequestTopic(name=topic.name, topic_id=topic_uuid(topic.topic_id))
-            for topic in topics
-        ),
+        else tuple(shape.MetadataRequestTopic(name=topic.name, topic_id=topic.topic_id) for topic in topics),
         allow_auto_topic_creation=request.allow_auto_topic_creation,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,

@@ -14,7 +14,7 @@ from fencepost.coordinator.codec.groups import (
     LeaveGroupCall,
     LeaveGroupReply,
 )
-from fencepost.coordinator.codec.schema import Shape, error_of, milliseconds
+from fencepost.coordinator.codec.schema import Shape, error_of
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.ids import partitions_of
 
@@ -28,7 +28,7 @@ def encode_heartbeat(request: consumer.ConsumerGroupHeartbeatRequest, shape: Sha
         member_epoch=request.member_epoch,
         instance_id=request.instance_id,
         rack_id=request.rack_id,
-        rebalance_timeout=milliseconds(request.rebalance_timeout_ms),
+        rebalance_timeout=request.rebalance_timeout_ms,
         subscribed_topic_names=request.subscribed_topic_names,
         subscribed_topic_regex=request.subscribed_topic_regex,
         server_assignor=request.server_assignor,

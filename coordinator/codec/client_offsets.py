@@ -15,7 +15,7 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchReply,
     PartitionError,
 )
-from fencepost.coordinator.codec.schema import Shape, error_of, milliseconds, topic_uuid
+from fencepost.coordinator.codec.schema import Shape, error_of
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
@@ -28,11 +28,11 @@ def encode_commit(call: OffsetCommitCall, shape: Shape) -> Any:
         generation_id_or_member_epoch=call.member_epoch,
         member_id=call.member_id,
         group_instance_id=call.instance_id,
-        retention_time=milliseconds(call.retention_time_ms),
+        retention_time=call.retention_time_ms,
         topics=tuple(
             shape.OffsetCommitRequestTopic(
                 name=topic.name,
-                topic_id=topic_uuid(topic.topic_id),
+                topic_id=topic.topic_id,
                 partitions=tuple(
                     shape.OffsetCommitRequestPartition(
                         partition_index=one.partition,
@@ -90,8 +90,7 @@ def _asked(topics: tuple[OfTopic[int], ...] | None, shape: Shape, kind: str) -> 
         return None
     make = getattr(shape, "OffsetFetchRequest" + kind)
     return tuple(
-        make(name=topic.name, topic_id=topic_uuid(topic.topic_id), partition_indexes=topic.partitions)
-        for topic in topics
+        make(name=topic.name, topic_id=topic.topic_id, partition_indexes=topic.partitions) for topic in topics
     )
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from fencepost.coordinator.codec.schema import Shape, error_of, milliseconds
+from fencepost.coordinator.codec.schema import Shape, error_of
 from fencepost.coordinator.protocol.errors import ErrorCode
 
-_TIMEOUT = milliseconds(10_000)
+_TIMEOUT = 10_000
 _PREFERRED = 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fencepost.coordinator.codec.schema import Shape, error_of, milliseconds
+from fencepost.coordinator.codec.schema import Shape, error_of
 from fencepost.coordinator.codec.streams_topology import endpoint, shaped_tasks, shaped_topics, task_ids
 from fencepost.coordinator.protocol import streams
 
@@ -20,7 +20,7 @@ def encode_heartbeat(request: streams.StreamsGroupHeartbeatRequest, shape: Shape
         endpoint_information_epoch=request.endpoint_information_epoch,
         instance_id=request.instance_id,
         rack_id=request.rack_id,
-        rebalance_timeout=milliseconds(request.rebalance_timeout_ms),
+        rebalance_timeout=request.rebalance_timeout_ms,
         topology=None if brought is None else _topology(brought, shape),
         active_tasks=_tasks(request.active_tasks, shape),
         standby_tasks=_tasks(request.standby_tasks, shape),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Shape, topic_uuid
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.codec.writer import compact_string, string, unsigned_varint
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -56,12 +56,12 @@ def encode_api_versions(reply: cluster.ApiVersionsResponse, shape: Shape) -> Any
             for name, level in FEATURES.items()
         )
     return shape.ApiVersionsResponse(
-        error_code=shape.error(reply.error_code),
+        error_code=reply.error_code,
         api_keys=tuple(
             shape.ApiVersion(api_key=api.api_key, min_version=api.min_version, max_version=api.max_version)
             for api in reply.api_versions
         ),
-        throttle_time=ZERO,
+        throttle_time=0,
         supported_features=supported,
         finalized_features_epoch=0 if is_told else -1,
         finalized_features=finalized,
@@ -98,25 +98,25 @@ def _brokers(nodes: tuple[cluster.Node, ...], make: Any, id_name: str) -> tuple[
 def encode_metadata(reply: cluster.MetadataResponse, shape: Shape) -> Any:
     """Metadata, versions 0 to 13. All replicas are in sync."""
     return shape.MetadataResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         brokers=_brokers(reply.brokers, shape.MetadataResponseBroker, "node_id"),
         cluster_id=reply.cluster_id,
         controller_id=reply.controller_id,
         topics=tuple(_topic_metadata(topic, shape) for topic in reply.topics),
-        error_code=shape.error(ErrorCode.NONE),
+        error_code=ErrorCode.NONE,
         cluster_authorized_operations=reply.authorized_operations,
     )
 
 
 def _topic_metadata(topic: cluster.TopicMetadata, shape: Shape) -> Any:
     return shape.MetadataResponseTopic(
-        error_code=shape.error(topic.error_code),
+        error_code=topic.error_code,
         name=topic.name if shape.version >= 12 else topic.name or "",
-        topic_id=topic_uuid(topic.topic_id),
+        topic_id=topic.topic_id,
         is_internal=False,
         partitions=tuple(
             shape.MetadataResponsePartition(
-                error_code=shape.error(partition.error_code),
+                error_code=partition.error_code,
                 partition_index=partition.partition,
                 leader_id=partition.leader_id,
                 leader_epoch=partition.leader_epoch,
@@ -177,8 +177,8 @@ def decode_describe_cluster(
 def encode_describe_cluster(reply: cluster.DescribeClusterResponse, shape: Shape) -> Any:
     """DescribeCluster, versions 0 to 2."""
     return shape.DescribeClusterResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         error_message=reply.error_message,
         endpoint_type=reply.endpoint_type,
         cluster_id=reply.cluster_id,
@@ -204,15 +204,15 @@ def encode_describe_topic_partitions(reply: cluster.DescribeTopicPartitionsRespo
     """DescribeTopicPartitions, version 0."""
     cursor = reply.next_cursor
     return shape.DescribeTopicPartitionsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=tuple(
             shape.DescribeTopicPartitionsResponseTopic(
-                error_code=shape.error(topic.error_code),
+                error_code=topic.error_code,
                 name=topic.name,
-                topic_id=topic_uuid(topic.topic_id),
+                topic_id=topic.topic_id,
                 partitions=tuple(
                     shape.DescribeTopicPartitionsResponsePartition(
-                        error_code=shape.error(one.error_code),
+                        error_code=one.error_code,
                         partition_index=one.partition,
                         leader_id=one.leader_id,
                         leader_epoch=one.leader_epoch,

@@ -12,8 +12,8 @@ from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.groups import operations_of
-from fencepost.coordinator.codec.schema import ZERO, Shape, uuid_of
-from fencepost.coordinator.codec.writer import compact_string, unsigned_varint
+from fencepost.coordinator.codec.schema import Shape
+from fencepost.coordinator.codec.writer import compact_string, unsigned_varint, uuid_bytes
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.ids import Partitions, partitions_of
 
@@ -67,7 +67,7 @@ def pack_heartbeat(reply: consumer.ConsumerGroupHeartbeatResponse, shape: Shape 
 def _assignment(partitions: Partitions) -> bytes:
     parts = [b"\x01", unsigned_varint(len(partitions) + 1)]
     for topic_id, numbers in partitions.items():
-        parts.append(uuid_of(topic_id).bytes)
+        parts.append(uuid_bytes(topic_id))
         parts.append(unsigned_varint(len(numbers) + 1))
         parts.append(struct.pack(f">{len(numbers)}i", *numbers))
         parts.append(b"\x00")
@@ -85,10 +85,10 @@ def decode_describe(values: dict[str, Any], context: RequestContext) -> consumer
 def encode_describe(reply: consumer.ConsumerGroupDescribeResponse, shape: Shape) -> Any:
     """ConsumerGroupDescribe, versions 0 and 1."""
     return shape.ConsumerGroupDescribeResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         groups=tuple(
             shape.DescribedGroup(
-                error_code=shape.error(group.error_code),
+                error_code=group.error_code,
                 error_message=group.error_message,
                 group_id=group.group_id,
                 group_state=group.group_state,
@@ -123,7 +123,7 @@ def _described(topics: tuple[consumer.DescribedPartitions, ...], shape: Shape) -
     return shape.Assignment(
         topic_partitions=tuple(
             shape.TopicPartitions(
-                topic_id=uuid_of(topic.topic_id), topic_name=topic.topic_name, partitions=topic.partitions
+                topic_id=topic.topic_id, topic_name=topic.topic_name, partitions=topic.partitions
             )
             for topic in topics
         )

@@ -13,8 +13,7 @@ import msgspec
 
 from fencepost.coordinator.codec import group_record_schemas as s
 from fencepost.coordinator.codec import streams_records
-from fencepost.coordinator.codec.schema import uuid_of, write
-from fencepost.coordinator.codec.writer import unsigned_varint
+from fencepost.coordinator.codec.writer import unsigned_varint, written
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import Partitions, TopicId
@@ -39,7 +38,7 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
     record_type, form = _written_key(record.key)
     if any(isinstance(text, str) and len(text.encode()) > _INT16_MAX for text in vars(form).values()):
         raise MalformedRecord(f"a text of {record.key} is longer than a key can hold")
-    key = _INT16.pack(record_type) + b"".join(write(form))
+    key = _INT16.pack(record_type) + _bytes_of(form)
     return key, None if record.value is None else _written_value(record.value)
 
 
@@ -68,7 +67,12 @@ def _written_key(key: r.RecordKey) -> tuple[int, Any]:
 
 
 def _versioned(version: int, form: Any) -> bytes:
-    return b"".join((_INT16.pack(version), *write(form)))
+    return _INT16.pack(version) + _bytes_of(form)
+
+
+def _bytes_of(form: Any) -> bytes:
+    data: bytes = written(form)
+    return data
 
 
 def _written_value(value: r.RecordValue) -> bytes:
@@ -94,7 +98,7 @@ def _written_form(value: r.RecordValue) -> Any:
         case r.ConsumerGroupTargetAssignmentMemberValue():
             return s.TargetMemberValue(
                 topic_partitions=tuple(
-                    s.TopicPartitions(topic_id=uuid_of(topic_id), partitions=numbers)
+                    s.TopicPartitions(topic_id=topic_id, partitions=numbers)
                     for topic_id, numbers in value.partitions.items()
                 )
             )
@@ -129,8 +133,8 @@ def _written_offset(value: r.OffsetCommitValue) -> bytes:
     }
     if value.expire_timestamp_ms != -1:
         return _versioned(1, s.OffsetCommitValue1(**common, expire_timestamp=value.expire_timestamp_ms))
-    topic_id = None if value.topic_id is None else uuid_of(value.topic_id)
-    return _versioned(4, s.OffsetCommitValue4(**common, leader_epoch=value.leader_epoch, topic_id=topic_id))
+    form = s.OffsetCommitValue4(**common, leader_epoch=value.leader_epoch, topic_id=value.topic_id)
+    return _versioned(4, form)
 
 
 def _written_classic_group(value: r.GroupMetadataValue) -> bytes:
@@ -161,7 +165,7 @@ def untagged(values: Mapping[str, Any]) -> bytes:
     """The fields of value 5 up to its tags."""
     fields = dict(values)
     fields["subscribed_topic_names"] = tuple(fields["subscribed_topic_names"])
-    return b"".join(write(s.MemberMetadataValue(**fields))).removesuffix(b"\x00")
+    return _bytes_of(s.MemberMetadataValue(**fields)).removesuffix(b"\x00")
 
 
 def _written_member(value: r.ConsumerGroupMemberMetadataValue) -> bytes:
@@ -175,7 +179,7 @@ def _written_member(value: r.ConsumerGroupMemberMetadataValue) -> bytes:
         form = s.ClassicMemberMetadata(
             session_timeout_ms=classic.session_timeout_ms, supported_protocols=protocols
         )
-        tag = b"\x01" + b"".join(write(form))
+        tag = b"\x01" + _bytes_of(form)
     one_tag_of = b"\x01\x00" + unsigned_varint(len(tag))
     return _INT16.pack(0) + untagged(fields) + one_tag_of + tag
 
@@ -188,7 +192,5 @@ def _since(
     for topic_id, numbers in partitions.items():
         known = epochs.get(topic_id, {})
         since = tuple(known[number] for number in numbers) if known.keys() >= {*numbers} else None
-        found.append(
-            s.TopicPartitionsSince(topic_id=uuid_of(topic_id), partitions=numbers, assignment_epochs=since)
-        )
+        found.append(s.TopicPartitionsSince(topic_id=topic_id, partitions=numbers, assignment_epochs=since))
     return tuple(found)

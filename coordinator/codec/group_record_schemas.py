@@ -2,12 +2,13 @@
 
 Field by field and in their order as in Kafka 4.3.1's group coordinator. Keys are never flexible; values of
 consumer groups always are, those of offsets from version 4 on. A tag is a field that may be left out, then
-it has its default (KIP-482). Annotations are not postponed here: kio makes writers from them.
+it has its default (KIP-482).
 """
 
-import uuid
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from fencepost.coordinator.protocol.ids import TopicId
 
 _STRING = {"kafka_type": "string"}
 _UUID = {"kafka_type": "uuid"}
@@ -94,7 +95,7 @@ class OffsetCommitValue4(Flexible):
     leader_epoch: int = field(metadata=_INT32)
     metadata: str = field(metadata=_STRING)
     commit_timestamp: int = field(metadata=_INT64)
-    topic_id: uuid.UUID | None = field(default=None, metadata=_UUID | _TAG_0)
+    topic_id: TopicId | None = field(default=None, metadata=_UUID | _TAG_0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +241,7 @@ class TargetMetadataValue(Flexible):
 class TopicPartitions(Flexible):
     """Partitions of one topic."""
 
-    topic_id: uuid.UUID | None = field(metadata=_UUID)
+    topic_id: TopicId | None = field(metadata=_UUID)
     partitions: tuple[int, ...] = field(metadata=_INT32)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Shape
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -63,13 +63,11 @@ def encode_leave(reply: LeaveGroupReply, shape: Shape) -> Any:
             shape.MemberResponse(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
-                error_code=shape.error(member.error_code),
+                error_code=member.error_code,
             )
             for member in reply.members
         )
-    return shape.LeaveGroupResponse(
-        throttle_time=ZERO, error_code=shape.error(reply.error_code), members=members
-    )
+    return shape.LeaveGroupResponse(throttle_time=0, error_code=reply.error_code, members=members)
 
 
 def decode_list(values: dict[str, Any], context: RequestContext) -> consumer.ListGroupsRequest:
@@ -83,8 +81,8 @@ def decode_list(values: dict[str, Any], context: RequestContext) -> consumer.Lis
 def encode_list(reply: consumer.ListGroupsResponse, shape: Shape) -> Any:
     """ListGroups, versions 0 to 5."""
     return shape.ListGroupsResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         groups=tuple(
             shape.ListedGroup(
                 group_id=group.group_id,
@@ -119,9 +117,9 @@ def decode_delete_groups(values: dict[str, Any], context: RequestContext) -> Del
 def encode_delete_groups(reply: DeleteGroupsReply, shape: Shape) -> Any:
     """DeleteGroups, versions 0 to 2."""
     return shape.DeleteGroupsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         results=tuple(
-            shape.DeletableGroupResult(group_id=group.group_id, error_code=shape.error(group.error_code))
+            shape.DeletableGroupResult(group_id=group.group_id, error_code=group.error_code)
             for group in reply.groups
         ),
     )

@@ -12,7 +12,7 @@ import itertools
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Shape, milliseconds, moment
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import inspection
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -33,7 +33,7 @@ def decode_describe_producers(
 def encode_describe_producers(reply: inspection.DescribeProducersResponse, shape: Shape) -> Any:
     """DescribeProducers, version 0."""
     return shape.DescribeProducersResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=tuple(
             shape.TopicResponse(
                 name=topic.name,
@@ -47,7 +47,7 @@ def encode_describe_producers(reply: inspection.DescribeProducersResponse, shape
 def _partition(partition: inspection.PartitionProducers, shape: Shape) -> Any:
     return shape.PartitionResponse(
         partition_index=partition.partition,
-        error_code=shape.error(partition.error_code),
+        error_code=partition.error_code,
         error_message=partition.error_message,
         active_producers=tuple(
             shape.ProducerState(
@@ -73,14 +73,14 @@ def decode_describe_transactions(
 def encode_describe_transactions(reply: inspection.DescribeTransactionsResponse, shape: Shape) -> Any:
     """DescribeTransactions, version 0."""
     return shape.DescribeTransactionsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         transaction_states=tuple(
             shape.TransactionState(
-                error_code=shape.error(one.error_code),
+                error_code=one.error_code,
                 transactional_id=one.transactional_id,
                 transaction_state=one.state,
-                transaction_timeout=milliseconds(one.timeout_ms),
-                transaction_start_time=moment(one.start_ms),
+                transaction_timeout=one.timeout_ms,
+                transaction_start_time=one.start_ms,
                 producer_id=one.producer_id,
                 producer_epoch=one.producer_epoch,
                 topics=tuple(
@@ -110,8 +110,8 @@ def decode_list_transactions(
 def encode_list_transactions(reply: inspection.ListTransactionsResponse, shape: Shape) -> Any:
     """ListTransactions, versions 0 to 2."""
     return shape.ListTransactionsResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         unknown_state_filters=reply.unknown_states,
         transaction_states=tuple(
             shape.TransactionState(
@@ -137,8 +137,8 @@ def decode_list_config_resources(
 def encode_list_config_resources(reply: inspection.ListConfigResourcesResponse, shape: Shape) -> Any:
     """ListConfigResources, versions 0 and 1."""
     return shape.ListConfigResourcesResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         config_resources=tuple(
             shape.ConfigResource(resource_name=one.name, resource_type=int(one.resource_type))
             for one in reply.resources
@@ -161,11 +161,11 @@ def decode_describe_log_dirs(
 def encode_describe_log_dirs(reply: inspection.DescribeLogDirsResponse, shape: Shape) -> Any:
     """DescribeLogDirs, versions 1 to 5. No log is about to replace another one, or lags behind."""
     return shape.DescribeLogDirsResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         results=tuple(
             shape.DescribeLogDirsResult(
-                error_code=shape.error(one.error_code),
+                error_code=one.error_code,
                 log_dir=one.path,
                 topics=tuple(
                     shape.DescribeLogDirsTopic(

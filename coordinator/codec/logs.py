@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Batches, Shape, moment, topic_uuid
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -47,16 +47,14 @@ def encode_produce(reply: logs.ProduceResponse, shape: Shape) -> Any:
         responses=tuple(
             shape.TopicProduceResponse(
                 name=topic.name,
-                topic_id=topic_uuid(topic.topic_id),
+                topic_id=topic.topic_id,
                 partition_responses=tuple(
                     shape.PartitionProduceResponse(
                         index=one.partition,
-                        error_code=shape.error(one.error_code),
+                        error_code=one.error_code,
                         base_offset=one.base_offset,
                         log_start_offset=one.log_start_offset,
-                        log_append_time=None
-                        if one.log_append_time_ms < 0
-                        else moment(one.log_append_time_ms),
+                        log_append_time=one.log_append_time_ms,
                         record_errors=tuple(
                             shape.BatchIndexAndErrorMessage(
                                 batch_index=each.batch_index, batch_index_error_message=each.message
@@ -72,7 +70,7 @@ def encode_produce(reply: logs.ProduceResponse, shape: Shape) -> Any:
             )
             for topic in reply.topics
         ),
-        throttle_time=ZERO,
+        throttle_time=0,
     )
 
 
@@ -117,22 +115,22 @@ def decode_fetch(values: dict[str, Any], context: RequestContext) -> logs.FetchR
 def encode_fetch(reply: logs.FetchResponse, shape: Shape) -> Any:
     """Fetch, versions 4 to 18."""
     return shape.FetchResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         session_id=reply.session_id,
         responses=tuple(
             shape.FetchableTopicResponse(
                 topic=topic.name,
-                topic_id=topic_uuid(topic.topic_id),
+                topic_id=topic.topic_id,
                 partitions=tuple(
                     shape.PartitionData(
                         partition_index=one.partition,
-                        error_code=shape.error(one.error_code),
+                        error_code=one.error_code,
                         high_watermark=one.high_watermark,
                         last_stable_offset=one.last_stable_offset,
                         log_start_offset=one.log_start_offset,
                         aborted_transactions=_aborted(one, shape),
-                        records=Batches(one.batches),
+                        records=one.batches,
                         **_diverging(one, shape),
                     )
                     for one in topic.partitions
@@ -184,14 +182,14 @@ def decode_list_offsets(values: dict[str, Any], context: RequestContext) -> logs
 def encode_list_offsets(reply: logs.ListOffsetsResponse, shape: Shape) -> Any:
     """ListOffsets, versions 1 to 11."""
     return shape.ListOffsetsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=tuple(
             shape.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
                     shape.ListOffsetsPartitionResponse(
                         partition_index=one.partition,
-                        error_code=shape.error(one.error_code),
+                        error_code=one.error_code,
                         timestamp=one.timestamp_ms,
                         offset=one.offset,
                         leader_epoch=one.leader_epoch,
@@ -229,13 +227,13 @@ def decode_offset_for_leader_epoch(
 def encode_offset_for_leader_epoch(reply: logs.OffsetForLeaderEpochResponse, shape: Shape) -> Any:
     """OffsetForLeaderEpoch, versions 2 to 4."""
     return shape.OffsetForLeaderEpochResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=tuple(
             shape.OffsetForLeaderTopicResult(
                 topic=topic.name,
                 partitions=tuple(
                     shape.EpochEndOffset(
-                        error_code=shape.error(one.error_code),
+                        error_code=one.error_code,
                         partition=one.partition,
                         leader_epoch=one.leader_epoch,
                         end_offset=one.end_offset,
@@ -267,7 +265,7 @@ def decode_delete_records(values: dict[str, Any], context: RequestContext) -> lo
 def encode_delete_records(reply: logs.DeleteRecordsResponse, shape: Shape) -> Any:
     """DeleteRecords, versions 0 to 2."""
     return shape.DeleteRecordsResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=tuple(
             shape.DeleteRecordsTopicResult(
                 name=topic.name,
@@ -275,7 +273,7 @@ def encode_delete_records(reply: logs.DeleteRecordsResponse, shape: Shape) -> An
                     shape.DeleteRecordsPartitionResult(
                         partition_index=one.partition,
                         low_watermark=one.low_watermark,
-                        error_code=shape.error(one.error_code),
+                        error_code=one.error_code,
                     )
                     for one in topic.partitions
                 ),

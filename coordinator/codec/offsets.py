@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import ZERO, Shape, topic_uuid
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -85,14 +85,14 @@ def _committed_partition(values: dict[str, Any]) -> CommittedPartition:
 def encode_commit(reply: OffsetCommitReply, shape: Shape) -> Any:
     """OffsetCommit, versions 2 to 10."""
     return shape.OffsetCommitResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=tuple(
             shape.OffsetCommitResponseTopic(
                 name=topic.name,
-                topic_id=topic_uuid(topic.topic_id),
+                topic_id=topic.topic_id,
                 partitions=tuple(
                     shape.OffsetCommitResponsePartition(
-                        partition_index=one.partition, error_code=shape.error(one.error_code)
+                        partition_index=one.partition, error_code=one.error_code
                     )
                     for one in topic.partitions
                 ),
@@ -174,16 +174,16 @@ def encode_fetch(reply: OffsetFetchReply, shape: Shape) -> Any:
             shape.OffsetFetchResponseGroup(
                 group_id=group.group_id,
                 topics=_fetched_topics(group, shape, "Topics", "Partitions"),
-                error_code=shape.error(group.error_code),
+                error_code=group.error_code,
             )
             for group in reply.groups
         )
-        return shape.OffsetFetchResponse(throttle_time=ZERO, groups=groups)
+        return shape.OffsetFetchResponse(throttle_time=0, groups=groups)
     (group,) = reply.groups
     return shape.OffsetFetchResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=_fetched_topics(group, shape, "Topic", "Partition"),
-        error_code=shape.error(group.error_code),
+        error_code=group.error_code,
     )
 
 
@@ -197,16 +197,14 @@ def _fetched_topics(
     return tuple(
         make_topic(
             name=topic.name,
-            topic_id=topic_uuid(topic.topic_id),
+            topic_id=topic.topic_id,
             partitions=tuple(
                 make_partition(
                     partition_index=one.partition,
                     committed_offset=one.offset.offset,
                     committed_leader_epoch=one.offset.leader_epoch,
                     metadata=one.offset.metadata,
-                    error_code=shape.error(
-                        one.error_code if group.error_code is ErrorCode.NONE else group.error_code
-                    ),
+                    error_code=(one.error_code if group.error_code is ErrorCode.NONE else group.error_code),
                 )
                 for one in topic.partitions
             ),
@@ -245,14 +243,14 @@ def decode_delete(values: dict[str, Any], context: RequestContext) -> OffsetDele
 def encode_delete(reply: OffsetDeleteReply, shape: Shape) -> Any:
     """OffsetDelete, version 0."""
     return shape.OffsetDeleteResponse(
-        error_code=shape.error(reply.error_code),
-        throttle_time=ZERO,
+        error_code=reply.error_code,
+        throttle_time=0,
         topics=tuple(
             shape.OffsetDeleteResponseTopic(
                 name=topic.name,
                 partitions=tuple(
                     shape.OffsetDeleteResponsePartition(
-                        partition_index=one.partition, error_code=shape.error(one.error_code)
+                        partition_index=one.partition, error_code=one.error_code
                     )
                     for one in topic.partitions
                 ),

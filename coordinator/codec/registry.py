@@ -25,6 +25,7 @@ from fencepost.coordinator.codec import (
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, RequestHeader, response_header
 from fencepost.coordinator.codec.reader import skip_tagged_fields
+from fencepost.coordinator.codec.writer import joined
 from fencepost.coordinator.protocol.cluster import ApiVersion, ApiVersionsResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 
@@ -88,7 +89,7 @@ class Api(NamedTuple):
     flexible_from: int
     decode: Callable[[dict[str, Any], RequestContext], Any]
     encode: Callable[[Any, schema.Shape], Any]
-    """Gives a message of kio's, or the bytes of an answer that is packed by hand."""
+    """Gives the bytes of an answer, or, if there are records in it, their pieces."""
 
 
 _APIS: tuple[Api, ...] = (
@@ -338,9 +339,7 @@ class VersionCodec:
 
     def _encoded(self, reply: Any) -> list[bytes]:
         answer = self.api.encode(reply, self._shape)
-        if isinstance(answer, bytes):
-            return [answer]
-        chunks = schema.write(answer)
+        chunks = [answer] if isinstance(answer, bytes) else joined(answer)
         if self.api.key in ASKED_AGAIN:
             if len(self._kept) >= _KEPT:
                 self._kept.clear()

@@ -9,7 +9,7 @@ import struct
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import Shape, milliseconds
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import sasl
 
 _SIZE = struct.Struct(">i")
@@ -22,7 +22,7 @@ def decode_handshake(values: dict[str, Any], context: RequestContext) -> sasl.Sa
 
 def encode_handshake(reply: sasl.SaslHandshakeResponse, shape: Shape) -> Any:
     """SaslHandshake, versions 0 and 1."""
-    return shape.SaslHandshakeResponse(error_code=shape.error(reply.error_code), mechanisms=reply.mechanisms)
+    return shape.SaslHandshakeResponse(error_code=reply.error_code, mechanisms=reply.mechanisms)
 
 
 def decode_authenticate(values: dict[str, Any], context: RequestContext) -> sasl.SaslAuthenticateRequest:
@@ -33,10 +33,10 @@ def decode_authenticate(values: dict[str, Any], context: RequestContext) -> sasl
 def encode_authenticate(reply: sasl.SaslAuthenticateResponse, shape: Shape) -> Any:
     """SaslAuthenticate, versions 0 to 2."""
     return shape.SaslAuthenticateResponse(
-        error_code=shape.error(reply.error_code),
+        error_code=reply.error_code,
         error_message=reply.error_message,
         auth_bytes=reply.token,
-        session_lifetime=milliseconds(reply.session_lifetime_ms),
+        session_lifetime=reply.session_lifetime_ms,
     )
 
 

@@ -6,24 +6,18 @@ This module alone touches kio. A first touch costs 0.1 to 0.5 s, each further AP
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import datetime
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from fencepost.coordinator.codec.reader import Reader, entity_reader
+from fencepost.coordinator.codec.writer import StructWriter, struct_writer
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import Partitions, TopicId, uuid_from_topic_id
+from fencepost.coordinator.protocol.ids import Partitions
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-    from typing_extensions import Buffer
-
-ZERO = datetime.timedelta()
 
 
 def _hide_hypothesis_from_kio() -> None:
@@ -91,30 +85,6 @@ def is_flexible(api_key: int, version: int) -> bool:
     return bool(load_request_schema(api_key, version).__flexible__)
 
 
-def milliseconds(value: int) -> datetime.timedelta:
-    """A duration as kio wants it."""
-    return datetime.timedelta(milliseconds=value)
-
-
-def moment(milliseconds_since_epoch: int) -> datetime.datetime:
-    """A point in time as kio wants it; -1 stands for none."""
-    return _EPOCH + milliseconds(milliseconds_since_epoch)
-
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-
-uuid_of = functools.lru_cache(maxsize=65_536)(uuid_from_topic_id)
-
-
-@functools.cache
-def _error_codes() -> dict[ErrorCode, Any]:
-    """kio's code for each of ours. A code that is newer than kio's schema becomes UNKNOWN_SERVER_ERROR."""
-    from kio.schema.errors import ErrorCode as KioErrorCode
-
-    known = {int(code): code for code in KioErrorCode}
-    return {code: known.get(int(code), KioErrorCode.unknown_server_error) for code in ErrorCode}
-
-
 _ERRORS = {int(code): code for code in ErrorCode}
 
 
@@ -124,9 +94,9 @@ def error_of(code: int) -> ErrorCode:
 
 
 class Shape:
-    """The response classes of one (API, version), or with `of_request` its request classes.
+    """The structs of the response of one (API, version), or with `of_request` of its request.
 
-    `shape.Name(field=...)` makes a message of kio's class Name and leaves out fields that this version lacks.
+    `shape.Name(field=...)` gives the bytes of the struct Name. Fields that this version lacks are left out.
     """
 
     def __init__(self, api_key: int, version: int, *, of_request: bool = False) -> None:
@@ -134,82 +104,19 @@ class Shape:
         from kio.static.constants import EntityType
 
         self.version = version
-        self.error = _error_codes().__getitem__
         if of_request:
             self._module = load_payload_module(api_key, version, EntityType.request)
         else:
             self._module = load_payload_module(api_key, version, EntityType.response)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        make = _maker(getattr(self._module, name))
-        setattr(self, name, make)
-        return make
+    def __getattr__(self, name: str) -> StructWriter:
+        write = struct_writer(getattr(self._module, name))
+        setattr(self, name, write)
+        return write
 
-    def topic_partitions(self, partitions: Partitions) -> tuple[Any, ...]:
+    def topic_partitions(self, partitions: Partitions) -> tuple[bytes, ...]:
         """Partitions as the TopicPartitions struct that group protocols share."""
         return tuple(
-            self.TopicPartitions(topic_id=uuid_of(topic_id), partitions=numbers)
+            self.TopicPartitions(topic_id=topic_id, partitions=numbers)
             for topic_id, numbers in partitions.items()
         )
-
-
-def _maker(entity: Any) -> Callable[..., Any]:
-    names = frozenset(field.name for field in dataclasses.fields(entity))
-
-    def make(**values: Any) -> Any:
-        return entity(**{name: value for name, value in values.items() if name in names})
-
-    return make
-
-
-def topic_uuid(topic_id: TopicId | None) -> Any:
-    """A topic id as kio wants it; None for the zero UUID."""
-    return None if topic_id is None else uuid_of(topic_id)
-
-
-@functools.cache
-def _writer(entity: Hashable) -> Callable[[_Chunks, Any], None]:
-    from kio.serial import entity_writer
-
-    return cast("Callable[[_Chunks, Any], None]", entity_writer(cast("Any", entity)))
-
-
-class Batches:
-    """Record batches that follow each other. They go from the log to the socket without being copied."""
-
-    __slots__ = ("parts", "size")
-
-    def __init__(self, parts: Sequence[bytes]) -> None:
-        self.parts = parts
-        self.size = sum(map(len, parts))
-
-    def __len__(self) -> int:
-        return self.size
-
-
-class _Chunks:
-    """What kio writes into: small pieces become one, record batches stay what they are."""
-
-    __slots__ = ("chunks", "small")
-
-    def __init__(self) -> None:
-        self.chunks: list[bytes] = []
-        self.small = bytearray()
-
-    def write(self, data: Batches | Buffer) -> None:
-        if isinstance(data, Batches):
-            if data.parts:
-                self.chunks.append(bytes(self.small))
-                self.chunks.extend(data.parts)
-                self.small = bytearray()
-        else:
-            self.small += data
-
-
-def write(entity: Any) -> list[bytes]:
-    """A kio message in bytes, in as many pieces as avoid copies."""
-    chunks = _Chunks()
-    _writer(cast("Hashable", type(entity)))(chunks, entity)
-    if chunks.small or not chunks.chunks:
-        chunks.chunks.append(bytes(chunks.small))
-    return chunks.chunks

@@ -7,7 +7,7 @@ from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.groups import operations_of
-from fencepost.coordinator.codec.schema import ZERO, Shape, milliseconds
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.codec.streams_topology import (
     endpoint,
     pairs,
@@ -61,14 +61,14 @@ def encode_heartbeat(reply: streams.StreamsGroupHeartbeatResponse, shape: Shape)
     """StreamsGroupHeartbeat."""
     tasks, endpoints = reply.tasks, reply.partitions_by_endpoint
     return shape.StreamsGroupHeartbeatResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(reply.error_code),
+        throttle_time=0,
+        error_code=reply.error_code,
         error_message=reply.error_message,
         member_id=reply.member_id,
         member_epoch=reply.member_epoch,
-        heartbeat_interval=milliseconds(reply.heartbeat_interval_ms),
+        heartbeat_interval=reply.heartbeat_interval_ms,
         acceptable_recovery_lag=reply.acceptable_recovery_lag,
-        task_offset_interval=milliseconds(reply.task_offset_interval_ms),
+        task_offset_interval=reply.task_offset_interval_ms,
         status=None
         if reply.status is None
         else tuple(
@@ -105,7 +105,7 @@ def decode_describe(values: dict[str, Any], context: RequestContext) -> streams.
 def encode_describe(reply: streams.StreamsGroupDescribeResponse, shape: Shape) -> Any:
     """StreamsGroupDescribe."""
     return shape.StreamsGroupDescribeResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         groups=tuple(_group(group, reply.authorized_operations, shape) for group in reply.groups),
     )
 
@@ -118,7 +118,7 @@ def _group(group: streams.DescribedStreamsGroup, operations: int, shape: Shape) 
             subtopologies=tuple(_subtopology(one, shape) for one in group.subtopologies),
         )
     return shape.DescribedGroup(
-        error_code=shape.error(group.error_code),
+        error_code=group.error_code,
         error_message=group.error_message,
         group_id=group.group_id,
         group_state=group.group_state,

@@ -13,7 +13,7 @@ import msgspec
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.offsets import CommittedPartition, PartitionError
-from fencepost.coordinator.codec.schema import ZERO, Shape
+from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicPartition
@@ -71,8 +71,8 @@ def decode_init_producer_id(
 def encode_init_producer_id(reply: transactions.InitProducerIdResponse, shape: Shape) -> Any:
     """Versions before 4 do not know PRODUCER_FENCED."""
     return shape.InitProducerIdResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(_fenced_before(reply.error_code, shape.version, 4)),
+        throttle_time=0,
+        error_code=_fenced_before(reply.error_code, shape.version, 4),
         producer_id=reply.producer_id,
         producer_epoch=reply.producer_epoch,
     )
@@ -117,15 +117,15 @@ def encode_add_partitions(reply: AddPartitionsReply, shape: Shape) -> Any:
     results = [(transactional_id, _topic_results(one, shape)) for transactional_id, one in reply.transactions]
     if shape.version >= _BATCHED_FROM:
         return shape.AddPartitionsToTxnResponse(
-            throttle_time=ZERO,
-            error_code=shape.error(ErrorCode.NONE),
+            throttle_time=0,
+            error_code=ErrorCode.NONE,
             results_by_transaction=tuple(
                 shape.AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=topics)
                 for transactional_id, topics in results
             ),
         )
     return shape.AddPartitionsToTxnResponse(
-        throttle_time=ZERO, results_by_topic_v3_and_below=results[0][1] if results else ()
+        throttle_time=0, results_by_topic_v3_and_below=results[0][1] if results else ()
     )
 
 
@@ -135,7 +135,7 @@ def _topic_results(reply: transactions.AddPartitionsToTxnResponse, shape: Shape)
         by_topic.setdefault(topic, []).append(
             shape.AddPartitionsToTxnPartitionResult(
                 partition_index=number,
-                partition_error_code=shape.error(_fenced_before(code, shape.version, 2)),
+                partition_error_code=_fenced_before(code, shape.version, 2),
             )
         )
     return tuple(
@@ -162,7 +162,7 @@ def decode_add_offsets(
 def encode_add_offsets(reply: transactions.AddOffsetsToTxnResponse, shape: Shape) -> Any:
     """Versions before 2 do not know PRODUCER_FENCED."""
     code = _fenced_before(reply.error_code, shape.version, 2)
-    return shape.AddOffsetsToTxnResponse(throttle_time=ZERO, error_code=shape.error(code))
+    return shape.AddOffsetsToTxnResponse(throttle_time=0, error_code=code)
 
 
 def decode_end(values: dict[str, Any], context: RequestContext) -> transactions.EndTxnRequest:
@@ -179,8 +179,8 @@ def decode_end(values: dict[str, Any], context: RequestContext) -> transactions.
 def encode_end(reply: transactions.EndTxnResponse, shape: Shape) -> Any:
     """Versions before 2 do not know PRODUCER_FENCED."""
     return shape.EndTxnResponse(
-        throttle_time=ZERO,
-        error_code=shape.error(_fenced_before(reply.error_code, shape.version, 2)),
+        throttle_time=0,
+        error_code=_fenced_before(reply.error_code, shape.version, 2),
         producer_id=reply.producer_id,
         producer_epoch=reply.producer_epoch,
     )
@@ -218,13 +218,13 @@ def _position(values: dict[str, Any]) -> CommittedPartition:
 def encode_offset_commit(reply: TxnOffsetCommitReply, shape: Shape) -> Any:
     """TxnOffsetCommit, versions 0 to 5."""
     return shape.TxnOffsetCommitResponse(
-        throttle_time=ZERO,
+        throttle_time=0,
         topics=tuple(
             shape.TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=tuple(
                     shape.TxnOffsetCommitResponsePartition(
-                        partition_index=one.partition, error_code=shape.error(one.error_code)
+                        partition_index=one.partition, error_code=one.error_code
                     )
                     for one in topic.partitions
                 ),

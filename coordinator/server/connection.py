@@ -29,6 +29,7 @@ from fencepost.coordinator.codec.registry import (
     unsupported_api_versions,
 )
 from fencepost.coordinator.codec.sasl import bare_token
+from fencepost.coordinator.codec.writer import LARGE_BYTES
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
@@ -59,7 +60,6 @@ its coordinator, and with it the coordinator; the second one names it again, if 
 """
 
 _ANSWERS_AT_ONCE = 64
-_LARGE_BYTES = 16_384
 """Answers are written together up to that many or a large one; writing shows whether the client reads."""
 
 
@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol):
                     self._held.cancel()
                     self._held = None
                 self._take(frame)
-                if len(self._out) >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= _LARGE_BYTES):
+                if len(self._out) >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= LARGE_BYTES):
                     self._flush()
         except (MalformedFrame, Unanswered) as error:
             self._stop(str(error))
@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
             out.clear()
         if len(out) == 1:
             self._transport.write(out[0])
-        elif any(len(piece) >= _LARGE_BYTES for piece in out):
+        elif any(len(piece) >= LARGE_BYTES for piece in out):
             for piece in out:
                 self._transport.write(piece)
         elif out:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import enum
-import io
 import random
 import struct
-import types
 import typing
-import uuid
 
 import pytest
 from kio.index import api_key_map, load_request_schema, load_response_schema, schema_name_map
-from kio.serial import entity_writer
 
 from fencepost.coordinator.codec.endpoints import (
     CARRIERS,
@@ -26,6 +20,7 @@ from fencepost.coordinator.codec.endpoints import (
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol.errors import ErrorCode
+from tests.kio_objects import kio_bytes, made
 
 NUMBER = struct.pack(">i", 7)
 API_VERSIONS = 18
@@ -47,43 +42,6 @@ CARRYING = [
 ]
 
 
-def made(cls, rng):
-    hints = typing.get_type_hints(cls)
-    return cls(**{field.name: value(hints[field.name], field, rng) for field in dataclasses.fields(cls)})
-
-
-def value(hint, field, rng):
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if type(None) in options and rng.random() < 0.3:
-        return None
-    (plain,) = (option for option in options if option is not type(None))
-    if typing.get_origin(plain) is tuple:
-        return tuple(one(typing.get_args(plain)[0], field, rng) for _ in range(rng.randrange(4)))
-    return one(plain, field, rng)
-
-
-def one(plain, field, rng):
-    kind = field.metadata.get("kafka_type")
-    if dataclasses.is_dataclass(plain):
-        return made(plain, rng)
-    if isinstance(plain, type) and issubclass(plain, enum.Enum):
-        return rng.choice(list(plain))
-    if kind == "string":
-        return "".join(rng.choice("aé.✓Z") for _ in range(rng.randrange(200)))
-    if kind in {"bytes", "records"}:
-        return rng.randbytes(rng.randrange(300))
-    if kind == "uuid":
-        return uuid.UUID(bytes=rng.randbytes(16))
-    if kind == "bool":
-        return rng.random() < 0.5
-    if kind.startswith("datetime"):
-        return datetime.datetime.fromtimestamp(rng.randrange(2**31), datetime.UTC)
-    if kind.startswith("timedelta"):
-        return datetime.timedelta(milliseconds=rng.randrange(2**31 - 1))
-    bits = int(kind.removeprefix("int")) - 1
-    return rng.choice([-1, 0, 1, 3, 2**bits - 1])
-
-
 def replaced(thing):
     """The same with other endpoints, on kio's objects."""
     if isinstance(thing, tuple):
@@ -103,10 +61,8 @@ def address(node):
 
 
 def frame(entity):
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
     flexible = entity.__flexible__ and entity.__api_key__ != API_VERSIONS
-    return NUMBER + (b"\0" if flexible else b"") + buffer.getvalue()
+    return NUMBER + (b"\0" if flexible else b"") + kio_bytes(entity)
 
 
 @pytest.mark.parametrize(("key", "version"), CARRYING)
@@ -167,11 +123,8 @@ def test_versions_that_could_not_be_read_are_not_offered(version):
         keys = tuple(
             shape.ApiVersion(api_key=key, min_version=0, max_version=top) for key, top in newest.items()
         )
-        return frame(
-            shape.ApiVersionsResponse(
-                error_code=shape.error(ErrorCode.NONE), api_keys=keys, throttle_time=datetime.timedelta()
-            )
-        )
+        body = shape.ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=keys, throttle_time=0)
+        return NUMBER + body
 
     expected = {**offered, 3: max(versions_of(3)), 78: max(versions_of(78))}
     assert limit_versions(version, answer(offered)) == answer(expected)

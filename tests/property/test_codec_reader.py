@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-import io
 import random
-import types
 import typing
 import uuid
 
 import pytest
 from kio.index import api_key_map, load_request_schema, schema_name_map
-from kio.serial import entity_writer
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey, codec_of
 from fencepost.coordinator.codec.schema import request_reader
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
+from tests.kio_objects import kio_bytes, made
 
 SPOKEN = [
     pytest.param(int(api.key), version, id=f"{api.key.name}-{version}")
@@ -27,42 +25,6 @@ SPOKEN = [
     for version in range(api.min_version, api.max_version + 1)
 ]
 CONTEXT = RequestContext(0, "client", "/127.0.0.1")
-_BITS = {"i8": 7, "i16": 15, "i32": 31, "i64": 63}
-
-
-def _value(hint, field, rng):
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if type(None) in options and rng.random() < 0.3 and "tag" not in field.metadata:
-        return None
-    (plain,) = (option for option in options if option is not type(None))
-    if typing.get_origin(plain) is tuple:
-        return tuple(_one(typing.get_args(plain)[0], field, rng) for _ in range(rng.randrange(4)))
-    return _one(plain, field, rng)
-
-
-def _one(plain, field, rng):
-    kind = field.metadata.get("kafka_type")
-    if dataclasses.is_dataclass(plain):
-        return _entity(plain, rng)
-    if kind == "string":
-        return "".join(rng.choice("aé.✓Z") for _ in range(rng.randrange(200)))
-    if kind in {"bytes", "records"}:
-        return rng.randbytes(rng.randrange(300))
-    if kind == "uuid":
-        return uuid.UUID(bytes=rng.randbytes(16))
-    if kind == "bool":
-        return rng.random() < 0.5
-    if kind.startswith("timedelta"):
-        return datetime.timedelta(milliseconds=rng.randrange(-1, 2**31 - 1))
-    if kind.startswith("uint"):
-        return rng.randrange(2 ** int(kind.removeprefix("uint")))
-    bits = int(kind.removeprefix("int")) - 1
-    return rng.choice([0, -1, 1, 2**bits - 1, -(2**bits), rng.randrange(2**bits)])
-
-
-def _entity(cls, rng):
-    hints = typing.get_type_hints(cls)
-    return cls(**{field.name: _value(hints[field.name], field, rng) for field in dataclasses.fields(cls)})
 
 
 def _plain(value):
@@ -94,19 +56,13 @@ def _without_absent_tags(read, expected, cls):
                 _without_absent_tags(one, other, inner[0])
 
 
-def _written(entity):
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize(("key", "version"), SPOKEN)
 def test_what_kio_writes_is_read(key, version):
     schema = load_request_schema(key, version)
     rng = random.Random(key * 100 + version)
     for _ in range(15):
-        entity = _entity(schema, rng)
-        data = _written(entity)
+        entity = made(schema, rng)
+        data = kio_bytes(entity)
         read, end = request_reader(key, version)(b"head" + data, 4)
         expected = _plain(entity)
         _without_absent_tags(read, expected, schema)
@@ -120,7 +76,7 @@ def test_each_truncation_and_mutation_is_read_or_refused(key, version):
     rng = random.Random(key * 100 + version)
     context = CONTEXT._replace(api_version=version)
     for _ in range(3):
-        data = _written(_entity(schema, rng))[:400]
+        data = kio_bytes(made(schema, rng))[:400]
         frames = [data[:length] for length in range(0, len(data), 1 + len(data) // 40)]
         for _ in range(40):
             mutated = bytearray(data)

@@ -14,11 +14,11 @@ from kio.serial import entity_writer
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.registry import ApiKey, codec_of, unsupported_api_versions
-from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.codec.writer import unsigned_varint
 from fencepost.coordinator.protocol.cluster import MetadataRequest, MetadataResponse, TopicReference
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
+from tests.kio_objects import milliseconds
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 

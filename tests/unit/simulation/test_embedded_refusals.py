@@ -22,8 +22,9 @@ from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
-from fencepost.coordinator.codec.schema import milliseconds, uuid_of
+from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.simulation.embedded import EmbeddedKafka
+from tests.kio_objects import milliseconds
 
 ERROR = "KAFKA_STORAGE_ERROR"
 GROUP_FIRST = {
@@ -199,7 +200,7 @@ def fetch(kafka: EmbeddedKafka, client: Client, session: tuple[int, int], *parti
         )
         for number in partitions
     )
-    topic_id = uuid_of(kafka.endpoint.brokers.cluster.image.by_name["t"].topic_id)
+    topic_id = uuid_from_topic_id(kafka.endpoint.brokers.cluster.image.by_name["t"].topic_id)
     topics = (sample(module.FetchTopic, topic_id=topic_id, partitions=wanted),) if wanted else ()
     return client.ask(
         ApiKey.FETCH,

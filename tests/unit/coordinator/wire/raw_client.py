@@ -12,11 +12,11 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.broker import Broker
 from fencepost.coordinator.server.brokers import Brokers
 from tests.batches import batch
+from tests.kio_objects import milliseconds
 
 REQUIRED = {
     3: {"include_topic_authorized_operations": False},

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.protocol.errors import ErrorCode
 from tests.batches import batch
+from tests.kio_objects import milliseconds
 from tests.unit.coordinator.wire.raw_client import Wire, nested
 
 pytestmark = pytest.mark.real

@@ -8,11 +8,11 @@ import struct
 import pytest
 
 from fencepost.coordinator.codec.registry import REGISTRY
-from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.broker import Broker
 from tests.batches import batch
+from tests.kio_objects import milliseconds
 from tests.unit.coordinator.wire.raw_client import (
     Wire,
     fetch_fields,
