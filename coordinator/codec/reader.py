@@ -70,8 +70,12 @@ def _read_uuid(data: bytes, at: int) -> tuple[TopicId | None, int]:
 
 def _slice(data: bytes, at: int, size: int) -> bytes:
     if at + size > len(data):
-        raise MalformedFrame(f"{size} bytes are announced, {len(data) - at} are left")
+        raise _cut_short(data, at, size)
     return data[at : at + size]
+
+
+def _cut_short(data: bytes, at: int, size: int) -> MalformedFrame:
+    return MalformedFrame(f"{size} bytes are announced, {len(data) - at} are left")
 
 
 def _compact_length(data: bytes, at: int) -> tuple[int, int]:
@@ -100,7 +104,7 @@ def _sized(kafka_type: str, flexible: bool, nullable: bool) -> Reader:
             raise MalformedFrame(f"{kafka_type} of length {length}")
         end = at + length
         if end > len(data):
-            raise MalformedFrame(f"{length} bytes are announced, {len(data) - at} are left")
+            raise _cut_short(data, at, length)
         raw = data[at:end]
         return (raw.decode() if text else raw), end
 
@@ -116,7 +120,7 @@ def _records(flexible: bool) -> Reader:
         if length < 0:
             return None, at
         if at + length > len(data):
-            raise MalformedFrame(f"{length} bytes are announced, {len(data) - at} are left")
+            raise _cut_short(data, at, length)
         return memoryview(data)[at : at + length], at + length
 
     return read
