@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.codec.framing import FrameBuffer
-from fencepost.coordinator.codec.schema import milliseconds
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.server.broker import Broker
 from fencepost.coordinator.server.loop import new_event_loop
@@ -68,7 +68,7 @@ def heartbeat(group: str, member: str, epoch: int, *, topic: str | None = None, 
             "group_id": group,
             "member_id": member,
             "member_epoch": epoch,
-            "rebalance_timeout": milliseconds(300_000 if topic else -1),
+            "rebalance_timeout": timedelta(milliseconds=300_000 if topic else -1),
             "subscribed_topic_names": (topic,) if topic else None,
             "topic_partitions": () if topic else owned,
         },
@@ -253,7 +253,7 @@ async def produce(server: Server, seconds: float, depth: int = 5) -> dict[str, f
     records = batch()
     partition = nested(0, 9, "PartitionProduceData", index=0, records=records)
     topic = nested(0, 9, "TopicProduceData", name="log", partition_data=(partition,))
-    request = frame(0, 9, {"acks": 1, "timeout": milliseconds(1_000), "topic_data": (topic,)})
+    request = frame(0, 9, {"acks": 1, "timeout": timedelta(milliseconds=1_000), "topic_data": (topic,)})
     count, running = 0, True
 
     def answered(client: Client, data: bytes) -> None:
@@ -280,8 +280,8 @@ async def fetch(server: Server, seconds: float) -> dict[str, float]:
     """Reads the start of the log again and again, a megabyte a request."""
     partition = nested(1, 12, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topic = nested(1, 12, "FetchTopic", topic="log", partitions=(partition,))
-    fields = {"max_wait": milliseconds(500), "min_bytes": 1, "topics": (topic,), "forgotten_topics_data": ()}
-    request = frame(1, 12, fields)
+    fields = {"min_bytes": 1, "topics": (topic,), "forgotten_topics_data": ()}
+    request = frame(1, 12, {"max_wait": timedelta(milliseconds=500), **fields})
     received, running = 0, True
 
     def answered(client: Client, data: bytes) -> None:
