@@ -28,7 +28,6 @@ from fencepost.simulation.world.rules import (
     Delay,
     Direction,
     Fate,
-    Matching,
     Message,
     Rule,
     Throttle,
@@ -273,7 +272,7 @@ class Connection:
         message: Message | None = None
         api_key, member = exchange.header.api_key, exchange.member
         for rule in tuple(self._around.rules):
-            if isinstance(rule, Matching) and not rule.concerns(member, self.broker, direction, api_key):
+            if not rule.concerns(member, self.broker, direction, api_key):
                 continue
             if message is None:
                 message = Message(

@@ -227,8 +227,11 @@ class Network:
     def judge(self, call: Call, direction: Direction, response: object = None) -> int | None:
         """The delay that the rules put on a call's request, or on its response; None if that is lost."""
         connection = call.connection
-        message = Message(connection.client.name, connection.server.name, direction, call.request, response)
+        member, broker = connection.client.name, connection.server.name
         for rule in self.rules:
+            if not rule.concerns(member, broker, direction):
+                continue
+            message = Message(member, broker, direction, call.request, response)
             verdict = rule.judge(message)
             if verdict is PASS:
                 continue
@@ -236,9 +239,7 @@ class Network:
                 self.rules.remove(rule)
             if isinstance(verdict, Delay):
                 return verdict.us
-            self._on_loss(
-                message.member, message.broker, message.direction, message.request, self.loop.now_us
-            )
+            self._on_loss(member, broker, direction, call.request, self.loop.now_us)
             if verdict is Fate.CUT:
                 self.cut(connection)
             else:

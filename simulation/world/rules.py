@@ -86,6 +86,9 @@ PASS = Fate.PASS
 class Rule(Protocol):
     """Decides about messages."""
 
+    def concerns(self, member: str, broker: str, direction: Direction, api_key: int | None = None) -> bool:
+        """Whether it may judge such a message, whatever that says: if not, nobody need make one."""
+
     def judge(self, message: Message) -> Verdict:
         """What becomes of the message; `Fate.PASS` leaves it to the next rule."""
 
@@ -143,8 +146,8 @@ class Matching:
             self._left -= 1
         return verdict
 
-    def concerns(self, member: str, broker: str, direction: Direction, api_key: int | None) -> bool:
-        """Whether the rule may judge such a message, whatever it says: if not, nobody need decode it."""
+    def concerns(self, member: str, broker: str, direction: Direction, api_key: int | None = None) -> bool:
+        """Whether the rule may judge such a message, whatever it says."""
         return (
             self._left != 0
             and (self._direction is None or direction is self._direction)
