@@ -129,7 +129,8 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if (assigned, pending, epochs) == holding:
             assigned, pending, epochs = holding
         else:
-            assigned = target if target == assigned and [*target] == [*assigned] else assigned
+            if assigned is not target and assigned == target and [*assigned] == [*target]:
+                assigned = target
             epochs = _assignment_epochs(value)
         return msgspec.structs.replace(
             self,
@@ -186,18 +187,14 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def _assignment_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[TopicId, dict[int, int]]:
     """An epoch for each partition of the record, and for no other."""
-    epochs, missing = value.assignment_epochs, max(value.member_epoch, 0)
-    complete = (
-        not value.pending_revocation
-        and [*epochs] == [*value.assigned]
-        and [*map(tuple, epochs.values())] == [*value.assigned.values()]
-    )
-    if complete:
+    epochs, held = value.assignment_epochs, value.assigned
+    if pending := value.pending_revocation:
+        held = {**held, **{topic_id: held.get(topic_id, ()) + pending[topic_id] for topic_id in pending}}
+    if [*epochs] == [*held] and [*map(tuple, epochs.values())] == [*held.values()]:
         return epochs
-    held: dict[TopicId, dict[int, int]] = {}
-    for part in (value.assigned, value.pending_revocation):
-        for topic_id, partitions in part.items():
-            known = epochs.get(topic_id, {})
-            of_topic = held.setdefault(topic_id, {})
-            of_topic.update({p: known.get(p, missing) for p in partitions})
-    return held
+    missing = max(value.member_epoch, 0)
+    complete: dict[TopicId, dict[int, int]] = {}
+    for topic_id, numbers in held.items():
+        known = epochs.get(topic_id, {})
+        complete[topic_id] = {number: known.get(number, missing) for number in numbers}
+    return complete
