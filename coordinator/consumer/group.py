@@ -244,12 +244,19 @@ class ConsumerGroup:
     ) -> None:
         """Type 8: a member's epochs and what it holds; its tombstone takes everything from it."""
         old = self._members.get(key.member_id)
+        if value is None:
+            if old is not None:
+                self._place(old, old.displaced(), key)
+            return
+        target = self._targets.get(key.member_id, NO_PARTITIONS)
+        try:
+            new = (old or ConsumerGroupMember(member_id=key.member_id)).placed(value, target)
+        except ValueError as error:
+            raise InconsistentRecord.of(key, str(error)) from error
         if old is None:
-            if value is not None:
-                self._replace(None, ConsumerGroupMember(member_id=key.member_id).placed(value), key)
+            self._replace(None, new, key)
         else:
-            target = self._targets.get(key.member_id, NO_PARTITIONS)
-            self._place(old, old.displaced() if value is None else old.placed(value, target), key)
+            self._place(old, new, key)
 
     def apply_regular_expression(
         self, key: ConsumerGroupRegularExpressionKey, value: ConsumerGroupRegularExpressionValue | None

@@ -123,6 +123,8 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Partitions without an assignment epoch (a record older than KIP-1251) get the member's, at least 0.
         What stays equal stays the same object, also for members that reach their target: most records
         move an epoch and nothing else, and thousands of members hold thousands of partitions.
+
+        :raises ValueError: if the record has a partition twice.
         """
         holding = self.assigned, self.pending_revocation, self.assignment_epochs
         assigned, pending, epochs = value.assigned, value.pending_revocation, value.assignment_epochs
@@ -186,7 +188,10 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def _assignment_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[TopicId, dict[int, int]]:
-    """An epoch for each partition of the record, and for no other."""
+    """An epoch for each partition of the record, and for no other.
+
+    :raises ValueError: if the record has a partition twice.
+    """
     epochs, held = value.assignment_epochs, value.assigned
     if pending := value.pending_revocation:
         held = {**held, **{topic_id: held.get(topic_id, ()) + pending[topic_id] for topic_id in pending}}
@@ -197,4 +202,6 @@ def _assignment_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict
     for topic_id, numbers in held.items():
         known = epochs.get(topic_id, {})
         complete[topic_id] = {number: known.get(number, missing) for number in numbers}
+        if len(complete[topic_id]) != len(numbers):
+            raise ValueError(f"a partition of {topic_id} cannot be held twice")
     return complete

@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import TypeAlias
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId, partition_count
+from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId
 
 _Held: TypeAlias = Mapping[TopicId, Collection[int]]
 
@@ -59,8 +59,8 @@ class PartitionEpochs:
         An entry of another member is left alone: while a log is being compacted a newer holder may be read
         before the old one's release (KAFKA-19862).
 
-        :raises ValueError: if a partition of `new` is held by another member at its epoch or a later one, or
-            is in it twice; nothing changes then.
+        :raises ValueError: if a partition of `new` is held by another member at its epoch or a later one;
+            nothing changes then.
         """
         member = new or old
         if member is None:
@@ -68,13 +68,12 @@ class PartitionEpochs:
         member_id = member.member_id
         before = _NOTHING if old is None else old.assignment_epochs
         after = _NOTHING if new is None else new.assignment_epochs
-        if after is not before or member_id in self._ousted:
+        ousted = member_id in self._ousted
+        if after is not before or ousted:
             # All that it held is entered as its own, and what it keeps may stay; if not, it is entered anew.
-            anew = member_id in self._ousted
-            gained = after if anew else _without(after, before)
-            if new is not None:
-                self._check(new, gained)
-            self._remove(member_id, before if anew else _without(before, after))
+            lost, gained = (before, after) if ousted else (_without(before, after), _without(after, before))
+            self._check_free(member, gained)
+            self._remove(member_id, lost)
             self._ousted.discard(member_id)
             self._add(member_id, gained)
         if after:
@@ -82,7 +81,7 @@ class PartitionEpochs:
         else:
             self._epochs.pop(member_id, None)
 
-    def _check(self, member: ConsumerGroupMember, gained: _Held) -> None:
+    def _check_free(self, member: ConsumerGroupMember, gained: _Held) -> None:
         member_id, epoch = member.member_id, member.member_epoch
         for topic_id, partitions in gained.items():
             holders = self._topics.get(topic_id, _NOBODY)
@@ -94,10 +93,6 @@ class PartitionEpochs:
                         f"{topic_id}-{partition} cannot be held at epoch {epoch}, "
                         f"it is held at epoch {self._epochs[other]}"
                     )
-        if partition_count(member.assigned) + partition_count(member.pending_revocation) != sum(
-            map(len, member.assignment_epochs.values())
-        ):
-            raise ValueError(f"{member_id} cannot hold a partition twice")
 
     def _remove(self, member_id: MemberId, held: _Held) -> None:
         for topic_id, partitions in held.items():
