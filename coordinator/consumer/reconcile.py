@@ -116,31 +116,38 @@ def _next(
         return _moved(member, state, target_epoch, member.assigned, NO_PARTITIONS)
     keep: dict[TopicId, tuple[int, ...]] = {}
     revoke: dict[TopicId, tuple[int, ...]] = {}
-    add: dict[TopicId, tuple[int, ...]] = {}
-    waits = False
-    for topic_id in sorted({*target, *member.assigned}):
+    for topic_id in sorted(member.assigned):
+        assigned = member.assigned[topic_id]
         wanted = target.get(topic_id, ())
-        assigned = member.assigned.get(topic_id, ())
         if wanted == assigned:
             keep[topic_id] = assigned
-            continue
-        missing = set(wanted).difference(assigned)
-        # The member's own pending revocation is free for itself: no one else can hold it (KAFKA-19449).
-        blocked = taken(topic_id, missing).difference(member.pending_revocation.get(topic_id, ()))
-        waits = waits or bool(blocked)
-        _put(keep, topic_id, set(assigned).intersection(wanted))
-        _put(revoke, topic_id, set(assigned).difference(wanted))
-        _put(add, topic_id, missing - blocked)
+        else:
+            _put(keep, topic_id, set(assigned).intersection(wanted))
+            _put(revoke, topic_id, set(assigned).difference(wanted))
     # The epoch stands still while a revocation is outstanding (KAFKA-19974).
     if revoke and not releases(owned, revoke):
         state = MEMBER_TABLE.next(member.state, REVOKE)
         return _moved(member, state, member.member_epoch, keep, revoke)
-    step = WAIT if waits else SETTLE
+    add: dict[TopicId, tuple[int, ...]] = {}
+    reached: dict[TopicId, tuple[int, ...]] = {}
+    step = SETTLE
+    for topic_id in sorted(target):
+        wanted = target[topic_id]
+        kept = keep.get(topic_id, ())
+        if wanted != kept:
+            missing = set(wanted).difference(kept)
+            # The member's own pending revocation is free for itself: no one else can hold it (KAFKA-19449).
+            blocked = taken(topic_id, missing).difference(member.pending_revocation.get(topic_id, ()))
+            _put(add, topic_id, missing - blocked)
+            if blocked:
+                step = WAIT
+                wanted = tuple(sorted(set(wanted) - blocked))
+        if wanted:
+            reached[topic_id] = wanted
+    # All of the target is the target itself, the same object: there are thousands of members.
+    assigned_now = target if step is SETTLE and [*reached] == [*target] else reached
     state = MEMBER_TABLE.next(member.state, step)
-    reached = _union(keep, add)
-    if reached == target and [*reached] == [*target]:
-        reached = target  # the same object: there are thousands of members
-    return _moved(member, state, target_epoch, reached, NO_PARTITIONS, added=add)
+    return _moved(member, state, target_epoch, assigned_now, NO_PARTITIONS, added=add)
 
 
 def _moved(
@@ -180,7 +187,8 @@ def _held_since(
             if tuple(known) == numbers:
                 held[topic_id] = known  # mostly the same object: a change is seldom about all topics
             else:
-                held[topic_id] = held.get(topic_id, {}) | {number: known[number] for number in numbers}
+                of_part = {number: known[number] for number in numbers}
+                held[topic_id] = held[topic_id] | of_part if topic_id in held else of_part
     return held
 
 
