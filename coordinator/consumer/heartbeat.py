@@ -22,7 +22,7 @@ from fencepost.coordinator.consumer.soft import GroupSoftState
 from fencepost.coordinator.consumer.subscription import (
     SubscriptionCounts,
     effective_topics,
-    topic_ids,
+    existing_ids,
 )
 from fencepost.coordinator.consumer.target import (
     Target,
@@ -47,7 +47,7 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that a heartbeat depends on besides its group and itself."""
 
     image: TopicsImage
@@ -88,7 +88,7 @@ def heartbeat(
     )
 
 
-class Evaluated(msgspec.Struct, frozen=True):
+class Evaluated(msgspec.Struct, frozen=True, gc=False):
     """A member after one request of it, and what that takes."""
 
     member: ConsumerGroupMember
@@ -110,31 +110,18 @@ def evaluate(
 
     :raises ProtocolError: if its expression or its state can't be read, or the assignor fails.
     """
-    if new is old and _is_settled(group, soft, new, around.now_ms):
+    same = new is old and replaced_id(group, new) is None
+    if same and _is_settled(group, soft, new, around.now_ms):
         return Evaluated(new, records, _effects(group, new, group.counts, around))
-    if new is not old:
-        records += (new.metadata_record(group.group_id),)
-    names_changed = old.subscribed_topic_names != new.subscribed_topic_names
-    change = regular_expressions.change_of(group, old, new)
-    absorbed = _absorbed(group, new)
-    counts = group.counts
-    if new is not old or absorbed is not None:
-        counts = counts.copy()
-        counts.replace(absorbed, None)
-        counts.replace(old, new)
-        records += regular_expressions.end_unused(group, counts)
+    change = _NO_CHANGE if same else _change(group, old, new, around)
+    records += change.records
+    counts = change.counts or group.counts
     effects = _effects(group, new, counts, around)
 
     epoch = group.group_epoch
-    bump = (
-        names_changed
-        or change is regular_expressions.RESOLVED
-        or absorbed is not None
-        or (around.preference_raises_epoch and _prefers_another(group, new, counts, around))
-    )
-    if bump or soft.metadata_expired(epoch, around.now_ms):
+    if change.raises_epoch or soft.metadata_expired(epoch, around.now_ms):
         digest = metadata_hash(counts.topics(), around.image)
-        if bump or digest != group.metadata_hash:
+        if change.raises_epoch or digest != group.metadata_hash:
             epoch += 1
             key = ConsumerGroupMetadataKey(group.group_id)
             records += (Record(key, ConsumerGroupMetadataValue(epoch, digest)),)
@@ -142,23 +129,68 @@ def evaluate(
 
     target = _target(group, new, counts, epoch, around)
     records += target.records
-    changed = names_changed or change is not regular_expressions.NONE
     reconciled = new
-    if changed or not new.is_reconciled_to(target.epoch):
+    if change.of_subscription or not new.is_reconciled_to(target.epoch):
         topics = effective_topics(new, group.resolved)
         reconciled = reconcile(
             new,
             target_epoch=target.epoch,
             target=target.partitions,
-            subscribed=frozenset(topic_ids(topics, around.image)),
+            subscribed=existing_ids(topics, around.image),
             names_nothing=not topics,
-            subscription_changed=changed,
+            subscription_changed=change.of_subscription,
             owned=owned,
-            taken=_taken(group, absorbed),
+            taken=_taken(group, change.absorbed),
         )
     if reconciled is not new:
         records += (reconciled.assignment_record(group.group_id),)
     return Evaluated(reconciled, records, effects)
+
+
+class _Change(msgspec.Struct, frozen=True, gc=False):
+    """What a member that says something new, or takes the place of another one, does to its group."""
+
+    records: tuple[Record, ...] = ()
+    counts: SubscriptionCounts | None = None
+    """The group's with this member; None if they stay as they are."""
+    absorbed: ConsumerGroupMember | None = None
+    of_subscription: bool = False
+    """Whether its topics may be others."""
+    raises_epoch: bool = False
+
+
+_NO_CHANGE = _Change()
+
+
+def _change(
+    group: ConsumerGroup, old: ConsumerGroupMember, new: ConsumerGroupMember, around: Surroundings
+) -> _Change:
+    """The change from `old` to `new`.
+
+    :raises ProtocolError: if its expression can't be read.
+    """
+    records: tuple[Record, ...] = ()
+    if new is not old:
+        records = (new.metadata_record(group.group_id),)
+    names_changed = old.subscribed_topic_names != new.subscribed_topic_names
+    regex_change = regular_expressions.change_of(group, old, new)
+    absorbed = _absorbed(group, new)
+    counts = group.counts
+    if new is not old or absorbed is not None:
+        counts = counts.copy()
+        counts.replace(absorbed, None)
+        counts.replace(old, new)
+        records += regular_expressions.end_unused(group, counts)
+    return _Change(
+        records,
+        counts,
+        absorbed,
+        of_subscription=names_changed or regex_change is not regular_expressions.NONE,
+        raises_epoch=names_changed
+        or regex_change is regular_expressions.RESOLVED
+        or absorbed is not None
+        or (around.preference_raises_epoch and _prefers_another(group, new, counts, around)),
+    )
 
 
 def _member(
@@ -207,7 +239,6 @@ def _is_settled(group: ConsumerGroup, soft: GroupSoftState, member: ConsumerGrou
         group.assignment_epoch == epoch
         and member.is_reconciled_to(epoch)
         and not soft.metadata_expired(epoch, now_ms)
-        and replaced_id(group, member) is None
     )
 
 
@@ -250,7 +281,7 @@ def _effects(
     counts: SubscriptionCounts,
     around: Surroundings,
 ) -> tuple[Effect, ...]:
-    if around.resolving:
+    if around.resolving or not counts.regexes:
         return ()
     return regular_expressions.to_resolve(
         group,

@@ -15,7 +15,7 @@ import re2
 
 from fencepost.coordinator.consumer.group import NO_REFRESH, ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.subscription import SubscriptionCounts, topic_ids
+from fencepost.coordinator.consumer.subscription import SubscriptionCounts, existing_ids
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.outcome import RegularExpressionsResolved, ResolveRegularExpressions
 from fencepost.coordinator.protocol.records import (
@@ -119,13 +119,11 @@ def to_resolve(
     refresh_interval_ms: int,
     now_ms: int,
 ) -> tuple[ResolveRegularExpressions, ...]:
-    """The effect to resolve the group's expressions, if it is due.
+    """The effect to resolve the expressions of a group that has some, if it is due.
 
     `counts` are the group's with the member that sent the heartbeat, `brings_new` says that its expression
     is new in the group, and `newest_topics` is the version of the last image in which a topic was created.
     """
-    if not counts.regexes:
-        return ()
     refreshed_ms, version = group.last_resolution()
     if now_ms <= refreshed_ms + MIN_REFRESH_INTERVAL_MS:
         return ()
@@ -192,7 +190,7 @@ def _strands(group: ConsumerGroup, expression: str, image: TopicsImage) -> bool:
     due anyway, it will follow without being told.
     """
     return group.assignment_epoch >= group.group_epoch and any(
-        not set(topic_ids(member.subscribed_topic_names, image)).issuperset(group.targets.get(member_id, ()))
+        not existing_ids(member.subscribed_topic_names, image).issuperset(group.targets.get(member_id, ()))
         for member_id, member in group.members.items()
         if member.regex == expression
     )

@@ -100,7 +100,12 @@ def effective_topics(member: ConsumerGroupMember, resolved: Resolved) -> Collect
     return {*member.subscribed_topic_names, *resolution.topics}
 
 
+def existing_ids(names: Iterable[str], image: TopicsImage) -> frozenset[TopicId]:
+    """Ids of those topics that exist."""
+    by_name = image.by_name
+    return frozenset([by_name[name].topic_id for name in names if name in by_name])
+
+
 def topic_ids(names: Iterable[str], image: TopicsImage) -> tuple[TopicId, ...]:
     """Ids of those topics that exist, ascending."""
-    by_name = image.by_name
-    return tuple(sorted(by_name[name].topic_id for name in names if name in by_name))
+    return tuple(sorted(existing_ids(names, image)))

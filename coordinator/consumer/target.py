@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True, gc=False):
     """The target that a member is reconciled to, and the records that a new one needs."""
 
     epoch: int
