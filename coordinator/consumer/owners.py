@@ -69,9 +69,9 @@ class PartitionEpochs:
         before = _NOTHING if old is None else old.assignment_epochs
         after = _NOTHING if new is None else new.assignment_epochs
         ousted = member_id in self._ousted
-        if after is not before or ousted:
+        if after != before or ousted:
             # All that it held is entered as its own, and what it keeps may stay; if not, it is entered anew.
-            lost, gained = (before, after) if ousted else (_without(before, after), _without(after, before))
+            lost, gained = (before, after) if ousted else _exchanged(before, after)
             self._check_free(member, gained)
             self._remove(member_id, lost)
             self._ousted.discard(member_id)
@@ -136,15 +136,19 @@ class PartitionEpochs:
         }
 
 
-def _without(held: Mapping[TopicId, dict[int, int]], other: Mapping[TopicId, dict[int, int]]) -> _Held:
-    """The partitions that only the first has."""
-    only: dict[TopicId, Collection[int]] = {}
-    for topic_id, numbers in held.items():
-        others = other.get(topic_id)
+def _exchanged(
+    before: Mapping[TopicId, dict[int, int]], after: Mapping[TopicId, dict[int, int]]
+) -> tuple[_Held, _Held]:
+    """The partitions that only the first has, and those that only the second has."""
+    lost: dict[TopicId, Collection[int]] = {
+        topic_id: numbers for topic_id, numbers in before.items() if topic_id not in after
+    }
+    gained: dict[TopicId, Collection[int]] = {}
+    for topic_id, numbers in after.items():
+        others = before.get(topic_id)
         if others is None:
-            only[topic_id] = numbers
-        elif others is numbers or others == numbers:
-            continue  # a change is seldom about all topics
-        elif rest := [number for number in numbers if number not in others]:
-            only[topic_id] = rest
-    return only
+            gained[topic_id] = numbers
+        elif others != numbers:  # a change is seldom about all topics
+            lost[topic_id] = [number for number in others if number not in numbers]
+            gained[topic_id] = [number for number in numbers if number not in others]
+    return lost, gained
