@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from fencepost.coordinator.protocol.records import Record
@@ -47,8 +48,7 @@ class RecordBatches(Generic[_R]):
                 self._limit = max(self._compact_beyond or 0, 2 * self._length)
 
     def __iter__(self) -> Iterator[_R]:
-        for batch in self._batches:
-            yield from batch
+        return chain.from_iterable(self._batches)
 
     def __len__(self) -> int:
         return self._length
@@ -67,16 +67,16 @@ class RecordBatches(Generic[_R]):
 
         Tombstones go too unless they are kept, as Kafka's cleaner keeps them for delete.retention.ms.
         """
-        newest: dict[Hashable, int] = {}
-        seen = 0
+        seen: set[Hashable] = set()
         survivors = []
         for batch in reversed(self._batches):
-            kept = [
-                record
-                for at, record in enumerate(reversed(batch), seen)
-                if newest.setdefault(record.key, at) == at and (keep_tombstones or record.value is not None)
-            ]
-            seen += len(batch)
+            kept = []
+            for record in reversed(batch):
+                key = record.key
+                if key not in seen:
+                    seen.add(key)
+                    if keep_tombstones or record.value is not None:
+                        kept.append(record)
             if kept:
                 survivors.append(tuple(reversed(kept)))
         survivors.reverse()
