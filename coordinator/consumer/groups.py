@@ -203,7 +203,8 @@ class ConsumerGroups:
                 return
             contact.version = soft.version
         elif _moves_an_epoch(outcome):
-            request = msgspec.structs.replace(request, member_epoch=reply.member_epoch)
+            # What the member owns it does not tell again.
+            request = msgspec.structs.replace(request, member_epoch=reply.member_epoch, topic_partitions=None)
             outcome = Outcome(reply=reply)
             contact.version, contact.awaited_epoch = -1, reply.member_epoch
         else:
