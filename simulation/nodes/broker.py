@@ -46,13 +46,14 @@ NONE = ErrorCode.NONE
 
 
 class BrokerHost(Host):
-    """One broker. `runtime` is there while it loads or runs the group's coordinator."""
+    """One broker. `coordinator` and its `runtime` are there while it runs the group's coordinator."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         super().__init__(name, cluster.loop)
         self.up = True
         """Whether the process lives: unless its status is DOWN."""
         self.status = STANDBY
+        self.coordinator: GroupCoordinator | None = None
         self.runtime: CoordinatorRuntime | None = None
         self._cluster = cluster
         self._term = 0
@@ -69,11 +70,6 @@ class BrokerHost(Host):
     def running(self) -> bool:
         """Whether it lives and is not paused."""
         return self.up and not self.frozen
-
-    @property
-    def coordinator(self) -> GroupCoordinator | None:
-        """The group's coordinator while this host loads or runs it."""
-        return None if self.runtime is None else self.runtime.coordinator
 
     # -- requests ---------------------------------------------------------------------------------------
 
@@ -141,8 +137,8 @@ class BrokerHost(Host):
 
     def _arm(self) -> None:
         """Make sure that something wakes the coordinator at its next deadline."""
-        assert self.runtime is not None
-        due = self.runtime.coordinator.next_deadline()
+        assert self.coordinator is not None
+        due = self.coordinator.next_deadline()
         if due is not None and (self._armed_ms is None or due < self._armed_ms):
             self._armed_ms = due
             self.loop.schedule(max(due * 1_000, self.loop.now_us), self._run_due, (self._term, due))
@@ -153,11 +149,10 @@ class BrokerHost(Host):
             return
         if armed != (self._term, self._armed_ms) or self.status is not ACTIVE:
             return
-        assert self.runtime is not None
+        assert self.coordinator is not None
         self._armed_ms = None
         now_ms = self.loop.now_us // 1_000
-        coordinator = self.runtime.coordinator
-        while (due := coordinator.next_deadline()) is not None and due <= now_ms:
+        while (due := self.coordinator.next_deadline()) is not None and due <= now_ms:
             self.step(DeadlineReached())
         self._arm()
 
@@ -189,10 +184,9 @@ class BrokerHost(Host):
             return
         if term != self._term or self.status is not LOADING:
             return
-        coordinator = GroupCoordinator(self._cluster.config)
-        self.runtime = CoordinatorRuntime(coordinator, self._cluster.journal)
-        now_ms = self.loop.now_us // 1_000
-        coordinator.replay(self._cluster.journal, now_ms)
+        self.coordinator = GroupCoordinator(self._cluster.config)
+        self.runtime = CoordinatorRuntime(self.coordinator, self._cluster.journal)
+        self.coordinator.replay(self._cluster.journal, self.loop.now_us // 1_000)
         self._armed_ms = None
         self.status = ACTIVE
         self._cluster.tell("on_coordinator_state", self.name, "active")
@@ -201,8 +195,8 @@ class BrokerHost(Host):
     def resign(self) -> None:
         """Stop being the coordinator, in good order: the journal has everything."""
         if self.status in (LOADING, ACTIVE):
-            if self.runtime is not None:
-                self.run(self._turn_away, self.runtime.coordinator.unload())
+            if self.coordinator is not None:
+                self.run(self._turn_away, self.coordinator.unload())
             self._forget(STANDBY)
             self._cluster.tell("on_coordinator_state", self.name, "resign")
 
@@ -243,7 +237,7 @@ class BrokerHost(Host):
 
     def _forget(self, status: BrokerStatus) -> None:
         self._term += 1
-        self.runtime = None
+        self.coordinator = self.runtime = None
         self._armed_ms = None
         self.status = status
 
