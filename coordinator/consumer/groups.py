@@ -203,7 +203,7 @@ class ConsumerGroups:
                 return
             contact.version = soft.version
         elif _moves_an_epoch(outcome):
-            # What the member owns it does not tell again.
+            # What the member owns it tells once.
             request = msgspec.structs.replace(request, member_epoch=reply.member_epoch, topic_partitions=None)
             outcome = Outcome(reply=reply)
             contact.version, contact.awaited_epoch = -1, reply.member_epoch
@@ -219,7 +219,7 @@ class ConsumerGroups:
         return Surroundings(
             image=self.image,
             newest_topics=self._newest_topics,
-            settings=self.settings(group_id),
+            settings=self._settings.of(group_id),
             assignors=self.assignors,
             max_size=self.config.group_consumer_max_size,
             regex_refresh_interval_ms=self.config.group_consumer_regex_refresh_interval_ms,

@@ -166,6 +166,16 @@ class TestRepeatedAnswers:
         scene.join("C", topics=("y",))
         assert scene.process(self.request(3)).records
 
+    def test_after_an_acknowledgement_that_moves_an_epoch_a_keepalive_is_expected(self, scene: Any) -> None:
+        scene.topics(x=4, y=1)
+        scene.join("A")
+        scene.join("B", topics=("y",))
+        owned = {"id-of-x": (0, 1, 2, 3)}
+        moved = scene.process(self.request(2, topic_partitions=owned))
+        assert (len(moved.records), moved.reply.member_epoch, moved.reply.assignment) == (1, 3, None)
+        assert scene.process(self.request(3)).reply is moved.reply, "nobody looked"
+        assert scene.process(self.request(3, topic_partitions=owned)).reply == moved.reply
+
     def test_what_an_answer_tells_of_an_assignment_is_told_once(self, scene: Any) -> None:
         scene.topics(x=6)
         for member_id in "ABC":
