@@ -177,9 +177,11 @@ class OneClaimant(Checker):
 
     def _has_an_epoch(self, member_id: MemberId) -> bool:
         """Whether a process is this member, and has had the answer to a join already."""
-        hosts = (host for host, own in self._member_ids.items() if own == member_id)
-        drivers = (self.world.members[host].driver for host in hosts)
-        return any(driver is not None and driver.member_epoch > JOIN_EPOCH for driver in drivers)
+        host = self.world.hosts_by_member.get(member_id)
+        if host is None or self._member_ids.get(host) != member_id:
+            return False
+        driver = self.world.members[host].driver
+        return driver is not None and driver.member_epoch > JOIN_EPOCH
 
     def _named(self, partitions: Partitions) -> frozenset[TopicPartition]:
         names = self.world.topics

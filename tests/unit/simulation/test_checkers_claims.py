@@ -121,7 +121,10 @@ class OneGroup:
         self.consumers = {}
         live = SimpleNamespace(classic=SimpleNamespace(groups=self.groups), groups=self.consumers)
         topics = TopicsImage.of([Topic(topic_id="id", name="x", partitions=2)])
-        self.world = SimpleNamespace(group_id="g", members=self.hosts, active=live, topics=topics)
+        hosts = {host: host for host in self.hosts}
+        self.world = SimpleNamespace(
+            group_id="g", members=self.hosts, hosts_by_member=hosts, active=live, topics=topics
+        )
         self.checker = OneClaimant()
         self.checker.attach(cast("WorldView", self.world), lambda name, message: self.found.append(name))
 
