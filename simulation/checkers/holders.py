@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, KeysView
+from collections.abc import Collection, Iterable, Iterator, KeysView, Sequence
 from itertools import repeat
+from typing import TYPE_CHECKING, TypeAlias
 
-from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
 
-_NOTHING: frozenset[int] = frozenset()
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
+
+Some: TypeAlias = Sequence[tuple[TopicId, frozenset[int]]]
+"""Partitions topic by topic, of each topic at least one."""
 
 
-def added(before: Partitions, after: Partitions) -> Iterator[tuple[TopicId, frozenset[int]]]:
-    """What `after` has and `before` has not, topic by topic; unchanged topics cost one comparison."""
-    for topic_id, numbers in after.items():
-        old = before.get(topic_id)
-        if old is None:
-            yield topic_id, frozenset(numbers)
-        elif old is not numbers and old != numbers and (gained := frozenset(numbers).difference(old)):
-            yield topic_id, gained
+def changes(before: Partitions, after: Partitions) -> tuple[Some, Some]:
+    """What `before` has and `after` has not, and the other way round; equal topics cost one comparison."""
+    lost, gained = [], []
+    for topic_id, numbers in before.items():
+        now = after.get(topic_id, ())
+        if now is numbers or now == numbers:
+            continue
+        old, new = frozenset(numbers), frozenset(now)
+        if gone := old - new:
+            lost.append((topic_id, gone))
+        if come := new - old:
+            gained.append((topic_id, come))
+    if not after.keys() <= before.keys():
+        gained += [(topic_id, frozenset(after[topic_id])) for topic_id in after if topic_id not in before]
+    return lost, gained
+
+
+def in_order(partitions: Some) -> dict[TopicId, tuple[int, ...]]:
+    """The same with each topic's numbers ascending."""
+    return {topic_id: tuple(sorted(numbers)) for topic_id, numbers in partitions}
+
+
+def held(member: ConsumerGroupMember | None) -> Partitions:
+    """What a member holds: its assigned partitions, and those it was told to release."""
+    if member is None:
+        return NO_PARTITIONS
+    return merged(member.assigned, member.pending_revocation)
 
 
 def merged(one: Partitions, other: Partitions) -> Partitions:
@@ -33,7 +57,7 @@ def merged(one: Partitions, other: Partitions) -> Partitions:
 
 
 class Holders:
-    """Each partition's holder. Changes are given as what a member lets go, and what it gains (`added`)."""
+    """Each partition's holder. Changes are given as what a member lets go, and what it gains (`changes`)."""
 
     __slots__ = ("_topics", "total")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from fencepost.coordinator.protocol.ids import NO_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, Partitions, TopicId
 from fencepost.simulation.checkers.base import Finding, shown
-from fencepost.simulation.checkers.holders import Holders, added, merged
+from fencepost.simulation.checkers.holders import Holders, held, in_order
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -18,13 +18,6 @@ _Some: TypeAlias = tuple[TopicId, Collection[int]]
 """Partitions of one topic."""
 
 
-def held(member: ConsumerGroupMember | None) -> Partitions:
-    """What a member holds: its assigned partitions, and those it was told to release."""
-    if member is None:
-        return NO_PARTITIONS
-    return merged(member.assigned, member.pending_revocation)
-
-
 class Ownership:
     """Checks one-owner and owners-map of one group; `holders` is the group as its members hold it."""
 
@@ -33,26 +26,22 @@ class Ownership:
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
-        moved = []
+        for change in step.members:
+            self.holders.release(change.member_id, change.lost)
         for change in step.members:
             if not change.holds_the_same:
-                before, after = held(change.before), held(change.after)
-                moved.append((change, [*added(after, before)], [*added(before, after)]))
-        for change, lost, _ in moved:
-            self.holders.release(change.member_id, lost)
-        for change, _, gained in moved:
-            yield from self._grant(step, change, gained)
+                yield from self._grant(step, change)
         if step.group is None:
             return
         for change in step.members:
             if (epoch := _epoch(change.after)) != _epoch(change.before):
-                yield from self._compare(step, held(change.after).items(), epoch)
-        for change, lost, gained in moved:
-            if (epoch := _epoch(change.after)) == _epoch(change.before):
-                yield from self._compare(step, _sorted(gained), epoch)
-            yield from self._compare(step, _sorted(lost), NO_EPOCH)
+                yield from self._compare(step, change.holds.items(), epoch)
+            elif change.gained:
+                yield from self._compare(step, in_order(change.gained).items(), epoch)
+            if change.lost:
+                yield from self._compare(step, in_order(change.lost).items(), NO_EPOCH)
 
-    def _grant(self, step: GroupStep, change: MemberChange, gained: Iterable[_Some]) -> Iterator[Finding]:
+    def _grant(self, step: GroupStep, change: MemberChange) -> Iterator[Finding]:
         if change.after is None:
             return
         pending = change.after.pending_revocation
@@ -61,7 +50,7 @@ class Ownership:
                 "one-owner",
                 f"{change.member_id} of {step.group_id} is assigned {shown(twice)} and is to release it",
             )
-        for topic_id, number, holder in self.holders.grant(change.member_id, gained):
+        for topic_id, number, holder in self.holders.grant(change.member_id, change.gained):
             other = None if step.group is None else step.group.members.get(holder)
             epoch = "gone" if other is None else f"epoch {other.member_epoch}"
             yield (
@@ -121,10 +110,6 @@ class Ownership:
 
 def _epoch(member: ConsumerGroupMember | None) -> int:
     return NO_EPOCH if member is None else member.member_epoch
-
-
-def _sorted(partitions: Iterable[tuple[TopicId, Iterable[int]]]) -> Iterator[tuple[TopicId, list[int]]]:
-    return ((topic_id, sorted(numbers)) for topic_id, numbers in partitions)
 
 
 def _overlap(one: Partitions, other: Partitions) -> Partitions:

@@ -15,11 +15,9 @@ from fencepost.coordinator.protocol.ids import (
     STATIC_LEAVE_EPOCH,
     MemberId,
     Partitions,
-    TopicId,
 )
 from fencepost.simulation.checkers.base import Finding, shown
-from fencepost.simulation.checkers.holders import added
-from fencepost.simulation.checkers.ownership import held
+from fencepost.simulation.checkers.holders import changes, in_order
 from fencepost.simulation.checkers.step import subscribed_topics
 from fencepost.simulation.world.observers import RecordsObserved
 
@@ -55,7 +53,7 @@ class Reconciliation:
                 yield from self._bounded(step, change)
             if after is not None and after != before:
                 if not _only_epoch_rose(before, after):
-                    yield from _epochs_of_partitions(step, after)
+                    yield from _epochs_of_partitions(step, after, change.holds)
                 if after.member_epoch != STATIC_LEAVE_EPOCH:
                     yield from _revocation(step, change, after)
                     yield from self._against_target(step, change, after)
@@ -113,13 +111,13 @@ class Reconciliation:
         if after.state is STABLE and after.assigned == wanted:
             return
         who = f"{change.member_id} of {step.group_id}"
-        if extra := _missing(wanted, after.assigned):
+        lacking, extra = map(in_order, changes(wanted, after.assigned))
+        if extra:
             yield (
                 "assigned-in-target",
                 f"{who} at epoch {after.member_epoch} is assigned {shown(extra)} outside its target or"
                 " subscription",
             )
-        lacking = _missing(after.assigned, wanted)
         shrunk = (
             before is not None and before.member_epoch == after.member_epoch and before.state == after.state
         )
@@ -159,10 +157,6 @@ def _same_reconciliation(before: ConsumerGroupMember, after: ConsumerGroupMember
     return _same_place(before, after) and before.previous_member_epoch == after.previous_member_epoch
 
 
-def _missing(have: Partitions, wanted: Partitions) -> dict[TopicId, tuple[int, ...]]:
-    return {topic_id: tuple(sorted(numbers)) for topic_id, numbers in added(have, wanted)}
-
-
 def _revocation(step: GroupStep, change: MemberChange, after: ConsumerGroupMember) -> Iterator[Finding]:
     who = f"{change.member_id} of {step.group_id}"
     unrevoked = after.state == UNREVOKED
@@ -174,7 +168,7 @@ def _revocation(step: GroupStep, change: MemberChange, after: ConsumerGroupMembe
     before = change.before
     if before is None or before.member_epoch == STATIC_LEAVE_EPOCH:
         return
-    freed = {} if change.holds_the_same else _missing(held(after), held(before))
+    freed = in_order(change.lost)
     if freed and not acknowledges(step, change.member_id, freed):
         yield "revocation-frozen", f"{shown(freed)} was taken from {who}, which has not released it"
     if before.state == UNREVOKED:
@@ -192,11 +186,11 @@ def _frozen(
         )
     if acknowledges(step, after.member_id, before.pending_revocation):
         return
-    if back := _missing(after.pending_revocation, before.pending_revocation):
+    back, grown = map(in_order, changes(before.pending_revocation, after.pending_revocation))
+    if back:
         yield "revocation-frozen", f"{shown(back)} was given back to {who} before it was released"
     assert step.group is not None
     topics = subscribed_topics(after, step.group.resolved, step.image)
-    grown = _missing(before.pending_revocation, after.pending_revocation)
     if more := {topic_id: numbers for topic_id, numbers in grown.items() if topic_id in topics}:
         yield (
             "revocation-frozen",
@@ -228,10 +222,11 @@ def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> b
     return not any(set(numbers) & set(owned.get(topic_id, ())) for topic_id, numbers in pending.items())
 
 
-def _epochs_of_partitions(step: GroupStep, member: ConsumerGroupMember) -> Iterator[Finding]:
+def _epochs_of_partitions(
+    step: GroupStep, member: ConsumerGroupMember, holding: Partitions
+) -> Iterator[Finding]:
     """KIP-1251: each held partition, and nothing else, has the epoch at which it became assigned."""
     who = f"{member.member_id} of {step.group_id}"
-    holding = held(member)
     epochs = member.assignment_epochs
     if {t: tuple(sorted(numbers)) for t, numbers in epochs.items() if numbers} != holding:
         yield "assignment-epochs", f"{who} holds {shown(holding)}, but has assignment epochs of {epochs}"

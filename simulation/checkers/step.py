@@ -13,9 +13,10 @@ import msgspec
 
 from fencepost.coordinator.consumer.records import APPLY as CONSUMER_RECORDS
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.simulation.checkers.holders import Some, changes, held
 from fencepost.simulation.world.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
@@ -29,31 +30,41 @@ _NOBODY: Mapping[MemberId, ConsumerGroupMember] = {}
 _NO_TARGETS: Mapping[MemberId, Partitions] = {}
 
 
-class MemberChange(msgspec.Struct, frozen=True, gc=False):
+class MemberChange:
     """A member that records of the event name. None: it was, or is, not there."""
 
-    member_id: MemberId
-    before: ConsumerGroupMember | None
-    after: ConsumerGroupMember | None
+    __slots__ = ("after", "before", "gained", "holds", "holds_the_same", "lost", "member_id")
 
-    @property
-    def holds_the_same(self) -> bool:
-        """Whether it holds the very same sets as before, as a member whose epoch moved and nothing else."""
-        before, after = self.before, self.after
-        return (
+    def __init__(
+        self, member_id: MemberId, before: ConsumerGroupMember | None, after: ConsumerGroupMember | None
+    ) -> None:
+        self.member_id = member_id
+        self.before = before
+        self.after = after
+        self.holds = held(after)
+        self.lost: Some = ()
+        self.gained: Some = ()
+        self.holds_the_same = (
             before is not None
             and after is not None
             and before.assigned is after.assigned
             and before.pending_revocation is after.pending_revocation
         )
+        """Whether it holds the very same sets as before, as a member whose epoch moved and nothing else."""
+        if not self.holds_the_same:
+            self.lost, self.gained = changes(held(before), self.holds)
 
 
-class TargetChange(msgspec.Struct, frozen=True, gc=False):
+class TargetChange:
     """A member whose target was written. None: there was, or is, none."""
 
-    member_id: MemberId
-    before: Partitions | None
-    after: Partitions | None
+    __slots__ = ("after", "before", "gained", "lost", "member_id")
+
+    def __init__(self, member_id: MemberId, before: Partitions | None, after: Partitions | None) -> None:
+        self.member_id = member_id
+        self.before = before
+        self.after = after
+        self.lost, self.gained = changes(before or NO_PARTITIONS, after or NO_PARTITIONS)
 
 
 class Known:

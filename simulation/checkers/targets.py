@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, TopicId,
 from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.topics import metadata_hash
 from fencepost.simulation.checkers.base import Finding, shown
-from fencepost.simulation.checkers.holders import Holders, added
+from fencepost.simulation.checkers.holders import Holders, in_order
 from fencepost.simulation.checkers.step import subscribed_topics
 
 if TYPE_CHECKING:
@@ -32,11 +32,9 @@ class Targets:
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
         for change in step.targets:
-            before = change.before or NO_PARTITIONS
-            self._owners.release(change.member_id, added(change.after or NO_PARTITIONS, before))
+            self._owners.release(change.member_id, change.lost)
         for change in step.targets:
-            before, after = change.before or NO_PARTITIONS, change.after or NO_PARTITIONS
-            for topic_id, number, holder in self._owners.grant(change.member_id, added(before, after)):
+            for topic_id, number, holder in self._owners.grant(change.member_id, change.gained):
                 yield (
                     "target-exclusive",
                     f"{step.group_id}: {topic_id}-{number} is in the targets of {holder} and"
@@ -166,25 +164,20 @@ def assignor_of(members: Iterable[ConsumerGroupMember], default: str) -> str | N
 
 def _sticky(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
     for change in step.targets:
-        if change.before is None or change.after is None:
+        if not change.lost or not change.gained:
             continue
         topics = subscriptions.get(change.member_id, frozenset())
         lost = {
             topic_id: kept
-            for topic_id, numbers in added(change.after, change.before)
+            for topic_id, numbers in change.lost
             if topic_id in topics
             and (kept := tuple(n for n in sorted(numbers) if n < step.image.by_id[topic_id].partitions))
         }
-        if not lost:
-            continue
-        gained = {
-            topic_id: tuple(sorted(numbers)) for topic_id, numbers in added(change.before, change.after)
-        }
-        if gained and not lost.keys() <= step.unsettled:
+        if lost and not lost.keys() <= step.unsettled:
             yield (
                 "target-sticky",
                 f"the target of {change.member_id} of {step.group_id} lost {shown(lost)} and got"
-                f" {shown(gained)}",
+                f" {shown(in_order(change.gained))}",
             )
 
 
