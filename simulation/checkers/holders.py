@@ -77,9 +77,10 @@ class Holders:
         known = len(holders)
         return [holders[number] if number < known else None for number in partitions]
 
-    def held(self, topic_id: TopicId) -> list[int]:
-        """The partitions of the topic that somebody holds, ascending."""
-        return [number for number, holder in enumerate(self._topics.get(topic_id, ())) if holder is not None]
+    def count(self, topic_id: TopicId, first: int = 0) -> int:
+        """How many of the topic's partitions from this number on somebody holds."""
+        holders = self._topics.get(topic_id, [])[first:]
+        return len(holders) - holders.count(None)
 
     def release(self, member_id: MemberId, lost: Iterable[tuple[TopicId, Collection[int]]]) -> None:
         """Takes away what the member no longer holds."""

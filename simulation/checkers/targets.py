@@ -28,11 +28,17 @@ class Targets:
     def __init__(self, default_assignor: str) -> None:
         self._default = default_assignor
         self._owners = Holders()
+        self._sizes: dict[MemberId, int] = {}
+        """How many partitions each target has."""
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
         for change in step.targets:
             self._owners.release(change.member_id, change.lost)
+            if change.after is None:
+                self._sizes.pop(change.member_id, None)
+            else:
+                self._sizes[change.member_id] = partition_count(change.after)
         for change in step.targets:
             for topic_id, number, holder in self._owners.grant(change.member_id, change.gained):
                 yield (
@@ -55,15 +61,14 @@ class Targets:
         wanted = frozenset[TopicId]().union(*set(subscriptions.values()))  # equal ones are one object
         epoch = step.group.assignment_epoch if step.group is not None else 0
         for topic_id in sorted(wanted - step.unsettled):
-            count, given = step.image.by_id[topic_id].partitions, self._owners.held(topic_id)
-            if len(given) != count or (count and given[-1] != count - 1):
+            count, given = step.image.by_id[topic_id].partitions, self._owners.count(topic_id)
+            if given != count or self._owners.count(topic_id, first=count):
                 yield (
                     "target-covers",
-                    f"target {epoch} of {step.group_id} has {len(given)} of the {count} partitions of"
-                    f" {topic_id}",
+                    f"target {epoch} of {step.group_id} has {given} of the {count} partitions of {topic_id}",
                 )
         for topic_id in sorted(self._owners.topics - wanted - step.unsettled):
-            if self._owners.held(topic_id):
+            if self._owners.count(topic_id):
                 yield (
                     "target-covers",
                     f"target {epoch} of {step.group_id} has partitions of {topic_id}, to which nobody"
@@ -95,7 +100,7 @@ class Targets:
             and len(set(subscriptions.values())) == 1
             and homogeneous(group.members.values())
         ):
-            sizes = [partition_count(group.targets.get(m, NO_PARTITIONS)) for m in subscriptions]
+            sizes = [self._sizes.get(member_id, 0) for member_id in subscriptions]
             if max(sizes) - min(sizes) > 1:
                 yield (
                     "target-balanced",
