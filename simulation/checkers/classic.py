@@ -156,7 +156,8 @@ class WrittenGenerations:
     """
 
     def __init__(self) -> None:
-        self._newest: dict[str, int] = {}
+        self.newest: dict[str, int] = {}
+        """By group."""
 
     def check(self, records: Iterable[r.Record], known: Mapping[str, KnownClassic]) -> Iterator[Finding]:
         """Findings of classic-generations in one batch. `known` are the classic groups before it."""
@@ -169,7 +170,7 @@ class WrittenGenerations:
             elif isinstance(key, r.GroupMetadataKey):
                 classic = known.get(key.group_id)
                 if classic is None or classic.state is _S.EMPTY:
-                    self._newest.pop(key.group_id, None)
+                    self.newest.pop(key.group_id, None)
             elif isinstance(key, r.ConsumerGroupMemberMetadataKey) and value is None:
                 had_members.add(key.group_id)
             elif (
@@ -177,11 +178,11 @@ class WrittenGenerations:
                 and value is None
                 and key.group_id not in had_members
             ):
-                self._newest.pop(key.group_id, None)
+                self.newest.pop(key.group_id, None)
 
     def _write(self, group_id: str, generation: int) -> Iterator[Finding]:
-        newest = self._newest.get(group_id, 0)
-        self._newest[group_id] = generation
+        newest = self.newest.get(group_id, 0)
+        self.newest[group_id] = generation
         if generation < newest:
             yield (
                 "classic-generations",
@@ -210,7 +211,7 @@ class ClassicGroups(Checker):
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Checks one event."""
         live = self.world.coordinators[host].coordinator
-        if live is None:
+        if live is None or not self._has_any(live):
             return
         named = getattr(event, "group_id", None)
         known = self._known.get(named or "")
@@ -234,6 +235,11 @@ class ClassicGroups(Checker):
             self._look(live, group_id)
         if len(live.classic.timers) > self._timers:
             self.report_all(_timers(live))
+
+    def _has_any(self, live: GroupCoordinator) -> bool:
+        """Whether there is a classic group, or anything of one that there was."""
+        classic = live.classic
+        return bool(classic.groups or classic.stored or classic.timers or self._known or self._written.newest)
 
     def _changed(self, live: GroupCoordinator) -> list[str]:
         """The groups that an event was about which names none."""
