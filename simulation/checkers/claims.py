@@ -67,18 +67,17 @@ class Claims:
         if epoch is None:
             return
         wanted = tuple(partitions)
-        others = []
+        claimed = as_set(wanted)
         for partition in wanted:
             holder = self._claimants.setdefault(partition, member_id)
             if holder != member_id:
-                others.append(partition)
+                claimed -= {partition}
                 yield (
                     "one-claimant",
                     f"{member_id} (epoch {epoch}) believes that it owns"
                     f" {partition.topic}-{partition.partition},"
                     f" and so does {holder} (epoch {self._epochs.get(holder)}); neither is fenced",
                 )
-        claimed = without(as_set(wanted), as_set(tuple(others)))
         self._claimed[member_id] = joined(self._claimed.get(member_id, NOTHING), claimed)
 
     def known(self, member_id: MemberId, partitions: frozenset[TopicPartition]) -> None:
@@ -100,16 +99,16 @@ class Claims:
 
     def drop(self, member_id: MemberId, partitions: Iterable[TopicPartition]) -> None:
         """A member believes no longer that it owns these."""
-        partitions = tuple(partitions)
+        dropped = as_set(tuple(partitions))
         if member_id in self._unknown:
-            left = without(self._unknown.pop(member_id), as_set(partitions))
+            left = without(self._unknown.pop(member_id), dropped)
             if left:
                 self._unknown[member_id] = left
-        own = tuple(partition for partition in partitions if self._claimants.get(partition) == member_id)
-        for partition in own:
-            del self._claimants[partition]
-        if own:
-            self._claimed[member_id] = without(self._claimed[member_id], as_set(own))
+        claimed = self._claimed.get(member_id, NOTHING)
+        if (left := without(claimed, dropped)) is not claimed:
+            for partition in claimed & dropped:
+                del self._claimants[partition]
+            self._claimed[member_id] = left
 
     def drop_all(self, member_id: MemberId) -> None:
         """The member is gone, or fenced."""
