@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.records import (
     GroupMetadataValue,
     OffsetCommitKey,
     PendingOffsetCommitKey,
+    Record,
 )
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.commits import Commits
@@ -97,7 +98,7 @@ class Coordination(Checker):
         super().attach(world, report)
         self._tracker = Tracker()
         self._checks: dict[str, GroupChecks] = {}
-        self._commits: dict[str, Commits] = {}
+        self._commits: defaultdict[str, Commits] = defaultdict(Commits)
         self._shadow = Shadow()
         self._soft = SoftWatch()
         self._verified: dict[MemberId, Outcome] = {}
@@ -146,40 +147,40 @@ class Coordination(Checker):
                 del self._checks[step.group_id]
         yield from self._shadow.follow(live, outcome.records, named, before)
 
-    def _before(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
+    def _before(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterable[Finding]:
         """What is judged by the state that the event met."""
-        reply = outcome.reply
         group_id = getattr(event, "group_id", None)
-        known = None if group_id is None else self._tracker.groups.get(group_id)
-        if group_id is not None and (group_id in live.classic.groups or group_id in live.streams.groups):
+        if group_id is None:
+            return self._offsets(live, outcome.records)
+        reply, known = outcome.reply, self._tracker.groups.get(group_id)
+        if group_id in live.classic.groups or group_id in live.streams.groups:
             # These have rules of their own; their offsets are kept like any other's.
-            commits = self._commits.setdefault(group_id, Commits())
-            yield from commits.take_all(outcome.records, known, live.image)
-        elif isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
+            return self._commits[group_id].take_all(outcome.records, known, live.image)
+        if isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
             reply, ConsumerGroupHeartbeatResponse
         ):
-            yield from check_answer(event, reply, known)
-        elif group_id is not None:
-            commits = self._commits.setdefault(group_id, Commits())
-            yield from commits.check(event, outcome, known, live.image)
-        else:
-            for touched in {record.key.group_id: None for record in outcome.records}:
-                commits = self._commits.setdefault(touched, Commits())
-                yield from commits.take_all(outcome.records, self._tracker.groups.get(touched), live.image)
+            return check_answer(event, reply, known)
+        return self._commits[group_id].check(event, outcome, known, live.image)
 
-    def _reply(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterator[Finding]:
+    def _offsets(self, live: GroupCoordinator, records: tuple[Record, ...]) -> Iterator[Finding]:
+        """Takes in what an event wrote that names no group."""
+        for group_id in {record.key.group_id: None for record in records}:
+            known = self._tracker.groups.get(group_id)
+            yield from self._commits[group_id].take_all(records, known, live.image)
+
+    def _reply(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterable[Finding]:
         """What is judged by the state that the event left."""
         reply = outcome.reply
-        if not isinstance(event, ConsumerGroupHeartbeatRequest) or not isinstance(
-            reply, ConsumerGroupHeartbeatResponse
+        if (
+            not isinstance(event, ConsumerGroupHeartbeatRequest)
+            or not isinstance(reply, ConsumerGroupHeartbeatResponse)
+            or reply.error_code != NONE
         ):
-            return
-        if reply.error_code != NONE:
-            return
+            return ()
         group, known = live.groups.get(event.group_id), self._tracker.groups.get(event.group_id)
         member_id = reply.member_id or event.member_id
         checks = self._checks.get(event.group_id)
-        yield from check_reply(
+        return check_reply(
             event,
             reply,
             None if known is None else known.members.get(member_id),
@@ -220,7 +221,7 @@ class Coordination(Checker):
         event, outcome = RecordsObserved(group_id="", cause="load"), Outcome(records=records)
         for group_id in {record.key.group_id: None for record in records}:
             mine = tuple(record for record in records if record.key.group_id == group_id)
-            deque(self._commits.setdefault(group_id, Commits()).take_all(mine, None, live.image), maxlen=0)
+            deque(self._commits[group_id].take_all(mine, None, live.image), maxlen=0)
         named = touched_groups(records)
         for step in self._tracker.steps(
             named, live.groups, live.image, event, outcome, now_ms=now_us // 1000

@@ -6,7 +6,7 @@ from what the group was before the request; it shares no code with the coordinat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.consumer import (
@@ -117,11 +117,11 @@ def _expected_by_epoch(request: ConsumerGroupHeartbeatRequest, member: ConsumerG
 
 def check_answer(
     request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, known: Known | None
-) -> Iterator[Finding]:
+) -> Sequence[Finding]:
     """Whether the request was accepted or refused as its epoch demands."""
     expected, got = expected_error(request, known), reply.error_code
     if expected is None or expected == got or (expected == NONE and got not in _BY_EPOCH):
-        return
+        return ()
     member = None if known is None else known.members.get(request.member_id)
     stored = (
         "unknown"
@@ -129,12 +129,13 @@ def check_answer(
         else f"at epoch {member.member_epoch} after {member.previous_member_epoch}"
     )
     owned = "none" if request.topic_partitions is None else shown(request.topic_partitions)
-    yield (
+    finding = (
         "heartbeat-answers",
         f"{request.member_id} of {request.group_id}, {stored}, sent epoch {request.member_epoch} with"
         f" owned {owned}:"
         f" {got.name} instead of {expected.name}",
     )
+    return (finding,)
 
 
 _BY_EPOCH = frozenset(
