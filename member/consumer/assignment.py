@@ -1,9 +1,11 @@
-"""Set algebra on `Partitions`. Inputs and results are canonical: ascending tuples, no empty ones."""
+"""Set algebra on `Partitions`. Inputs and results are canonical: ascending tuples, no empty ones.
+
+A set is never mutated: a result that equals an input may be that input.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain, filterfalse
 
 from fencepost.coordinator.protocol.ids import Partitions, TopicId, TopicPartition, topic_partitions
 
@@ -15,13 +17,15 @@ def canonical(partitions: Partitions) -> Partitions:
 
 def difference(left: Partitions, right: Partitions) -> Partitions:
     """What is in the left set only."""
+    if not left or not right:
+        return left
     result: dict[TopicId, tuple[int, ...]] = {}
     for topic_id, numbers in left.items():
         other = right.get(topic_id)
         if other is None:
             result[topic_id] = numbers
-        elif other != numbers and (rest := tuple(filterfalse(frozenset(other).__contains__, numbers))):
-            result[topic_id] = rest
+        elif other != numbers and (rest := set(numbers).difference(other)):
+            result[topic_id] = tuple(sorted(rest))
     return result
 
 
@@ -32,13 +36,17 @@ def intersection(left: Partitions, right: Partitions) -> Partitions:
         other = right.get(topic_id)
         if other == numbers:
             result[topic_id] = numbers
-        elif other is not None and (both := tuple(filter(frozenset(other).__contains__, numbers))):
-            result[topic_id] = both
+        elif other is not None and (both := set(numbers).intersection(other)):
+            result[topic_id] = tuple(sorted(both))
     return result
 
 
 def union(left: Partitions, right: Partitions) -> Partitions:
     """What is in either set."""
+    if not right or left == right:
+        return left
+    if not left:
+        return right
     result = dict(left)
     for topic_id, numbers in right.items():
         mine = result.get(topic_id)
@@ -56,5 +64,7 @@ def only_topics(partitions: Partitions, topic_ids: Iterable[TopicId]) -> Partiti
 
 def named(partitions: Partitions, names: Mapping[TopicId, str]) -> tuple[TopicPartition, ...]:
     """The set under topic names, sorted. Every topic must have a name."""
-    by_name = sorted((names[topic_id], numbers) for topic_id, numbers in partitions.items())
-    return tuple(chain.from_iterable(topic_partitions(name, numbers) for name, numbers in by_name))
+    found: list[TopicPartition] = []
+    for name, numbers in sorted([(names[topic_id], numbers) for topic_id, numbers in partitions.items()]):
+        found += topic_partitions(name, numbers)
+    return tuple(found)
