@@ -122,11 +122,11 @@ class Exchange(Membership):
                 self._put(self._leave.request(now_ms))
             if not self._commits.idle:
                 self._put(self._commits.request(self.member_epoch, now_ms))
-            if not self.positions.complete:
+            if self.positions.sought:
                 self._put(self.positions.fetch_request(self.member_epoch, now_ms))
         elif self._wants_coordinator:
             self._put(self._coordinator.request(now_ms))
-        if not self.positions.complete:
+        if self.positions.sought:
             self._put(self.positions.reset_request(now_ms))
         if self.state is states.RECONCILING:
             self._put(self._names.request(self._names.unknown(self.assignment.target or ()), now_ms))
@@ -216,7 +216,7 @@ class Exchange(Membership):
             found = earliest(found, self._commits.expires_ms(), self._commits.retry_ms() if known else None)
         if not self._leave.idle:
             found = earliest(found, self._leave.expires_ms(), self._leave.retry_ms() if known else None)
-        if not positions.complete:
+        if positions.sought:
             found = earliest(found, positions.reset_retry_ms(), positions.fetch_retry_ms() if known else None)
         if not known and coordinator.in_flight is None and self._wants_coordinator:
             found = earlier(found, coordinator.retry_at_ms)

@@ -8,7 +8,7 @@ over counts as processed from the application's next poll on (KAFKA-18641).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -69,10 +69,10 @@ class Positions:
         "_suspended",
         "_tokens",
         "backoff",
-        "complete",
         "fetch_in_flight",
         "reset_in_flight",
         "retry_at_ms",
+        "sought",
         "undecided",
     )
 
@@ -100,8 +100,8 @@ class Positions:
         self._fresh: dict[TopicPartition, Position] = {}
         """Partitions of which records were handed over since the last `process`."""
         self.backoff = backoff
-        self.complete = True
-        """There is nothing to ask for."""
+        self.sought: dict[TopicPartition, Position] = {}
+        """Partitions whose position is still to be asked for."""
         self.fetch_in_flight: int | None = None
         self.reset_in_flight: int | None = None
         self.retry_at_ms = 0
@@ -119,23 +119,32 @@ class Positions:
             start = self._announced.pop(partition, None)
             if start is not None:
                 position.start(start)
+                self._fetchable = None
             elif not self._frozen:
-                self.complete = False
+                self.sought[partition] = position
         if not self._announced:
             self._announced = {}  # one that was emptied keeps its room
-        self._fetchable = None
 
-    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
         """The application does not own these any more."""
         for partition in partitions:
             self._partitions.pop(partition, None)
-        self._positions_found()
+            self.sought.pop(partition, None)
+        if not self._suspended.issuperset(partitions):
+            self._fetchable = None
+        self._suspended = self._suspended.difference(partitions)
+        self._forget_decided()
 
     def _positions_found(self) -> None:
         self._fetchable = None
-        self.complete = self._frozen or all(
-            position.state in (KNOWN, UNDECIDED) for position in self._partitions.values()
-        )
+        self.sought = {
+            partition: position
+            for partition, position in self.sought.items()
+            if position.state is UNKNOWN or position.state is RESETTING
+        }
+        self._forget_decided()
+
+    def _forget_decided(self) -> None:
         if self.undecided:
             partitions = {} if self._frozen else self._partitions
             self.undecided = {
@@ -148,12 +157,14 @@ class Positions:
         """Everything is about to be given up: nothing may be fetched any more."""
         self._frozen = True
         self._announced = {}
+        self.sought = {}
         self._positions_found()
 
     def clear(self) -> None:
         """Nothing is owned any more."""
         self._partitions.clear()
         self._fresh.clear()
+        self.sought = {}
         self._suspended = frozenset()
         self._frozen = False
         self.fetch_in_flight = self.reset_in_flight = None
@@ -163,19 +174,22 @@ class Positions:
 
     def suspend(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these are on their way out: not fetchable, and nothing new starts on them (KAFKA-19781)."""
-        self._suspended = frozenset(partitions)
-        self._fetchable = None
+        suspended = frozenset(partitions)
+        if suspended != self._suspended:
+            self._suspended = suspended
+            self._fetchable = None
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
         """Position of each partition that may be fetched now."""
         if self._fetchable is None:
             partitions = {} if self._frozen else self._partitions
-            suspended = self._suspended
             self._fetchable = {
                 partition: position.delivered
                 for partition, position in partitions.items()
-                if position.state is KNOWN and partition not in suspended
+                if position.state is KNOWN
             }
+            for partition in self._suspended:
+                self._fetchable.pop(partition, None)
         return self._fetchable
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -220,8 +234,11 @@ class Positions:
             return True
         resets = self._config.resets_offsets
         position = self._partitions[partition]
-        position.state = RESETTING if resets else UNDECIDED
-        if not resets:
+        if resets:
+            position.state = RESETTING
+            self.sought[partition] = position
+        else:
+            position.state = UNDECIDED
             self.undecided[partition] = PositionOutOfRange
         self._positions_found()
         return resets
@@ -231,7 +248,7 @@ class Positions:
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, position in self._partitions.items():
             offset = position.delivered if delivered else position.processed
-            if position.state is KNOWN and offset != position.committed:
+            if offset != position.committed and position.state is KNOWN:
                 offsets[partition] = OffsetAndMetadata(offset=offset)
         return offsets
 
@@ -249,24 +266,22 @@ class Positions:
             if (position := self._partitions.get(partition)) is not None:
                 position.committed = offset.offset
 
-    def _in_state(self, state: PositionState) -> dict[TopicPartition, Position]:
-        if self.complete:
-            return {}
+    def _sought_in(self, state: PositionState) -> dict[TopicPartition, Position]:
         return {
             partition: position
-            for partition, position in self._partitions.items()
+            for partition, position in self.sought.items()
             if position.state is state and partition not in self._suspended
         }
 
     def wants_fetch(self) -> bool:
         """Whether a committed offset is still to be asked for."""
-        return self.fetch_in_flight is None and bool(self._in_state(UNKNOWN))
+        return self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
 
     def fetch_request(self, epoch: int, now_ms: int) -> FetchOffsets | None:
         """The OffsetFetch for all partitions that need one, if it is due."""
         if self.fetch_in_flight is not None or now_ms < self.retry_at_ms:
             return None
-        self._asked = self._in_state(UNKNOWN)
+        self._asked = self._sought_in(UNKNOWN)
         if not self._asked:
             return None
         request = OffsetFetchRequest(
@@ -311,7 +326,7 @@ class Positions:
         """The question to the logs for all partitions that need it, if it is due."""
         if self.reset_in_flight is not None or now_ms < self.retry_at_ms:
             return None
-        self._reset_asked = self._in_state(RESETTING)
+        self._reset_asked = self._sought_in(RESETTING)
         if not self._reset_asked:
             return None
         token = self.reset_in_flight = next(self._tokens)
@@ -359,5 +374,5 @@ class Positions:
 
     def reset_retry_ms(self) -> int | None:
         """When to ask the logs again."""
-        waits = self.reset_in_flight is None and bool(self._in_state(RESETTING))
+        waits = self.reset_in_flight is None and bool(self._sought_in(RESETTING))
         return self.retry_at_ms if waits else None
