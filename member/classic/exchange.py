@@ -314,8 +314,7 @@ class ClassicExchange(ClassicMembership):
             self._looks_at_topics_at_ms,
         )
         if not coordinator.known:
-            waits = coordinator.in_flight is None and self._wants_coordinator
-            return earliest(found, coordinator.retry_at_ms if waits else None)
+            return earliest(found, coordinator.retry_ms() if self._wants_coordinator else None)
         beats = self._keeps_session and rounds.beat_in_flight is None
         return earliest(
             found,

@@ -117,19 +117,46 @@ class Exchange(Membership):
         return True
 
     def _send_others(self, now_ms: int) -> None:
-        if self._coordinator.known:
-            if not self._leave.idle:
-                self._put(self._leave.request(now_ms))
-            if not self._commits.idle:
-                self._put(self._commits.request(self.member_epoch, now_ms))
-            if self.positions.sought:
-                self._put(self.positions.fetch_request(self.member_epoch, now_ms))
-        elif self._wants_coordinator:
+        """Send what is due but for the heartbeat; see when time alone makes more of it due, or ends it."""
+        known, leave, commits = self._coordinator.known, self._leave, self._commits
+        deadline = self._close_deadline_ms
+        if not leave.idle:
+            if known:
+                self._put(leave.request(now_ms))
+                deadline = earlier(deadline, leave.retry_ms())
+            deadline = earlier(deadline, leave.expires_ms())
+        if not commits.idle:
+            if known:
+                self._put(commits.request(self.member_epoch, now_ms))
+                deadline = earlier(deadline, commits.retry_ms())
+            deadline = earlier(deadline, commits.expires_ms())
+        if not known and self._wants_coordinator:
             self._put(self._coordinator.request(now_ms))
+            deadline = earlier(deadline, self._coordinator.retry_ms())
         if self.positions.sought:
-            self._put(self.positions.reset_request(now_ms))
+            deadline = earlier(deadline, self._ask_for_positions(now_ms))
         if self.state is states.RECONCILING:
-            self._put(self._names.request(self._names.unknown(self.assignment.target or ()), now_ms))
+            deadline = earlier(deadline, self._ask_for_names(now_ms))
+        self._other_deadline_ms = deadline
+
+    def _ask_for_positions(self, now_ms: int) -> int | None:
+        """Ask for positions where that is due. When to ask again."""
+        positions = self.positions
+        deadline: int | None = None
+        if self._coordinator.known:
+            self._put(positions.fetch_request(self.member_epoch, now_ms))
+            deadline = positions.fetch_retry_ms()
+        self._put(positions.reset_request(now_ms))
+        return earlier(deadline, positions.reset_retry_ms())
+
+    def _ask_for_names(self, now_ms: int) -> int | None:
+        """Ask for the target's topics that have no name yet, if that is due. When to ask again."""
+        names = self._names
+        unknown = names.unknown(self.assignment.target or ())
+        if not unknown:
+            return None
+        self._put(names.request(unknown, now_ms))
+        return names.retry_at_ms if names.in_flight is None else None
 
     @property
     def _wants_coordinator(self) -> bool:
@@ -203,24 +230,6 @@ class Exchange(Membership):
         due: int | None = None
         if known and heartbeats.in_flight is None and self._keeps_session and not self._poll_expired(now_ms):
             due = heartbeats.due_ms(now_ms, acknowledges=state is states.ACKNOWLEDGING)
-        self._other_deadline_ms = self._other_deadline()
         poll = self._poll_deadline_ms if state in ACTIVE else None
         self._idle_until_ms = earlier(self._other_deadline_ms, poll)
         self._deadline_ms = earlier(due, self._idle_until_ms)
-
-    def _other_deadline(self) -> int | None:
-        coordinator, names, positions = self._coordinator, self._names, self.positions
-        known = coordinator.known
-        found = self._close_deadline_ms
-        if not self._commits.idle:
-            found = earliest(found, self._commits.expires_ms(), self._commits.retry_ms() if known else None)
-        if not self._leave.idle:
-            found = earliest(found, self._leave.expires_ms(), self._leave.retry_ms() if known else None)
-        if positions.sought:
-            found = earliest(found, positions.reset_retry_ms(), positions.fetch_retry_ms() if known else None)
-        if not known and coordinator.in_flight is None and self._wants_coordinator:
-            found = earlier(found, coordinator.retry_at_ms)
-        waits_for_names = self.state is states.RECONCILING and names.in_flight is None
-        if waits_for_names and names.unknown(self.assignment.target or ()):
-            found = earlier(found, names.retry_at_ms)
-        return found

@@ -63,6 +63,10 @@ class CoordinatorLookup:
         self.retry_at_ms = now_ms + self.backoff.next_ms()
         return True
 
+    def retry_ms(self) -> int | None:
+        """When to look it up (again)."""
+        return self.retry_at_ms if not self.known and self.in_flight is None else None
+
 
 class TopicNames:
     """Names by topic id, as far as they are known; the others are asked for again and again."""
