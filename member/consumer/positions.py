@@ -180,7 +180,7 @@ class Positions:
             self._fetchable = None
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
-        """Position of each partition that may be fetched now."""
+        """Position of each partition that may be fetched now; the same object until something changes."""
         if self._fetchable is None:
             partitions = {} if self._frozen else self._partitions
             self._fetchable = {

@@ -49,6 +49,9 @@ class Application:
         self._batch: Taken = {}
         """What was handed over and is not processed yet."""
         self._commit_due = self._committing = False
+        self._looked_up: tuple[Mapping[TopicPartition, int], int] = {}, 0
+        """What `_first_us` was found for: positions, and changes of the logs."""
+        self._first_us: int | None = None
         self._filled_by: TopicPartition | None = None
         """The partition that brought the last poll to its most records; more may wait there and elsewhere."""
         self._waiter: asyncio.Future[None] | None = None
@@ -151,10 +154,15 @@ class Application:
 
     def _records_at(self) -> int | None:
         """When the first record is there that this member may fetch; None if never."""
-        first, outside = self._logs.next_record_us(self._driver.fetchable())
-        for partition in outside:
-            self._driver.offset_out_of_range(partition)
-        return first
+        fetchable, changes = self._driver.fetchable(), self._logs.changes
+        before, changes_before = self._looked_up
+        # Whoever is woken often has the same positions as before; they are another object if not.
+        if fetchable is not before or changes != changes_before:
+            self._looked_up = fetchable, changes
+            self._first_us, outside = self._logs.next_record_us(fetchable)
+            for partition in outside:
+                self._driver.offset_out_of_range(partition)
+        return self._first_us
 
     def _take(self) -> Taken:
         """Records that are there now."""

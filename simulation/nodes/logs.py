@@ -32,6 +32,8 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         self._loop = loop
         self._topics: dict[str, list[PartitionLog]] = {}
         self._intervals: dict[str, int] = {}
+        self.changes = 0
+        """Grows whenever a topic appears, grows or disappears."""
 
     def create(self, topic: str, partitions: int, records_per_second: float) -> None:
         """A topic appears; its partitions share the rate evenly, one after the other."""
@@ -47,11 +49,13 @@ class PartitionLogs(Mapping[TopicPartition, int]):
     def delete(self, topic: str) -> None:
         """A topic disappears, and its records with it."""
         del self._intervals[topic], self._topics[topic]
+        self.changes += 1
 
     def _add(self, topic: str, partitions: int) -> None:
         now, interval = self._loop.now_us, self._intervals[topic]
         phases = (interval * index // partitions for index in range(partitions))
         self._topics[topic].extend(PartitionLog(now - phase, interval) for phase in phases)
+        self.changes += 1
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
         """The partition's log; None if the cluster has no such partition."""
@@ -64,7 +68,7 @@ class PartitionLogs(Mapping[TopicPartition, int]):
     ) -> tuple[int | None, list[TopicPartition]]:
         """When the first record at one of these positions is there, None if never; and whose is out of range.
 
-        A member that polls asks for all of its partitions.
+        The time stays the same until positions or `changes` are others.
         """
         now, topics = self._loop.now_us, self._topics
         first: int | None = None
