@@ -5,7 +5,7 @@ A set is never mutated: a result that equals an input may be that input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 
 from fencepost.coordinator.protocol.ids import Partitions, TopicId, TopicPartition, topic_partitions
 
@@ -57,9 +57,9 @@ def union(left: Partitions, right: Partitions) -> Partitions:
     return result
 
 
-def only_topics(partitions: Partitions, topic_ids: Iterable[TopicId]) -> Partitions:
+def only_topics(partitions: Partitions, topic_ids: Container[TopicId]) -> Partitions:
     """The part of the set that belongs to these topics."""
-    return {topic_id: partitions[topic_id] for topic_id in topic_ids if topic_id in partitions}
+    return {topic_id: numbers for topic_id, numbers in partitions.items() if topic_id in topic_ids}
 
 
 def named(partitions: Partitions, names: Mapping[TopicId, str]) -> tuple[TopicPartition, ...]:

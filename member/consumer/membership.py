@@ -242,10 +242,10 @@ class Membership(Participant):
         assignment = self.assignment
         if self._pass is not None or self._callback is not None or self._needs_new_poll:
             return False
-        target = assignment.target or {}
-        if self._names.never_answered(self._names.unknown(target)):
+        names = self._names
+        if names.never_answered(names.unknown(assignment.target or ())):
             return False
-        revoked, added = assignment.changes(tuple(id_ for id_ in target if id_ in self._names.known))
+        revoked, added = assignment.changes(names.known)
         if not revoked and not added:
             if assignment.acknowledged_epoch == assignment.local_epoch:
                 return False
@@ -256,7 +256,7 @@ class Membership(Participant):
         if (revoked or (auto_commit and assignment.owned)) and not self.in_poll:
             return False
         self._pass = Pass(assignment.local_epoch, revoked, added)
-        self.positions.suspend(named(revoked, self._names.known))
+        self.positions.suspend(named(revoked, names.known))
         self._wake = self._wake or bool(revoked)
         offsets = self.positions.uncommitted(delivered=False) if auto_commit else {}
         if offsets:
@@ -275,7 +275,8 @@ class Membership(Participant):
     def _assign(self, current: Pass) -> None:
         """Take what is still in the target; what a newer one left out may be another member's already."""
         current.stage = Stage.ASSIGN
-        current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
+        if current.local_epoch != self.assignment.local_epoch:
+            current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
         if not current.revoked and not current.added:
             self._finish_pass(current.local_epoch)
             return

@@ -8,6 +8,7 @@ or fails; the callback that runs then is awaited, and only what it did to the ow
 from __future__ import annotations
 
 import enum
+from collections.abc import Container
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId, TopicPartition
 from fencepost.member.consumer.actions import CallbackKind
@@ -121,8 +122,8 @@ class Assignment:
         """Whether there is nothing to revoke and nothing to assign."""
         return self.owned == self.target and not self.unconfirmed
 
-    def changes(self, known: tuple[TopicId, ...]) -> tuple[Partitions, Partitions]:
-        """What to revoke and what to assign, for the part of the target whose topics have names."""
+    def changes(self, known: Container[TopicId]) -> tuple[Partitions, Partitions]:
+        """What to revoke and what to assign, for the part of the target whose topics are known by name."""
         target = only_topics(self.target or NO_PARTITIONS, known)
         revoked = difference(self.owned, target)
         added = union(difference(target, self.owned), intersection(self.unconfirmed, target))
