@@ -10,6 +10,11 @@ _logger = structlog.get_logger("fencepost.member")
 _standard = logging.getLogger("fencepost.member")
 
 
+def is_logged(level: int) -> bool:
+    """Whether anyone may want to hear what is logged at this level."""
+    return structlog.is_configured() or _standard.isEnabledFor(level)
+
+
 def log(level: int, event: str, **fields: object) -> None:
     """Log where the process has said; without a word from it, through the standard library."""
     if structlog.is_configured():
