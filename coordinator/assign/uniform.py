@@ -20,7 +20,16 @@ def uniform(spec: GroupSpec) -> Mapping[MemberId, Partitions]:
     """A balanced target that moves as few partitions as it can; every member is in it."""
     if not spec.subscriptions:
         return {}
+    if len(spec.subscriptions) == 1:
+        return _all_to_one(spec)
     return _uniform_equal(spec) if spec.homogeneous else uniform_mixed(spec)
+
+
+def _all_to_one(spec: GroupSpec) -> dict[MemberId, Partitions]:
+    ((member, topics),) = spec.subscriptions.items()
+    everything = {topic: tuple(range(spec.partitions[topic])) for topic in topics if spec.partitions[topic]}
+    held = spec.targets.get(member)
+    return {member: held if held == everything and [*held] == [*everything] else everything}
 
 
 def _uniform_equal(spec: GroupSpec) -> dict[MemberId, Partitions]:

@@ -186,3 +186,15 @@ def test_a_join_keeps_the_objects_of_those_who_keep_their_target() -> None:
     second = uniform(spec(dict.fromkeys([*names, "joiner"], "x"), first, x=1050))
     same = [member for member in names if second[member] is first[member]]
     assert len(same) == 90  # 1050 = 101 x 10 + 40: ten of the fifty that had eleven give one up
+
+
+@pytest.mark.parametrize("old", ["", "x:0,1", "x:0,1,2 y:1", "z:0", "x:0,1,2 y:0,1"])
+def test_a_lone_member_has_everything_and_keeps_the_object_if_it_had_it(old: str) -> None:
+    before = held(old)
+    after = uniform(spec("A", {"A": before}, x=3, y=2, empty=0))["A"]
+    assert after == held("x:0,1,2 y:0,1")
+    assert (after is before) is (after == before)
+
+
+def test_a_lone_member_without_partitions_has_no_topics() -> None:
+    assert uniform(spec("A", empty=0)) == {"A": {}}
