@@ -1,4 +1,4 @@
-"""Encoding answers: writers compiled from kio's schemas, one for each struct of an (API, version).
+"""Encoding messages: writers compiled from kio's schemas, one for each struct of an (API, version).
 
 A writer takes the fields of a struct by name and gives its bytes; fields that this version lacks are left
 out. Structs within it are bytes already, by their own writers. Durations and moments are milliseconds, UUIDs
