@@ -65,7 +65,7 @@ def decode_commit(values: dict[str, Any], version: int) -> OffsetCommitReply:
 
 
 def encode_fetch(call: OffsetFetchCall, shape: Shape) -> Any:
-    """OffsetFetch, versions 1 to 10. Below version 8 only the first group is asked for."""
+    """OffsetFetch, versions 1 to 10. Below 8 only the first group is asked for, and 1 can't ask for all."""
     if shape.version >= 8:
         groups = tuple(
             shape.OffsetFetchRequestGroup(

@@ -7,6 +7,7 @@ metadata of a field what it is on the wire, and which tag it has (KIP-482).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any, NamedTuple
@@ -30,10 +31,11 @@ class WireField(NamedTuple):
     """As kio has it; REQUIRED if there is none."""
 
 
-def wire_fields(entity: Any) -> list[WireField]:
+@functools.cache
+def wire_fields(entity: Any) -> tuple[WireField, ...]:
     """The fields of a schema's class in their order."""
     hints = typing.get_type_hints(entity)
-    return [_wire_field(field, hints[field.name]) for field in dataclasses.fields(entity)]
+    return tuple(_wire_field(field, hints[field.name]) for field in dataclasses.fields(entity))
 
 
 def _wire_field(field: dataclasses.Field[Any], hint: Any) -> WireField:

@@ -1,7 +1,6 @@
 """What values of streams groups in `__consumer_offsets` look like (KIP-1071; as in Kafka 4.3.1).
 
-As in `group_record_schemas`; keys have the same forms as those of consumer groups. Annotations are not
-postponed here: kio makes writers from them.
+As in `group_record_schemas`; keys have the same forms as those of consumer groups.
 """
 
 from dataclasses import dataclass, field

@@ -35,7 +35,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 def unsigned_varint(value: int) -> bytes:
     """An unsigned variable-length integer."""
-    if value < 0x80:
+    if 0 <= value < 0x80:
         return _SHORT[value]
     parts = bytearray()
     while value >= 0x80:
@@ -183,8 +183,8 @@ def _default(field: WireField) -> Any:
 def struct_writer(entity: Any) -> StructWriter:
     """The writer of a schema's class: from its fields by name to bytes, or to pieces if it holds records.
 
-    It raises KeyError for a field that is not given and has no default, and TypeError, ValueError or
-    struct.error for a value that does not fit.
+    It raises KeyError for a field that is not given and has no default, and struct.error, AttributeError,
+    TypeError or ValueError for a value that does not fit.
     """
     flexible: bool = entity.__flexible__
     fields = wire_fields(entity)

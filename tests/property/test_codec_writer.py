@@ -13,7 +13,14 @@ from kio.index import load_request_schema, load_response_schema, schema_name_map
 from kio.schema.index import api_key_map
 
 from fencepost.coordinator.codec.fields import wire_fields
-from fencepost.coordinator.codec.writer import LARGE_BYTES, is_in_pieces, joined, struct_writer, written
+from fencepost.coordinator.codec.writer import (
+    LARGE_BYTES,
+    is_in_pieces,
+    joined,
+    struct_writer,
+    unsigned_varint,
+    written,
+)
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from tests.kio_objects import kio_bytes, made
 
@@ -97,6 +104,11 @@ def test_null_is_not_written_where_there_is_none() -> None:
     write = struct_writer(load_request_schema(12, 4))
     with pytest.raises(AttributeError):
         write(group_id=None, generation_id=1, member_id="m", group_instance_id=None)
+
+
+def test_a_negative_length_is_not_written() -> None:
+    with pytest.raises(ValueError, match="byte must be in range"):
+        unsigned_varint(-1)
 
 
 def test_small_pieces_are_joined_and_large_ones_are_not_copied() -> None:
