@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, KeysView, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
@@ -33,8 +34,8 @@ def changes(before: Partitions, after: Partitions) -> tuple[Some, Some]:
 
 
 def in_order(partitions: Some) -> dict[TopicId, tuple[int, ...]]:
-    """The same with each topic's numbers ascending."""
-    return {topic_id: tuple(sorted(numbers)) for topic_id, numbers in partitions}
+    """The same with topics and their numbers ascending."""
+    return {topic_id: tuple(sorted(numbers)) for topic_id, numbers in sorted(partitions, key=itemgetter(0))}
 
 
 def held(member: ConsumerGroupMember | None) -> Partitions:

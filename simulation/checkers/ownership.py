@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.simulation.checkers.step import GroupStep, MemberChange
 
-_Some: TypeAlias = tuple[TopicId, Collection[int]]
+_OfTopic: TypeAlias = tuple[TopicId, Collection[int]]
 """Partitions of one topic."""
 
 
@@ -59,7 +59,7 @@ class Ownership:
                 f" {change.after.member_epoch} while {holder} ({epoch}) holds it",
             )
 
-    def _compare(self, step: GroupStep, partitions: Iterable[_Some], expected: int) -> Iterator[Finding]:
+    def _compare(self, step: GroupStep, partitions: Iterable[_OfTopic], expected: int) -> Iterator[Finding]:
         """The coordinator's own map, on what the event gave, took, or moved to another epoch.
 
         `expected` is the epoch of the member that holds them now, -1 if nobody does. Who does is looked up

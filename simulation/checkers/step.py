@@ -42,7 +42,9 @@ class MemberChange:
         self.before = before
         self.after = after
         self.holds = held(after)
+        """What it has now, to be released or not."""
         self.lost: Some = ()
+        """What it held and holds no longer; nothing if it `holds_the_same`."""
         self.gained: Some = ()
         self.holds_the_same = (
             before is not None

@@ -29,7 +29,7 @@ class Targets:
         self._default = default_assignor
         self._owners = Holders()
         self._sizes: dict[MemberId, int] = {}
-        """How many partitions each target has."""
+        """How many partitions each target has, by the records of targets."""
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
