@@ -20,7 +20,6 @@ from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver, RebalanceListener
-from fencepost.member.driver.log import is_logged
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.shell import outcome_of
 from fencepost.member.driver.transport import Clock, Reply, Transport
@@ -90,10 +89,7 @@ class ConsumerDriver(MemberDriver):
     def _moved(self, action: Moved) -> None:
         if self._observer is not None:
             self._observer.on_state(action.event, action.source, action.target)
-        if is_logged(logging.DEBUG):
-            self._log(
-                logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target
-            )
+        self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **MemberDriver._PERFORM,

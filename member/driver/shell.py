@@ -39,7 +39,7 @@ from fencepost.member.driver.listener import (
     Phase,
     RebalanceListener,
 )
-from fencepost.member.driver.log import log
+from fencepost.member.driver.log import is_logged, log
 from fencepost.member.driver.transport import (
     Clock,
     Reply,
@@ -319,16 +319,11 @@ class MachineShell:
         self._callback_over(action, error)
 
     def _log(self, level: int, event: str, **fields: object) -> None:
-        """Say which member it is about."""
-        member = self._member
-        log(
-            level,
-            event,
-            group=member.group_id,
-            member=member.member_id,
-            epoch=member.member_epoch,
-            **fields,
-        )
+        """Say which member it is about, where somebody may hear it."""
+        if is_logged(level):
+            member = self._member
+            who = {"group": member.group_id, "member": member.member_id, "epoch": member.member_epoch}
+            log(level, event, **who, **fields)
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         FindCoordinator: _find_coordinator,
