@@ -69,7 +69,7 @@ class PartitionEpochs:
         before = _NOTHING if old is None else old.assignment_epochs
         after = _NOTHING if new is None else new.assignment_epochs
         ousted = member_id in self._ousted
-        if after != before or ousted:
+        if ousted or (after is not before and after != before):
             # All that it held is entered as its own, and what it keeps may stay; if not, it is entered anew.
             lost, gained = (before, after) if ousted else _exchanged(before, after)
             self._check_free(member, gained)
