@@ -91,8 +91,7 @@ class World:
         self.broker = broker
         self.is_real = isinstance(broker, Cluster)
         self.servers = broker.bootstrap_servers
-        name = f"group-{uuid.uuid4().hex[:8]}"
-        self.group, self._neighbour = f"{name}-Aa", f"{name}-BB"  # Java gives the two the same hash
+        self.group = f"group-{uuid.uuid4().hex[:8]}-Aa"
         self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
     def topic(self, partitions: int = 4, prefix: str = "topic", *, name: str = "") -> str:
@@ -104,6 +103,11 @@ class World:
                 time.sleep(0.01)
             self.wait_for_coordinator(name, partitions)
         return name
+
+    @property
+    def _neighbour(self) -> str:
+        """A group with the same coordinator: Java gives Aa and BB the same hash."""
+        return self.group.replace("-Aa", "-BB")
 
     def wait_for_coordinator(self, topic: str, partitions: int) -> None:
         """Until the only member of a group with the same coordinator is given so many of the topic.
