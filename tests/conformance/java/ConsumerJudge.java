@@ -181,9 +181,8 @@ public class ConsumerJudge {
         TreeSet<Integer> told = new TreeSet<>();
         StringDeserializer text = new StringDeserializer();
         try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(settings, text, text)) {
-            consumer.subscribe(List.of(topic));
+            consumer.subscribe(List.of(topic), new Pausing(consumer));
             while (!closing.get()) {
-                consumer.pause(consumer.assignment());
                 consumer.poll(Duration.ofMillis(50));
                 for (TopicPartition partition : consumer.assignment()) {
                     if (told.contains(partition.partition())) {
@@ -214,6 +213,17 @@ public class ConsumerJudge {
                 .map(duration -> duration.getSeconds() + " " + duration.getNano()).orElse("plain"));
         }
         System.out.println("CLOSED");
+    }
+
+    /** Reads nothing: the poll that assigns partitions would go on with their records. */
+    private record Pausing(KafkaConsumer<String, String> consumer) implements ConsumerRebalanceListener {
+        @Override
+        public void onPartitionsRevoked(Collection<TopicPartition> partitions) {}
+
+        @Override
+        public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+            consumer.pause(partitions);
+        }
     }
 
     private record Listener(KafkaConsumer<String, String> consumer) implements ConsumerRebalanceListener {
