@@ -11,20 +11,16 @@ by hand, as heartbeats are.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from typing import Any
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.schema import Shape
-from fencepost.coordinator.codec.writer import compact_string, string, unsigned_varint
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.errors import ErrorCode
 
 _FIRST_VERSION_BY_ID = 12
 _FIRST_VERSION_OF_KEYS = 4
-_NOT_THROTTLED = bytes(4)
-_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_NOWHERE = cluster.Node(node_id=-1, host="", port=-1)
 FEATURES = {"group.version": 1, "transaction.version": 2}
 """The levels that tell clients of KIP-848, and of an epoch for each transaction (KIP-890)."""
 
@@ -137,31 +133,27 @@ def decode_find_coordinator(
     return cluster.FindCoordinatorRequest(keys=keys, key_type=values.get("key_type", 0))
 
 
-def pack_find_coordinator(reply: cluster.FindCoordinatorResponse, shape: Shape) -> bytes:
+def encode_find_coordinator(reply: cluster.FindCoordinatorResponse, shape: Shape) -> bytes:
     """FindCoordinator, versions 0 to 6. Below 4 the only key's answer stands at the top, without the key."""
+    answer: bytes
     if shape.version >= _FIRST_VERSION_OF_KEYS:
-        found = b"".join(
-            compact_string(one.key) + _node(one, compact_string) + _error(one, compact_string) + b"\x00"
-            for one in reply.coordinators
-        )
-        return _NOT_THROTTLED + unsigned_varint(len(reply.coordinators) + 1) + found + b"\x00"
-    (one,) = reply.coordinators
-    if shape.version == 3:
-        return _NOT_THROTTLED + _error(one, compact_string) + _node(one, compact_string) + b"\x00"
-    if shape.version:
-        return _NOT_THROTTLED + _error(one, string) + _node(one, string)
-    return _INT16.pack(one.error_code) + _node(one, string)
+        found = tuple(shape.Coordinator(key=one.key, **_found(one)) for one in reply.coordinators)
+        answer = shape.FindCoordinatorResponse(throttle_time=0, coordinators=found)
+    else:
+        (one,) = reply.coordinators
+        answer = shape.FindCoordinatorResponse(throttle_time=0, **_found(one))
+    return answer
 
 
-def _node(found: cluster.FoundCoordinator, pack: Callable[[str], bytes]) -> bytes:
-    node = found.node
-    if node is None:
-        return _INT32.pack(-1) + pack("") + _INT32.pack(-1)
-    return _INT32.pack(node.node_id) + pack(node.host) + _INT32.pack(node.port)
-
-
-def _error(found: cluster.FoundCoordinator, pack: Callable[[str | None], bytes]) -> bytes:
-    return _INT16.pack(found.error_code) + pack(found.error_message)
+def _found(one: cluster.FoundCoordinator) -> dict[str, Any]:
+    node = one.node or _NOWHERE
+    return {
+        "node_id": node.node_id,
+        "host": node.host,
+        "port": node.port,
+        "error_code": one.error_code,
+        "error_message": one.error_message,
+    }
 
 
 def decode_describe_cluster(

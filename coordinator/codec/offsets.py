@@ -204,7 +204,7 @@ def _fetched_topics(
                     committed_offset=one.offset.offset,
                     committed_leader_epoch=one.offset.leader_epoch,
                     metadata=one.offset.metadata,
-                    error_code=(one.error_code if group.error_code is ErrorCode.NONE else group.error_code),
+                    error_code=one.error_code if group.error_code is ErrorCode.NONE else group.error_code,
                 )
                 for one in topic.partitions
             ),

@@ -99,7 +99,7 @@ _APIS: tuple[Api, ...] = (
     Api(ApiKey.METADATA, 0, 13, 9, cluster.decode_metadata, cluster.encode_metadata),
     Api(ApiKey.OFFSET_COMMIT, 2, 10, 8, offsets.decode_commit, offsets.encode_commit),
     Api(ApiKey.OFFSET_FETCH, 1, 10, 6, offsets.decode_fetch, offsets.encode_fetch),
-    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, cluster.decode_find_coordinator, cluster.pack_find_coordinator),
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, cluster.decode_find_coordinator, cluster.encode_find_coordinator),
     Api(ApiKey.JOIN_GROUP, 0, 9, 6, classic.decode_join, classic.encode_join),
     Api(ApiKey.HEARTBEAT, 0, 4, 4, classic.decode_heartbeat, classic.encode_heartbeat),
     Api(ApiKey.LEAVE_GROUP, 0, 5, 4, groups.decode_leave, groups.encode_leave),

@@ -30,7 +30,6 @@ LARGE_BYTES = 16_384
 
 _SHORT = tuple(bytes((number,)) for number in range(0x80))
 _MILLISECOND = datetime.timedelta(milliseconds=1)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def unsigned_varint(value: int) -> bytes:
@@ -76,7 +75,7 @@ def _or_null(write: Write, null: bytes) -> Write:
 
 
 compact_string: Callable[[str | None], bytes] = _or_null(_compact_text, b"\x00")
-string: Callable[[str | None], bytes] = _or_null(_text, b"\xff\xff")
+"""A compact nullable string."""
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -238,8 +237,6 @@ def written(value: Any) -> Any:
         return tuple(map(written, value))
     if isinstance(value, datetime.timedelta):
         return value // _MILLISECOND
-    if isinstance(value, datetime.datetime):
-        return (value - _EPOCH) // _MILLISECOND
     return value
 
 

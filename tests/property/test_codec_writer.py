@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import random
 import struct
 import uuid
@@ -54,6 +55,8 @@ def by_ours(entity: Any, *, without_defaults: bool = False) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return round(value.timestamp() * 1000)
     return topic_id_from_uuid(value) if isinstance(value, uuid.UUID) else written(value)
 
 
