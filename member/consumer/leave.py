@@ -33,32 +33,25 @@ class Leave(Generic[R, A]):
     `send` makes the action that sends a request under a token.
     """
 
-    __slots__ = (
-        "_backoff",
-        "_request",
-        "_send",
-        "_tokens",
-        "deadline_ms",
-        "idle",
-        "in_flight",
-        "retry_at_ms",
-    )
+    __slots__ = ("_backoff", "_request", "_send", "_tokens", "deadline_ms", "in_flight", "retry_at_ms")
 
     def __init__(self, backoff: Backoff, tokens: Iterator[int], send: Callable[[int, R], A]) -> None:
         self._backoff = backoff
         self._tokens = tokens
         self._send = send
         self._request: R | None = None
-        self.idle = True
-        """There is nothing (more) to do."""
         self.in_flight: int | None = None
         self.retry_at_ms = 0
         self.deadline_ms = 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing (more) to do."""
+        return self._request is None
+
     def begin(self, request: R, now_ms: int, deadline_ms: int) -> None:
         """Send this as soon as the coordinator is known; give up at the deadline."""
         self._request = request
-        self.idle = False
         self._backoff.reset()
         self.in_flight = None
         self.retry_at_ms = now_ms
@@ -67,7 +60,6 @@ class Leave(Generic[R, A]):
     def cancel(self) -> None:
         """Forget it."""
         self._request = None
-        self.idle = True
         self.in_flight = None
 
     def request(self, now_ms: int) -> A | None:

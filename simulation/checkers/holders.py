@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
 
 Some: TypeAlias = Sequence[tuple[TopicId, frozenset[int]]]
-"""Partitions topic by topic, of each topic at least one."""
+"""Partitions topic by topic."""
 
 
 def changes(before: Partitions, after: Partitions) -> tuple[Some, Some]:
