@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fencepost.coordinator.config import GroupConfig
-from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.states import GROUP_TABLE
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.offsets.commit import rejected
@@ -27,7 +26,7 @@ from fencepost.coordinator.protocol.consumer import (
     ListGroupsResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.machine import IllegalTransition
+from fencepost.coordinator.protocol.machine import IllegalTransition, StateTable
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -46,7 +45,6 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatResponse,
 )
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
-from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE
 
 
@@ -116,7 +114,9 @@ class CoordinatorRuntime:
         before = self._states(outcome.records)
         for record in outcome.records:
             self.coordinator.apply(record)
-        self._check_states(before)
+        after = self._states(outcome.records)
+        if after != before:
+            self._check_arrows(before, after)
         return outcome
 
     def run_due(self, now_ms: int) -> list[Outcome]:
@@ -136,28 +136,31 @@ class CoordinatorRuntime:
         """The coordinator is about to give up what it knows: nothing is processed any more."""
 
     def _states(self, records: tuple[Record, ...]) -> dict[str, str]:
-        """The state of each group with an epoch that the records are about; Empty for one that they make."""
+        """The state of each group with an epoch that the records are about; Empty for one that is missing."""
+        groups, streams = self.coordinator.groups, self.coordinator.streams.groups
         found: dict[str, str] = {}
         for record in records:
             group_id = record.key.group_id
             if group_id not in found:
-                group = self._group(group_id)
+                group = groups.get(group_id) or streams.get(group_id)
                 found[group_id] = "Empty" if group is None else group.state
         return found
 
-    def _group(self, group_id: str) -> ConsumerGroup | StreamsGroup | None:
+    def _check_arrows(self, before: dict[str, str], after: dict[str, str]) -> None:
+        """Each group that is there now moved along an arrow of its table, or not at all."""
         coordinator = self.coordinator
-        return coordinator.groups.get(group_id) or coordinator.streams.groups.get(group_id)
-
-    def _check_states(self, before: dict[str, str]) -> None:
-        """Each group moved along an arrow of its table, or not at all."""
         for group_id, source in before.items():
-            group = self._group(group_id)
-            if group is None or group.state == source:
+            target = after[group_id]
+            if target == source:
                 continue
-            table = STREAMS_GROUP_TABLE if isinstance(group, StreamsGroup) else GROUP_TABLE
-            if not table.allows(source, group.state):
-                raise IllegalTransition(f"{table.name}: {group_id} moved from {source} to {group.state}")
+            if group_id in coordinator.groups:
+                table: StateTable[Any, Any] = GROUP_TABLE
+            elif group_id in coordinator.streams.groups:
+                table = STREAMS_GROUP_TABLE
+            else:
+                continue
+            if not table.allows(source, target):
+                raise IllegalTransition(f"{table.name}: {group_id} moved from {source} to {target}")
 
 
 class SacRuntime:
