@@ -67,13 +67,11 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.coordinator.streams.groups import StreamsGroups
 from fencepost.coordinator.streams.records import APPLY as STREAMS_RECORDS
+from fencepost.coordinator.timers import Timers
 
 
 class Timed(Protocol):
     """The groups of one kind, as far as their timers go."""
-
-    def next_deadline(self) -> int | None:
-        """When `deadline_reached` has something to do; it may turn out too early."""
 
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer that ends something; None if there is none."""
@@ -94,6 +92,7 @@ class GroupCoordinator:
         "_handlers",
         "_replayers",
         "_sweep_ms",
+        "_timed",
         "classic",
         "config",
         "consumer",
@@ -119,6 +118,11 @@ class GroupCoordinator:
         self._all = administration.AllGroups(self.groups, self.classic.groups, self.streams.groups)
         self._classic_protocol = ClassicProtocol(config, self.consumer, self.classic, self.streams.groups)
         self.consumer.migration = self._classic_protocol
+        self._timed: tuple[tuple[Timers[Any], Timed], ...] = (
+            (self.soft.timers, self.consumer),
+            (self.classic.timers, self.classic),
+            (self.streams.soft.timers, self.streams),
+        )
         self._sweep_ms: int | None = None
         """When offsets expire and empty groups without offsets go, next; None if there are none."""
         self._appliers: Mapping[type, Callable[[Any, Any], None]] = {
@@ -224,8 +228,8 @@ class GroupCoordinator:
         It may turn out too early, for a member that was heard meanwhile: then that event does nothing.
         """
         found = self._sweep_ms
-        for kind in (self.consumer, self.classic, self.streams):
-            deadline = kind.next_deadline()
+        for timers, _ in self._timed:
+            deadline = timers.next_deadline()
             if deadline is not None and (found is None or deadline < found):
                 found = deadline
         return found
@@ -327,11 +331,14 @@ class GroupCoordinator:
     def _deadline_reached(self, event: DeadlineReached, now_ms: int) -> Outcome:
         if self._sweep_ms is not None and self._sweep_ms <= now_ms:
             return self._sweep(now_ms)
-        kinds: tuple[Timed, ...] = (self.consumer, self.classic, self.streams)
-        deadlines = [(each, deadline) for each in kinds if (deadline := each.next_deadline()) is not None]
+        deadlines = [
+            (deadline, kind)
+            for timers, kind in self._timed
+            if (deadline := timers.next_deadline()) is not None
+        ]
         if not deadlines:
             return NOTHING
-        first, _ = min(deadlines, key=lambda found: found[1])
+        _, first = min(deadlines, key=lambda found: found[0])
         return first.deadline_reached(now_ms) or NOTHING
 
     def _member_heard(self, event: MemberHeard, now_ms: int) -> Outcome:

@@ -63,6 +63,11 @@ class Timers(Generic[K]):
         if self._deadlines.pop(key, None) is not None and len(self._heap) > 2 * len(self._deadlines) + 64:
             self._rebuild()
 
+    def clear(self) -> None:
+        """Disarm all timers."""
+        self._heap.clear()
+        self._deadlines.clear()
+
     def deadline_of(self, key: K) -> int | None:
         """When the key's timer runs out, or None if it is not armed."""
         known = self._deadlines.get(key)

@@ -134,10 +134,6 @@ class ClassicGroups:
 
     # Time
 
-    def next_deadline(self) -> int | None:
-        """When `deadline_reached` has something to do."""
-        return self.timers.next_deadline()
-
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer; None if none is due."""
         key = self.timers.pop_due(now_ms)
@@ -219,7 +215,7 @@ class ClassicGroups:
     def rebuild(self, now_ms: int) -> None:
         """Start over after a load: every member was heard just now, and nobody waits."""
         self._groups.clear()
-        self.timers = Timers()
+        self.timers.clear()
         self._step = None
         for group_id, value in self._stored.items():
             self._run(ClassicGroup.loaded(group_id, value), now_ms)
@@ -247,7 +243,7 @@ class ClassicGroups:
             group.move(ClassicGroupEvent.DELETED, group.state_timestamp_ms)
             answers += step.answers
         self._groups.clear()
-        self.timers = Timers()
+        self.timers.clear()
         return tuple(answers)
 
     def _run(self, group: ClassicGroup, now_ms: int) -> None:

@@ -292,10 +292,6 @@ class ConsumerGroups:
         self.soft.resolving.pop(group_id, None)
         self.soft.of(group_id).version += 1
 
-    def next_deadline(self) -> int | None:
-        """When `deadline_reached` has something to do; it may turn out too early."""
-        return self.soft.timers.next_deadline()
-
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer that ends something; None if there is none."""
         while (key := self.soft.timers.pop_due(now_ms)) is not None:

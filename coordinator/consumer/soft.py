@@ -146,7 +146,7 @@ class SoftState:
     def rebuild(self, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
         """Start over after a load: every member was heard just now."""
         self.groups = {group_id: GroupSoftState() for group_id in groups}
-        self.timers = Timers()
+        self.timers.clear()
         self.resolving = {}
         self.now_ms = now_ms
         for group_id, group in groups.items():

@@ -192,10 +192,6 @@ class StreamsGroups:
             if any(group.needs(name) for name in names):
                 self.soft.groups[group_id].request_metadata_refresh()
 
-    def next_deadline(self) -> int | None:
-        """When `deadline_reached` has something to do; it may turn out too early."""
-        return self.soft.timers.next_deadline()
-
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer that does something; None if there is none."""
         while (key := self.soft.timers.pop_due(now_ms)) is not None:

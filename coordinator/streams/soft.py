@@ -110,7 +110,7 @@ class SoftState:
     def rebuild(self, groups: Mapping[str, StreamsGroup], now_ms: int) -> None:
         """Start over after a load: every member was heard just now."""
         self.groups = {group_id: GroupSoftState() for group_id in groups}
-        self.timers = Timers()
+        self.timers.clear()
         self.now_ms = now_ms
         for group_id, group in groups.items():
             for member_id in sorted(group.members):
