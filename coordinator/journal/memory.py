@@ -26,17 +26,16 @@ _R = TypeVar("_R", bound=_Keyed)
 class RecordBatches(Generic[_R]):
     """An append-only list of record batches. Each batch is one outcome: all of it is there, or none.
 
-    With `compact_beyond` it compacts itself when it is longer than that, and than twice what was left last.
+    With `compact_beyond` an append compacts it that makes it longer than that, and than twice what was left
+    last.
     """
 
     __slots__ = ("_batches", "_compact_beyond", "_length", "_limit")
 
     def __init__(self, batches: Iterable[tuple[_R, ...]] = (), *, compact_beyond: int | None = None) -> None:
-        self._batches: list[tuple[_R, ...]] = []
-        self._length = 0
+        self._batches = [batch for batch in batches if batch]
+        self._length = sum(map(len, self._batches))
         self._compact_beyond = self._limit = compact_beyond
-        for batch in batches:
-            self.append(batch)
 
     def append(self, records: tuple[_R, ...]) -> None:
         """Keeps one batch; one without records leaves nothing behind."""
