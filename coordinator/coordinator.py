@@ -18,6 +18,7 @@ from fencepost.coordinator.assign.spec import Assignor
 from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings
 from fencepost.coordinator.consumer.groups import ConsumerGroups
+from fencepost.coordinator.consumer.records import APPLY as CONSUMER_RECORDS
 from fencepost.coordinator.migration.requests import ClassicProtocol
 from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.store import OffsetStore
@@ -129,11 +130,15 @@ class GroupCoordinator:
             OffsetCommitKey: self.offsets.apply,
             PendingOffsetCommitKey: self.offsets.apply_pending,
             GroupMetadataKey: self._apply_classic,
+            **dict.fromkeys(CONSUMER_RECORDS, self.consumer.apply),
+            **dict.fromkeys(STREAMS_RECORDS, self.streams.apply),
         }
-        """What makes a record of that key true; any other is a streams or a consumer group's."""
+        """By the type of the key: what makes a record true."""
         self._replayers: Mapping[type, Callable[[Any, Any], None]] = {
             **self._appliers,
             GroupMetadataKey: self.classic.replay,
+            **dict.fromkeys(CONSUMER_RECORDS, self.consumer.replay),
+            **dict.fromkeys(STREAMS_RECORDS, self.streams.replay),
         }
         """The same, on load."""
         self._handlers: Mapping[type, Callable[[Any, int], Outcome]] = {
@@ -175,13 +180,7 @@ class GroupCoordinator:
 
         :raises InconsistentRecord: if it cannot follow the records before it.
         """
-        apply = self._appliers.get(type(record.key))
-        if apply is not None:
-            apply(record.key, record.value)
-        elif type(record.key) in STREAMS_RECORDS:
-            self.streams.apply(record)
-        else:
-            self.consumer.apply(record)
+        self._appliers[type(record.key)](record.key, record.value)
         if self._sweep_ms is None and record.value is not None:
             self._sweep_ms = self.soft.now_ms + self.config.offsets_retention_check_interval_ms
 
@@ -194,13 +193,7 @@ class GroupCoordinator:
         :raises InconsistentRecord: if the journal is broken; the message names the record.
         """
         for record in records:
-            replay = self._replayers.get(type(record.key))
-            if replay is not None:
-                replay(record.key, record.value)
-            elif type(record.key) in STREAMS_RECORDS:
-                self.streams.replay(record)
-            else:
-                self.consumer.replay(record)
+            self._replayers[type(record.key)](record.key, record.value)
         self.consumer.rebuild(now_ms)
         self.streams.rebuild(now_ms)
         self.classic.rebuild(now_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -79,6 +79,7 @@ class ConsumerGroups:
         "groups",
         "image",
         "migration",
+        "replay",
         "soft",
     )
 
@@ -89,6 +90,8 @@ class ConsumerGroups:
         self.assignors = configured_assignors(config.group_consumer_assignors, assignors)
         self._groups: dict[str, ConsumerGroup] = {}
         self.groups: Mapping[str, ConsumerGroup] = MappingProxyType(self._groups)
+        self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
+        """Makes a record of a journal true; `rebuild` ends a load."""
         self.soft = SoftState(self._session_timeout_ms)
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""
@@ -99,20 +102,13 @@ class ConsumerGroups:
 
     # Records
 
-    def apply(self, record: Record) -> None:
+    def apply(self, key: Any, value: Any) -> None:
         """Make a record true, at the time of the event that was handled last.
 
         :raises InconsistentRecord: if it cannot follow the records before it.
         """
-        apply_to_groups(self._groups, record)
-        self.soft.follow(record, self._groups.get(record.key.group_id))
-
-    def replay(self, record: Record) -> None:
-        """Make a record of a journal true; `rebuild` ends a load.
-
-        :raises InconsistentRecord: if it cannot follow the records before it.
-        """
-        apply_to_groups(self._groups, record)
+        self.replay(key, value)
+        self.soft.follow(key, value, self._groups.get(key.group_id))
 
     def rebuild(self, now_ms: int) -> None:
         """Start all timers with their full length."""

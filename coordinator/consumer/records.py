@@ -13,7 +13,6 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
-    Record,
 )
 
 APPLY: Final[Mapping[type, Callable[[ConsumerGroup, Any, Any], None]]] = {
@@ -27,12 +26,11 @@ APPLY: Final[Mapping[type, Callable[[ConsumerGroup, Any, Any], None]]] = {
 """By the type of the key: every key of a consumer group is here."""
 
 
-def apply_to_groups(groups: dict[str, ConsumerGroup], record: Record) -> None:
+def apply_to_groups(groups: dict[str, ConsumerGroup], key: Any, value: Any) -> None:
     """Apply a record of a consumer group. Any value makes the group; a tombstone of what is gone is nothing.
 
     :raises InconsistentRecord: if the record cannot follow those before it.
     """
-    key, value = record.key, record.value
     group = groups.get(key.group_id)
     if group is None:
         if value is None:

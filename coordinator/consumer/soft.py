@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -113,9 +113,8 @@ class SoftState:
         """The group's soft state; for a group that no record has made yet, one that is not kept."""
         return self.groups.get(group_id) or GroupSoftState()
 
-    def follow(self, record: Record, group: ConsumerGroup | None) -> None:
+    def follow(self, key: Any, value: Any, group: ConsumerGroup | None) -> None:
         """Adapt to a record of a group that was just applied; None if it ended the group."""
-        key = record.key
         group_id = key.group_id
         if group is None:
             self.groups.pop(group_id, None)
@@ -123,7 +122,7 @@ class SoftState:
         soft = self.groups.get(group_id)
         if soft is None:
             soft = self.groups[group_id] = GroupSoftState()
-        if type(key) is ConsumerGroupCurrentMemberAssignmentKey and record.value is not None:
+        if type(key) is ConsumerGroupCurrentMemberAssignmentKey and value is not None:
             member = group.members[key.member_id]
             contact = soft.contacts.get(key.member_id)
             if contact is not None:
@@ -136,7 +135,7 @@ class SoftState:
         else:
             soft.version += 1
             if type(key) is ConsumerGroupMemberMetadataKey:
-                if record.value is None:
+                if value is None:
                     self._forget(group_id, key.member_id)
                 elif key.member_id not in soft.contacts:
                     self._meet(group_id, group.members[key.member_id])

@@ -114,7 +114,7 @@ class ClassicProtocol:
         """A static member came back with the classic protocol, and nobody speaks the newer one any more."""
         after = _copy_of(group)
         for record in found.records:
-            apply_to_groups(after, record)
+            apply_to_groups(after, record.key, record.value)
         then = after[group.group_id]
         classic = downgrade.downgrade(then, (), around.image, around.now_ms)
         # Nobody tells members of what they have not taken up yet, unless they join anew.
@@ -220,5 +220,5 @@ def _copy_of(group: ConsumerGroup) -> dict[str, ConsumerGroup]:
     """Another group that is equal to this one, as a mapping to apply records to."""
     groups = {group.group_id: ConsumerGroup(group.group_id)}
     for record in group.records():
-        apply_to_groups(groups, record)
+        apply_to_groups(groups, record.key, record.value)
     return groups

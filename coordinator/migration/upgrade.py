@@ -89,7 +89,7 @@ def upgrade(
     )
     upgraded = {group_id: ConsumerGroup(group_id)}
     for record in records[1:]:
-        apply_to_groups(upgraded, record)
+        apply_to_groups(upgraded, record.key, record.value)
     return upgraded[group_id], records
 
 

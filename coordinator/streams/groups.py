@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fencepost.coordinator.assign.spec import may_assign_again
 from fencepost.coordinator.config import (
@@ -45,13 +46,15 @@ class StreamsGroups:
     `give_way` knows the groups of other kinds, by id: an empty classic group gives way to a streams group.
     """
 
-    __slots__ = ("_config", "_give_way", "_groups", "_settings", "groups", "image", "soft")
+    __slots__ = ("_config", "_give_way", "_groups", "_settings", "groups", "image", "replay", "soft")
 
     def __init__(self, config: GroupCoordinatorConfig, give_way: GiveWay) -> None:
         self._config = config
         self._give_way = give_way
         self._groups: dict[str, StreamsGroup] = {}
         self.groups: Mapping[str, StreamsGroup] = MappingProxyType(self._groups)
+        self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
+        """Makes a record of a journal true; `rebuild` ends a load."""
         self.soft = SoftState(self._session_timeout_ms)
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""
@@ -59,20 +62,13 @@ class StreamsGroups:
 
     # Records
 
-    def apply(self, record: Record) -> None:
+    def apply(self, key: Any, value: Any) -> None:
         """Make a record true, at the time of the event that was handled last.
 
         :raises InconsistentRecord: if it cannot follow the records before it.
         """
-        apply_to_groups(self._groups, record)
-        self.soft.follow(record, self._groups.get(record.key.group_id))
-
-    def replay(self, record: Record) -> None:
-        """Make a record of a journal true; `rebuild` ends a load.
-
-        :raises InconsistentRecord: if it cannot follow the records before it.
-        """
-        apply_to_groups(self._groups, record)
+        self.replay(key, value)
+        self.soft.follow(key, value, self._groups.get(key.group_id))
 
     def rebuild(self, now_ms: int) -> None:
         """Start all timers with their full length."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupMemberMetadataKey,
@@ -27,12 +26,11 @@ APPLY: Final[Mapping[type, Callable[[StreamsGroup, Any, Any], None]]] = {
 """By the type of the key: every key of a streams group is here."""
 
 
-def apply_to_groups(groups: dict[str, StreamsGroup], record: Record) -> None:
+def apply_to_groups(groups: dict[str, StreamsGroup], key: Any, value: Any) -> None:
     """Apply a record of a streams group. Any value makes the group; a tombstone of what is gone is nothing.
 
     :raises InconsistentRecord: if the record cannot follow those before it.
     """
-    key, value = record.key, record.value
     group = groups.get(key.group_id)
     if group is None:
         if value is None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupMemberMetadataKey,
@@ -86,9 +85,8 @@ class SoftState:
         """The group's soft state; for a group that no record has made yet, one that is not kept."""
         return self.groups.get(group_id) or GroupSoftState()
 
-    def follow(self, record: Record, group: StreamsGroup | None) -> None:
+    def follow(self, key: Any, value: Any, group: StreamsGroup | None) -> None:
         """Adapt to a record that was just applied to its group; None if there is no such group any more."""
-        key = record.key
         group_id = key.group_id
         if group is None:
             if self.groups.pop(group_id, None) is not None:
@@ -97,10 +95,10 @@ class SoftState:
         soft = self.groups.get(group_id)
         if soft is None:
             soft = self.groups[group_id] = GroupSoftState()
-        if type(key) is StreamsGroupCurrentMemberAssignmentKey and record.value is not None:
+        if type(key) is StreamsGroupCurrentMemberAssignmentKey and value is not None:
             self._arm_rebalance(group_id, group.members[key.member_id])
         elif type(key) is StreamsGroupMemberMetadataKey:
-            if record.value is None:
+            if value is None:
                 self._forget(group_id, soft, key.member_id)
             elif key.member_id not in soft.last_heard_ms:
                 self._meet(group_id, soft, group.members[key.member_id])

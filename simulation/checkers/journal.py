@@ -67,9 +67,9 @@ class Shadow:
         if apply is not None:
             apply(record.key, record.value)
         elif kind in STREAMS_RECORDS:
-            apply_to_streams_groups(self.streams, record)
+            apply_to_streams_groups(self.streams, record.key, record.value)
         else:
-            apply_to_groups(self.groups, record)
+            apply_to_groups(self.groups, record.key, record.value)
 
     def _apply_classic(self, key: r.GroupMetadataKey, value: r.GroupMetadataValue | None) -> None:
         self.stored.pop(key.group_id, None)

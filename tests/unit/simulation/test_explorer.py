@@ -11,7 +11,6 @@ import pytest
 import fencepost.simulation.explorer.roles as roles_module
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.soft import GroupSoftState, SoftState
-from fencepost.coordinator.protocol.records import Record
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.participant import Actions
@@ -178,10 +177,10 @@ def test_what_a_coordinator_keeps_in_memory_is_looked_at(monkeypatch: pytest.Mon
 
     follow = SoftState.follow
 
-    def answers_stay(self: SoftState, record: Record, group: ConsumerGroup | None) -> None:
-        soft = self.groups.get(record.key.group_id)
+    def answers_stay(self: SoftState, key: Any, value: Any, group: ConsumerGroup | None) -> None:
+        soft = self.groups.get(key.group_id)
         version = 0 if soft is None else soft.version
-        follow(self, record, group)
+        follow(self, key, value, group)
         if soft is not None:
             soft.version = version
 
