@@ -110,10 +110,13 @@ def evaluate(
 
     :raises ProtocolError: if its expression or its state can't be read, or the assignor fails.
     """
-    same = new is old and replaced_id(group, new) is None
+    replaced = replaced_id(group, new)
+    same = new is old and replaced is None
     if same and _is_settled(group, soft, new, around.now_ms):
         return Evaluated(new, records, _effects(group, new, group.counts, around))
-    change = _NO_CHANGE if same else _change(group, old, new, around)
+    # A known member that joins under the instance id of another one: what it was before counts no more.
+    absorbed = None if replaced is None else group.members.get(new.member_id)
+    change = _NO_CHANGE if same else _change(group, old, new, absorbed, around)
     records += change.records
     counts = change.counts or group.counts
     effects = _effects(group, new, counts, around)
@@ -127,7 +130,7 @@ def evaluate(
             records += (Record(key, ConsumerGroupMetadataValue(epoch, digest)),)
         soft.metadata_refreshed(epoch, around.now_ms)
 
-    target = _target(group, new, counts, epoch, around)
+    target = _due_target(group, new, counts, epoch, around) or last_target(group, replaced or new.member_id)
     records += target.records
     reconciled = new
     if change.of_subscription or not new.is_reconciled_to(target.epoch):
@@ -140,7 +143,7 @@ def evaluate(
             names_nothing=not topics,
             subscription_changed=change.of_subscription,
             owned=owned,
-            taken=_taken(group, change.absorbed),
+            taken=_taken(group, absorbed),
         )
     if reconciled is not new:
         records += (reconciled.assignment_record(group.group_id),)
@@ -153,7 +156,6 @@ class _Change(msgspec.Struct, frozen=True, gc=False):
     records: tuple[Record, ...] = ()
     counts: SubscriptionCounts | None = None
     """The group's with this member; None if they stay as they are."""
-    absorbed: ConsumerGroupMember | None = None
     of_subscription: bool = False
     """Whether its topics may be others."""
     raises_epoch: bool = False
@@ -163,9 +165,13 @@ _NO_CHANGE = _Change()
 
 
 def _change(
-    group: ConsumerGroup, old: ConsumerGroupMember, new: ConsumerGroupMember, around: Surroundings
+    group: ConsumerGroup,
+    old: ConsumerGroupMember,
+    new: ConsumerGroupMember,
+    absorbed: ConsumerGroupMember | None,
+    around: Surroundings,
 ) -> _Change:
-    """The change from `old` to `new`.
+    """The change from `old` to `new`; `absorbed` counts no more, as if it had left.
 
     :raises ProtocolError: if its expression can't be read.
     """
@@ -174,7 +180,6 @@ def _change(
         records = (new.metadata_record(group.group_id),)
     names_changed = old.subscribed_topic_names != new.subscribed_topic_names
     regex_change = regular_expressions.change_of(group, old, new)
-    absorbed = _absorbed(group, new)
     counts = group.counts
     if new is not old or absorbed is not None:
         counts = counts.copy()
@@ -184,7 +189,6 @@ def _change(
     return _Change(
         records,
         counts,
-        absorbed,
         of_subscription=names_changed or regex_change is not regular_expressions.NONE,
         raises_epoch=names_changed
         or regex_change is regular_expressions.RESOLVED
@@ -242,14 +246,6 @@ def _is_settled(group: ConsumerGroup, soft: GroupSoftState, member: ConsumerGrou
     )
 
 
-def _absorbed(group: ConsumerGroup, member: ConsumerGroupMember) -> ConsumerGroupMember | None:
-    """A known member that now becomes another, static one, by joining under its instance id.
-
-    Two members become one: what this one was before counts no more, as if it had left.
-    """
-    return None if replaced_id(group, member) is None else group.members.get(member.member_id)
-
-
 def _taken(group: ConsumerGroup, absorbed: ConsumerGroupMember | None) -> Taken:
     """Which partitions are held, without those of a member that counts no more."""
     if absorbed is None:
@@ -293,18 +289,19 @@ def _effects(
     )
 
 
-def _target(
+def _due_target(
     group: ConsumerGroup,
     member: ConsumerGroupMember,
     counts: SubscriptionCounts,
     epoch: int,
     around: Surroundings,
-) -> Target:
+) -> Target | None:
+    """A new target, if it is time for one."""
     due = group.assignment_epoch < epoch and may_assign_again(
         group.assignment_timestamp_ms, around.settings.assignment_interval_ms, around.now_ms
     )
     if not due:
-        return last_target(group, member)
+        return None
     assignor = around.assignors[preferred_assignor(counts, tuple(around.assignors), member)]
     return compute_target(
         group, member, counts, epoch=epoch, image=around.image, assignor=assignor, now_ms=around.now_ms

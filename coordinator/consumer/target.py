@@ -30,9 +30,9 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     records: tuple[Record, ...] = ()
 
 
-def last_target(group: ConsumerGroup, member: ConsumerGroupMember) -> Target:
-    """The target that stands, for a member that may just be replacing another static one."""
-    return Target(group.assignment_epoch, _target_of(group, member))
+def last_target(group: ConsumerGroup, member_id: MemberId) -> Target:
+    """The target that stands, of the member that the group knows by that id."""
+    return Target(group.assignment_epoch, group.targets.get(member_id, NO_PARTITIONS))
 
 
 def preferred_assignor(
@@ -111,8 +111,9 @@ def _group_spec(
     targets = dict(group.targets)
     if not targets.keys() <= members.keys():
         targets = {member_id: held for member_id, held in targets.items() if member_id in members}
-    if replaced_id(group, member) is not None:
-        targets[member.member_id] = _target_of(group, member)
+    replaced = replaced_id(group, member)
+    if replaced is not None:
+        targets[member.member_id] = group.targets.get(replaced, NO_PARTITIONS)
     return GroupSpec(
         subscriptions=subscriptions,
         partitions={topic_id: image.by_id[topic_id].partitions for topic_id in topics},
@@ -162,8 +163,3 @@ def replaced_id(group: ConsumerGroup, member: ConsumerGroupMember) -> MemberId |
     """The id under which the group still knows a static member that came back with another one."""
     holder = None if member.instance_id is None else group.static_members.get(member.instance_id)
     return None if holder == member.member_id else holder
-
-
-def _target_of(group: ConsumerGroup, member: ConsumerGroupMember) -> Partitions:
-    holder = replaced_id(group, member) or member.member_id
-    return group.targets.get(holder, NO_PARTITIONS)

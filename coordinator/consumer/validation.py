@@ -29,8 +29,10 @@ def check_request(request: ConsumerGroupHeartbeatRequest, assignors: Collection[
     if request.api_version >= MEMBER_ID_REQUIRED_VERSION or epoch > 0 or epoch == LEAVE_EPOCH:
         _check_not_blank(request.member_id, "MemberId")
     _check_not_blank(request.group_id, "GroupId")
-    _check_not_blank(request.instance_id, "InstanceId")
-    _check_not_blank(request.rack_id, "RackId")
+    if request.instance_id is not None:
+        _check_not_blank(request.instance_id, "InstanceId")
+    if request.rack_id is not None:
+        _check_not_blank(request.rack_id, "RackId")
     if epoch == JOIN_EPOCH:
         _check_join(request)
     elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
@@ -56,8 +58,8 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
         )
 
 
-def _check_not_blank(value: str | None, field: str) -> None:
-    if value is not None and not value.strip():
+def _check_not_blank(value: str, field: str) -> None:
+    if not value.strip():
         raise _invalid(f"{field} can't be empty.")
 
 
