@@ -69,13 +69,16 @@ class PartitionEpochs:
         before = _NOTHING if old is None else old.assignment_epochs
         after = _NOTHING if new is None else new.assignment_epochs
         ousted = member_id in self._ousted
-        if ousted or (after is not before and after != before):
+        if ousted or after is not before:
             # All that it held is entered as its own, and what it keeps may stay; if not, it is entered anew.
             lost, gained = (before, after) if ousted else _exchanged(before, after)
-            self._check_free(member, gained)
-            self._remove(member_id, lost)
+            if gained:
+                self._check_free(member, gained)
+            if lost:
+                self._remove(member_id, lost)
             self._ousted.discard(member_id)
-            self._add(member_id, gained)
+            if gained:
+                self._add(member_id, gained)
         if after:
             self._epochs[member_id] = member.member_epoch
         else:
@@ -140,15 +143,16 @@ def _exchanged(
     before: Mapping[TopicId, dict[int, int]], after: Mapping[TopicId, dict[int, int]]
 ) -> tuple[_Held, _Held]:
     """The partitions that only the first has, and those that only the second has."""
-    lost: dict[TopicId, Collection[int]] = {
-        topic_id: numbers for topic_id, numbers in before.items() if topic_id not in after
-    }
+    if not before or not after:
+        return before, after
+    lost: dict[TopicId, Collection[int]] = {}
     gained: dict[TopicId, Collection[int]] = {}
+    for topic_id, numbers in before.items():
+        kept = after.get(topic_id, ())
+        if gone := numbers.keys() - kept:
+            lost[topic_id] = gone
     for topic_id, numbers in after.items():
-        others = before.get(topic_id)
-        if others is None:
-            gained[topic_id] = numbers
-        elif others != numbers:  # a change is seldom about all topics
-            lost[topic_id] = [number for number in others if number not in numbers]
-            gained[topic_id] = [number for number in numbers if number not in others]
+        known = before.get(topic_id, ())
+        if numbers.keys() - known:
+            gained[topic_id] = [number for number in numbers if number not in known]
     return lost, gained
