@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import STATES_BY_CODE, MemberState
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.records import (
@@ -16,8 +16,8 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
-STABLE, state_of_code = MemberState.STABLE, MemberState.of_code
+STABLE = MemberState.STABLE
+"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
 class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -138,7 +138,7 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             self,
             member_epoch=value.member_epoch,
             previous_member_epoch=value.previous_member_epoch,
-            state=state_of_code(value.state),
+            state=STATES_BY_CODE[value.state],
             assigned=assigned,
             pending_revocation=pending,
             assignment_epochs=epochs,

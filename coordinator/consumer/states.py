@@ -12,6 +12,7 @@ the reconciliation has one arrow, so the table itself moves the member.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 from fencepost.coordinator.protocol.machine import StateTable
 
@@ -96,11 +97,6 @@ class MemberState(enum.StrEnum):
         """The state's number in CurrentMemberAssignment records."""
         return _CODES[self]
 
-    @classmethod
-    def of_code(cls, code: int) -> MemberState:
-        """The state behind a record's number; UNKNOWN for a number of a newer coordinator."""
-        return _STATES.get(code, _UNKNOWN)
-
 
 _CODES = {
     MemberState.STABLE: 0,
@@ -108,8 +104,15 @@ _CODES = {
     MemberState.UNRELEASED_PARTITIONS: 2,
     MemberState.UNKNOWN: 127,
 }
-_STATES = {code: state for state, code in _CODES.items()}
-_UNKNOWN = MemberState.UNKNOWN
+
+
+class _StatesByCode(dict[int, MemberState]):
+    def __missing__(self, code: int) -> MemberState:
+        return MemberState.UNKNOWN
+
+
+STATES_BY_CODE: Mapping[int, MemberState] = _StatesByCode({code: state for state, code in _CODES.items()})
+"""The state behind a record's number; UNKNOWN for any number of a newer coordinator."""
 
 
 class ReconciliationStep(enum.StrEnum):

@@ -17,7 +17,7 @@ import msgspec
 
 from fencepost.coordinator.codec.group_record_encoder import MalformedRecord
 from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
-from fencepost.coordinator.consumer.states import GroupState, MemberState
+from fencepost.coordinator.consumer.states import STATES_BY_CODE, GroupState, MemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams_records as s
 from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE
@@ -224,7 +224,7 @@ class GroupLog:
             held, leaving = self._named(value.assigned), self._named(value.pending_revocation)
         else:
             held, leaving = _tasks(value.assigned.active), _tasks(value.pending_revocation.active)
-        state = str(MemberState.of_code(value.state))
+        state = str(STATES_BY_CODE[value.state])
         if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
             partitions = tuple(sorted({*held, *leaving}))
             self._add(Kind.ASSIGNMENT, member_id, state_to=state, partitions=partitions, detail=member_id)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain, starmap
 from typing import Any
 
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import STATES_BY_CODE
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import (
@@ -50,7 +50,6 @@ from fencepost.simulation.world.observers import (
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 NONE = ErrorCode.NONE
-state_of_code = MemberState.of_code
 _HEARTBEAT = Kind.HEARTBEAT.value
 _ASSIGNMENT = Kind.ASSIGNMENT.value
 _MEMBER_STATE = Kind.MEMBER_STATE.value
@@ -166,7 +165,7 @@ class Chronicle(Observer):
         if value is None:
             self._held.pop(member_id, None)
         else:
-            state, epoch = state_of_code(value.state)._value_, value.member_epoch
+            state, epoch = STATES_BY_CODE[value.state]._value_, value.member_epoch
             held = self._assigned(member_id, value.assigned) + self._named(value.pending_revocation)
         self._append((now_us, actor, _ASSIGNMENT, "", state, epoch, self._group_epoch, held, "", member_id))
 

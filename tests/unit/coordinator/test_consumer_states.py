@@ -7,6 +7,7 @@ import pytest
 from fencepost.coordinator.consumer.states import (
     GROUP_TABLE,
     MEMBER_TABLE,
+    STATES_BY_CODE,
     GroupState,
     MemberState,
     ReconciliationStep,
@@ -35,13 +36,13 @@ def test_each_step_of_a_reconciliation_has_one_arrow(state: MemberState, step: R
     ("code", "name"), [(0, "STABLE"), (1, "UNREVOKED_PARTITIONS"), (2, "UNRELEASED_PARTITIONS")]
 )
 def test_members_states_have_kafkas_numbers(code: int, name: str) -> None:
-    assert MemberState.of_code(code).name == name
+    assert STATES_BY_CODE[code].name == name
     assert MemberState[name].code == code
 
 
 @pytest.mark.parametrize("code", [3, 42, 127, -1])
 def test_other_numbers_are_unknown(code: int) -> None:
-    assert MemberState.of_code(code) is MemberState.UNKNOWN
+    assert STATES_BY_CODE[code] is MemberState.UNKNOWN
 
 
 def test_a_group_moves_only_along_these_arrows() -> None:
