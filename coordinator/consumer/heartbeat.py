@@ -132,19 +132,17 @@ def evaluate(
 
     target = _due_target(group, new, counts, epoch, around) or last_target(group, replaced or new.member_id)
     records += target.records
-    reconciled = new
-    if change.of_subscription or not new.is_reconciled_to(target.epoch):
-        topics = effective_topics(new, group.resolved)
-        reconciled = reconcile(
-            new,
-            target_epoch=target.epoch,
-            target=target.partitions,
-            subscribed=existing_ids(topics, around.image),
-            names_nothing=not topics,
-            subscription_changed=change.of_subscription,
-            owned=owned,
-            taken=_taken(group, absorbed),
-        )
+    topics = effective_topics(new, group.resolved)
+    reconciled = reconcile(
+        new,
+        target_epoch=target.epoch,
+        target=target.partitions,
+        subscribed=existing_ids(topics, around.image),
+        names_nothing=not topics,
+        subscription_changed=change.of_subscription,
+        owned=owned,
+        taken=group.partition_epochs.taken if absorbed is None else _taken_without(group, absorbed),
+    )
     if reconciled is not new:
         records += (reconciled.assignment_record(group.group_id),)
     return Evaluated(reconciled, records, effects)
@@ -246,10 +244,8 @@ def _is_settled(group: ConsumerGroup, soft: GroupSoftState, member: ConsumerGrou
     )
 
 
-def _taken(group: ConsumerGroup, absorbed: ConsumerGroupMember | None) -> Taken:
+def _taken_without(group: ConsumerGroup, absorbed: ConsumerGroupMember) -> Taken:
     """Which partitions are held, without those of a member that counts no more."""
-    if absorbed is None:
-        return group.partition_epochs.taken
     gone = absorbed.assignment_epochs
 
     def taken(topic_id: TopicId, partitions: Iterable[int]) -> set[int]:

@@ -92,7 +92,8 @@ def _move(counts: dict[str, int], old: str | None, new: str | None) -> None:
 
 def effective_topics(member: ConsumerGroupMember, resolved: Resolved) -> Collection[str]:
     """Names of the member's topics; a regular expression without a resolution matches nothing yet."""
-    resolution = None if member.regex is None else resolved.get(member.regex)
+    regex = member.regex
+    resolution = None if regex is None else resolved.get(regex)
     if resolution is None or not resolution.topics:
         return member.subscribed_topic_names
     if not member.subscribed_topic_names:
