@@ -101,13 +101,9 @@ def decode_any(data: bytes) -> JournalRecord:
         pair = _decoder.decode(body[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRecord(f"the record's body is malformed: {error}") from error
-    _check_pair(pair)
-    record: JournalRecord = _RECORDS[type(pair.key)](pair.key, pair.value)
+    key, value = pair.key, pair.value
+    # A key of one type with a value of another has a valid checksum only if it was written so.
+    if value is not None and _TAGS[type(key)] != _TAGS[type(value)]:
+        raise BrokenRecord(f"a key of type {_TAGS[type(key)]} came with a value of type {_TAGS[type(value)]}")
+    record: JournalRecord = _RECORDS[type(key)](key, value)
     return record
-
-
-def _check_pair(pair: _Pair) -> None:
-    """A key of one type with a value of another has a valid checksum only if it was written so."""
-    key, value = _TAGS[type(pair.key)], None if pair.value is None else _TAGS[type(pair.value)]
-    if value is not None and key != value:
-        raise BrokenRecord(f"a key of type {key} came with a value of type {value}")
