@@ -122,6 +122,8 @@ def _existence(request: OffsetCommitRequest, partition: TopicPartition, image: T
 
 def _is_too_large(position: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
     """Kafka compares offset.metadata.max.bytes with UTF-16 units, whatever the setting is called."""
+    if 2 * len(position.metadata) <= metadata_max_bytes:  # a character has two units at most
+        return False
     return len(position.metadata.encode("utf-16-le", "surrogatepass")) // 2 > metadata_max_bytes
 
 
