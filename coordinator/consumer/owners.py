@@ -145,14 +145,17 @@ def _exchanged(
     """The partitions that only the first has, and those that only the second has."""
     if not before or not after:
         return before, after
-    lost: dict[TopicId, Collection[int]] = {}
+    lost: dict[TopicId, Collection[int]] = {
+        topic_id: numbers for topic_id, numbers in before.items() if topic_id not in after
+    }
     gained: dict[TopicId, Collection[int]] = {}
-    for topic_id, numbers in before.items():
-        kept = after.get(topic_id, ())
-        if gone := numbers.keys() - kept:
-            lost[topic_id] = gone
     for topic_id, numbers in after.items():
-        known = before.get(topic_id, ())
-        if numbers.keys() - known:
-            gained[topic_id] = [number for number in numbers if number not in known]
+        known = before.get(topic_id)
+        if known is None:
+            gained[topic_id] = numbers
+        elif known != numbers:  # a change is seldom about all topics
+            if gone := known.keys() - numbers.keys():
+                lost[topic_id] = gone
+            if numbers.keys() - known.keys():
+                gained[topic_id] = [number for number in numbers if number not in known]
     return lost, gained
