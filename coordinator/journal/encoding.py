@@ -32,7 +32,7 @@ JournalKey: TypeAlias = RecordKey | ClusterRecordKey | TransactionKey | SacRecor
 JournalValue: TypeAlias = RecordValue | ClusterRecordValue | TransactionValue | SacRecordValue
 
 
-class _Pair(msgspec.Struct, array_like=True):
+class _Pair(msgspec.Struct, array_like=True, gc=False):
     key: JournalKey
     value: JournalValue | None
 
