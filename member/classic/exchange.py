@@ -184,15 +184,15 @@ class ClassicExchange(ClassicMembership):
     @property
     def _may_commit(self) -> bool:
         """Whether a commit waits that the coordinator would take: between two generations it takes none."""
-        return not self._commits.idle and self.state is not S.COMPLETING_REBALANCE
+        return bool(self._commits.queue) and self.state is not S.COMPLETING_REBALANCE
 
     @property
     def _wants_coordinator(self) -> bool:
         return (
             self._keeps_session
             or self.state in ACTIVE
-            or not self._leave.idle
-            or not self._commits.idle
+            or self._leave.pending is not None
+            or bool(self._commits.queue)
             or self.positions.wants_fetch()
         )
 

@@ -190,7 +190,7 @@ class ClassicMembership(Participant):
 
     @property
     def _has_told(self) -> bool:
-        return self._leave.idle and self._nameless is None
+        return self._leave.pending is None and self._nameless is None
 
     def _left(self, now_ms: int) -> None:
         self._build_leave(self._close_option, now_ms)

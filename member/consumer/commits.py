@@ -102,11 +102,11 @@ class Commits:
         "_backoff",
         "_config",
         "_group_id",
-        "_queue",
         "_sent",
         "_tokens",
         "in_flight",
         "member_id",
+        "queue",
         "retry_at_ms",
     )
 
@@ -124,31 +124,27 @@ class Commits:
         self._config = config
         self._backoff = backoff
         self._tokens = tokens
-        self._queue: list[Commit] = []
+        self.queue: list[Commit] = []
+        """Those that wait or are in flight."""
         self._sent: Commit | None = None
         """The commit in flight, as long as anyone wants to know what becomes of it."""
         self.in_flight: int | None = None
         """Its request."""
         self.retry_at_ms = 0
 
-    @property
-    def idle(self) -> bool:
-        """Whether no commit waits or is in flight."""
-        return not self._queue
-
     def has(self, kind: CommitKind) -> bool:
         """Whether a commit of this kind waits or is in flight."""
-        return any(commit.kind is kind for commit in self._queue)
+        return any(commit.kind is kind for commit in self.queue)
 
     def add(self, commit: Commit) -> None:
         """Queue a commit. One before partitions are let go has all that the member itself meant to commit."""
         if commit.kind is CommitKind.RELEASE:
             self.abandon()
-        self._queue.append(commit)
+        self.queue.append(commit)
 
     def abandon(self) -> None:
         """Drop what the member itself wanted to commit: it is not a member any more."""
-        self._keep([commit for commit in self._queue if commit.kind is CommitKind.MANUAL])
+        self._keep([commit for commit in self.queue if commit.kind is CommitKind.MANUAL])
 
     def forget(self, partitions: Iterable[TopicPartition]) -> list[Commit]:
         """Take partitions that were let go out of all commits, for a member commits only what it owns.
@@ -158,36 +154,34 @@ class Commits:
         ended because nothing is left of them.
         """
         gone = frozenset(partitions)
-        for commit in self._queue:
+        for commit in self.queue:
             if gone.isdisjoint(commit.offsets):
                 continue
             if commit is self._sent and commit.kind is CommitKind.MANUAL:
                 commit.let_go |= gone
             else:
                 commit.drop(gone)
-        empty = [commit for commit in self._queue if not commit.offsets and commit is not self._sent]
+        empty = [commit for commit in self.queue if not commit.offsets and commit is not self._sent]
         if empty:
-            self._keep([commit for commit in self._queue if commit not in empty])
+            self._keep([commit for commit in self.queue if commit not in empty])
         return empty
 
     def _keep(self, commits: list[Commit]) -> None:
         if self._sent not in commits:
             self._sent = self.in_flight = None
-        if commits[:1] != self._queue[:1]:
+        if commits[:1] != self.queue[:1]:
             self._start_next()
-        self._queue = commits
+        self.queue = commits
 
     def drop(self, commit: Commit) -> None:
         """Take a commit out that was added last, before anything of it was sent."""
-        self._queue.remove(commit)
+        self.queue.remove(commit)
 
     def expired(self, now_ms: int) -> list[Commit]:
         """Take out the commits whose time is over; an answer that still comes is ignored."""
-        if not self._queue:
-            return []
-        over = [commit for commit in self._queue if now_ms >= commit.deadline_ms]
+        over = [commit for commit in self.queue if now_ms >= commit.deadline_ms]
         if over:
-            self._keep([commit for commit in self._queue if commit not in over])
+            self._keep([commit for commit in self.queue if commit not in over])
         return over
 
     def _start_next(self) -> None:
@@ -196,9 +190,9 @@ class Commits:
 
     def request(self, epoch: int, now_ms: int) -> SendCommit | None:
         """The next OffsetCommit, if one is due, under the member's newest epoch (0 or less: of no member)."""
-        if not self._queue or self.in_flight is not None or now_ms < self.retry_at_ms:
+        if not self.queue or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
-        ids = self._queue[0].stated_ids
+        ids = self.queue[0].stated_ids
         action = SendCommit(
             next(self._tokens),
             OffsetCommitRequest(
@@ -206,13 +200,13 @@ class Commits:
                 member_id=self.member_id,
                 member_epoch=epoch if epoch > 0 else NO_EPOCH,
                 instance_id=self._config.group_instance_id,
-                offsets=self._queue[0].offsets,
+                offsets=self.queue[0].offsets,
                 topic_ids=ids,
                 api_version=TOPIC_IDS_VERSION if ids else MEMBER_EPOCH_VERSION,
             ),
         )
         self.in_flight = action.token
-        self._sent = self._queue[0]
+        self._sent = self.queue[0]
         return action
 
     def _ended_flight(self, token: int) -> Commit | None:
@@ -252,7 +246,7 @@ class Commits:
             commit.drop(commit.let_go)
             self.retry_at_ms = now_ms + self._backoff.next_ms()
         else:
-            del self._queue[0]
+            del self.queue[0]
             self._start_next()
             error = error or commit.lateness
         return commit, accepted, error, not again
@@ -264,7 +258,7 @@ class Commits:
             return None
         commit.drop(commit.let_go)
         if commit.kind is CommitKind.AUTO or not commit.offsets:
-            del self._queue[0]
+            del self.queue[0]
             self._start_next()
             return commit, True
         self.retry_at_ms = now_ms + self._backoff.next_ms()
@@ -272,14 +266,14 @@ class Commits:
 
     def take_all(self) -> list[Commit]:
         """Empty the queue: the member stopped for good."""
-        taken = self._queue
+        taken = self.queue
         self._keep([])
         return taken
 
     def retry_ms(self) -> int | None:
         """When to send the first one (again)."""
-        return self.retry_at_ms if self._queue and self.in_flight is None else None
+        return self.retry_at_ms if self.queue and self.in_flight is None else None
 
     def expires_ms(self) -> int | None:
         """When to give one up."""
-        return min((commit.deadline_ms for commit in self._queue), default=None)
+        return min((commit.deadline_ms for commit in self.queue), default=None)

@@ -120,12 +120,12 @@ class Exchange(Membership):
         """Send what is due but for the heartbeat; see when time alone makes more of it due, or ends it."""
         known, leave, commits = self._coordinator.known, self._leave, self._commits
         deadline = self._close_deadline_ms
-        if not leave.idle:
+        if leave.pending is not None:
             if known:
                 self._put(leave.request(now_ms))
                 deadline = earlier(deadline, leave.retry_ms())
             deadline = earlier(deadline, leave.expires_ms())
-        if not commits.idle:
+        if commits.queue:
             if known:
                 self._put(commits.request(self.member_epoch, now_ms))
                 deadline = earlier(deadline, commits.retry_ms())
@@ -162,8 +162,8 @@ class Exchange(Membership):
     def _wants_coordinator(self) -> bool:
         return (
             self._keeps_session
-            or not self._leave.idle
-            or not self._commits.idle
+            or self._leave.pending is not None
+            or bool(self._commits.queue)
             or self.positions.wants_fetch()
         )
 

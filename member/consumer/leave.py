@@ -28,30 +28,26 @@ class CloseOption(enum.Enum):
 
 
 class Leave(Generic[R, A]):
-    """A leave that is still to be sent or to be answered; idle when there is none.
+    """The leave that is still to be sent or to be answered, if there is one.
 
     `send` makes the action that sends a request under a token.
     """
 
-    __slots__ = ("_backoff", "_request", "_send", "_tokens", "deadline_ms", "in_flight", "retry_at_ms")
+    __slots__ = ("_backoff", "_send", "_tokens", "deadline_ms", "in_flight", "pending", "retry_at_ms")
 
     def __init__(self, backoff: Backoff, tokens: Iterator[int], send: Callable[[int, R], A]) -> None:
         self._backoff = backoff
         self._tokens = tokens
         self._send = send
-        self._request: R | None = None
+        self.pending: R | None = None
+        """Its request; None if there is nothing (more) to do."""
         self.in_flight: int | None = None
         self.retry_at_ms = 0
         self.deadline_ms = 0
 
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing (more) to do."""
-        return self._request is None
-
     def begin(self, request: R, now_ms: int, deadline_ms: int) -> None:
         """Send this as soon as the coordinator is known; give up at the deadline."""
-        self._request = request
+        self.pending = request
         self._backoff.reset()
         self.in_flight = None
         self.retry_at_ms = now_ms
@@ -59,15 +55,15 @@ class Leave(Generic[R, A]):
 
     def cancel(self) -> None:
         """Forget it."""
-        self._request = None
+        self.pending = None
         self.in_flight = None
 
     def request(self, now_ms: int) -> A | None:
         """The leave, if it is to be sent now."""
-        if self._request is None or self.in_flight is not None or now_ms < self.retry_at_ms:
+        if self.pending is None or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         self.in_flight = next(self._tokens)
-        return self._send(self.in_flight, self._request)
+        return self._send(self.in_flight, self.pending)
 
     def answered(self, token: int) -> bool:
         """The coordinator answered: done, whatever it said. Whether this was the leave's answer."""
@@ -86,8 +82,8 @@ class Leave(Generic[R, A]):
 
     def retry_ms(self) -> int | None:
         """When to send it (again)."""
-        return None if self._request is None or self.in_flight is not None else self.retry_at_ms
+        return None if self.pending is None or self.in_flight is not None else self.retry_at_ms
 
     def expires_ms(self) -> int | None:
         """When to give up."""
-        return None if self._request is None else self.deadline_ms
+        return None if self.pending is None else self.deadline_ms

@@ -132,7 +132,7 @@ class Participant(abc.ABC):
     @property
     def _has_told(self) -> bool:
         """Whether the group was told of the leave, or is not to be."""
-        return self._leave.idle
+        return self._leave.pending is None
 
     @property
     @abc.abstractmethod
@@ -305,7 +305,7 @@ class Participant(abc.ABC):
         if not self._leave_wanted or self._gives_up:
             return
         if self._callback is None and self._release is None and self._has_told:
-            if self.closed and not self._commits.idle:
+            if self.closed and self._commits.queue:
                 return
             self._leave_wanted = False
             self._out.append(LeaveFinished())
@@ -336,9 +336,10 @@ class Participant(abc.ABC):
     # -- time --------------------------------------------------------------------------------------------
 
     def _meet_deadlines(self, now_ms: int) -> None:
-        for commit in self._commits.expired(now_ms):
-            self._commit_ended(commit, ErrorCode.REQUEST_TIMED_OUT, now_ms)
-        if not self._leave.idle and now_ms >= self._leave.deadline_ms:
+        if self._commits.queue:
+            for commit in self._commits.expired(now_ms):
+                self._commit_ended(commit, ErrorCode.REQUEST_TIMED_OUT, now_ms)
+        if self._leave.pending is not None and now_ms >= self._leave.deadline_ms:
             self._leave.cancel()
         if self._close_deadline_ms is not None and now_ms >= self._close_deadline_ms:
             self._give_up_closing(now_ms)

@@ -180,7 +180,7 @@ class MemberWorld(RuleBasedStateMachine):
             self.confirmed -= partitions
 
     def saw_SendCommit(self, action: SendCommit) -> None:  # noqa: N802
-        queue = self.member._commits._queue
+        queue = self.member._commits.queue
         others = [self.commits[each.token] for each in self.open if isinstance(each, SendCommit)]
         overtaken = [other for other in others if self.now < other.deadline_ms]
         assert not any(other in queue for other in overtaken), "overtakes one that is waited for"

@@ -73,7 +73,7 @@ def test_an_answer_to_another_request_ends_nothing(commits: Commits) -> None:
     ended = commits.answered(sent.token, answer(A), 1_000)
     assert ended is not None
     assert ended[3]
-    assert commits.idle
+    assert not commits.queue
 
 
 def test_of_one_under_way_what_is_let_go_is_told_and_not_tried_again(commits: Commits) -> None:
