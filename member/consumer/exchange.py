@@ -51,32 +51,38 @@ class Exchange(Membership):
     def _step(self, now_ms: int) -> tuple[Action, ...]:
         """Let everything follow from what just happened, and hand out the actions."""
         self._meet_deadlines(now_ms)
-        while self._progress(now_ms) or self._send_heartbeat(now_ms):
-            pass
+        heartbeat_due_ms = self._settle(now_ms)
         self._send_others(now_ms)
         self._finish_leaving()
         if self._wake:
             self._wake = False
             self._out.append(WakeApplication())
-        self._plan(now_ms)
+        self._plan(heartbeat_due_ms)
         actions = tuple(self._out)
         self._out.clear()
         return actions
 
+    def _settle(self, now_ms: int) -> int | None:
+        """Move as far as that goes, and send the heartbeat if it is due. When the next one is."""
+        while self._progress(now_ms):
+            pass
+        due_ms = self._heartbeat_due_ms(now_ms)
+        if due_ms is None or now_ms < due_ms:
+            return due_ms
+        return self._settle(now_ms) if self._send_heartbeat() else None
+
     def _progress(self, now_ms: int) -> bool:
         """One move that needs nothing more from outside. Whether there was one."""
-        if self._poll_expired(now_ms) and self.state in ACTIVE:
-            self._poll_timed_out(now_ms)
-            return True
-        if self._callback is None and self._release is not None:
-            self._begin_release()
-            return True
-        free = self._callback is None and self._release is None
-        if self.state is states.RECONCILING:
-            return self._reconcile(now_ms)
-        if not free:
+        if self.state in ACTIVE:
+            if self._poll_expired(now_ms):
+                self._poll_timed_out(now_ms)
+                return True
+            return self.state is states.RECONCILING and self._reconcile(now_ms)
+        if self._callback is not None:
             return False
-        if self.state is states.FENCED:
+        if self._release is not None:
+            self._begin_release()
+        elif self.state is states.FENCED:
             self._join(E.RELEASED, now_ms)
         elif self.state is states.PREPARE_LEAVING and self._close_commit is None:
             self._left(now_ms)
@@ -93,14 +99,17 @@ class Exchange(Membership):
         """Whether heartbeats go out in this state; a member that never joined does not join to leave."""
         return self.state in ACTIVE or (self.state is states.PREPARE_LEAVING and self.member_epoch > 0)
 
-    def _send_heartbeat(self, now_ms: int) -> bool:
-        """Send the heartbeat, if one is due. Whether that moved the member."""
+    def _heartbeat_due_ms(self, now_ms: int) -> int | None:
+        """When the next heartbeat goes out; None: not before another input."""
         heartbeats = self._heartbeats
-        if heartbeats.in_flight is not None or not self._coordinator.known or not self._keeps_session:
-            return False
-        due_ms = heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
-        if now_ms < due_ms or self._poll_expired(now_ms):
-            return False
+        if heartbeats.in_flight is not None or not self._coordinator.known:
+            return None
+        if not self._keeps_session or self._poll_expired(now_ms):
+            return None
+        return heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
+
+    def _send_heartbeat(self) -> bool:
+        """Send the heartbeat. Whether that moved the member."""
         self._may_be_member = True
         view = MemberView(
             epoch=self.member_epoch,
@@ -110,7 +119,7 @@ class Exchange(Membership):
             local_epoch=self.assignment.acknowledged_epoch,
             owned=self.assignment.claimed if self.state in ACTIVE else self.assignment.owned,
         )
-        self._out.append(heartbeats.build(view))
+        self._out.append(self._heartbeats.build(view))
         if self.state is not states.ACKNOWLEDGING:
             return False
         self._move(E.ACKNOWLEDGED, states.STABLE if self.assignment.reconciled else states.RECONCILING)
@@ -215,21 +224,18 @@ class Exchange(Membership):
 
     # -- time --------------------------------------------------------------------------------------------
 
-    def _plan(self, now_ms: int) -> None:
+    def _plan(self, heartbeat_due_ms: int | None) -> None:
         """Work out when time alone makes something due, and whether the next heartbeat is a repetition."""
-        heartbeats, state, known = self._heartbeats, self.state, self._coordinator.known
+        heartbeats, state = self._heartbeats, self.state
         if (
             state is not states.STABLE
-            or not known
+            or not self._coordinator.known
             or heartbeats.urgent
             or heartbeats.has_news(self._announced, self.assignment.acknowledged_epoch, self.assignment.owned)
         ):
             self._keepalive = None
         elif self._keepalive is None or self._keepalive[0].request.member_epoch != self.member_epoch:
             self._keepalive = (heartbeats.keepalive(self.member_epoch),)
-        due: int | None = None
-        if known and heartbeats.in_flight is None and self._keeps_session and not self._poll_expired(now_ms):
-            due = heartbeats.due_ms(now_ms, acknowledges=state is states.ACKNOWLEDGING)
         poll = self._poll_deadline_ms if state in ACTIVE else None
         self._idle_until_ms = earlier(self._other_deadline_ms, poll)
-        self._deadline_ms = earlier(due, self._idle_until_ms)
+        self._deadline_ms = earlier(heartbeat_due_ms, self._idle_until_ms)

@@ -72,15 +72,15 @@ def _fenced_is_joining(original: _Function) -> _Function:
 def _does_not_wait_for_answers(original: _Function) -> _Function:
     """A heartbeat that is due goes out although the last one was not answered."""
 
-    def send_heartbeat(self: Any, now_ms: int) -> bool:
+    def heartbeat_due_ms(self: Any, now_ms: int) -> int | None:
         heartbeats = self._heartbeats
         waits_for, heartbeats.in_flight = heartbeats.in_flight, None
-        moved: bool = original(self, now_ms)
-        if heartbeats.in_flight is None:
-            heartbeats.in_flight = waits_for
-        return moved
+        due_ms: int | None = original(self, now_ms)
+        heartbeats.in_flight = waits_for
+        is_due = due_ms is not None and now_ms >= due_ms
+        return due_ms if waits_for is None or is_due else None
 
-    return send_heartbeat
+    return heartbeat_due_ms
 
 
 SLEEPERS: Final = (
@@ -128,6 +128,6 @@ SLEEPERS: Final = (
         "A heartbeat that is due does not wait for the answer to the one before.",
         ("one-in-flight",),
         LOSSES,
-        (Patch(Exchange, "_send_heartbeat", _does_not_wait_for_answers),),
+        (Patch(Exchange, "_heartbeat_due_ms", _does_not_wait_for_answers),),
     ),
 )
