@@ -142,7 +142,6 @@ class Heartbeats:
             sent.full
             or sent.names != subscription.names
             or sent.regex != subscription.regex
-            or self._removes_regex(subscription)
             or sent.assignor != self._config.group_remote_assignor
             or sent.owned != (local_epoch, owned)
         )
@@ -168,10 +167,6 @@ class Heartbeats:
             local_epoch, owned = self._sent.owned
         return not self.has_news(view.subscription, local_epoch, owned)
 
-    def _removes_regex(self, subscription: Subscription) -> bool:
-        sent = self._sent
-        return subscription.regex is None and sent.regex_may_be_known and (sent.full or not sent.empty_regex)
-
     def _request(self, view: MemberView) -> ConsumerGroupHeartbeatRequest:
         sent, config = self._sent, self._config
         full = sent.full = view.joining or sent.full
@@ -181,7 +176,7 @@ class Heartbeats:
             if full or sent.regex != view.subscription.regex:
                 regex = view.subscription.regex
                 sent.regex_may_be_known = True
-        elif self._removes_regex(view.subscription):
+        elif sent.regex_may_be_known and (full or not sent.empty_regex):
             regex = ""
             sent.empty_regex = True
         assignor = (
