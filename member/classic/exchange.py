@@ -75,7 +75,7 @@ class ClassicExchange(ClassicMembership):
         if self._wake:
             self._wake = False
             self._out.append(WakeApplication())
-        self._deadline_ms = self._next_deadline(now_ms)
+        self.deadline_ms = self._next_deadline(now_ms)
         actions = tuple(self._out)
         self._out.clear()
         return actions

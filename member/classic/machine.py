@@ -200,5 +200,5 @@ class ClassicMember(ClassicExchange):
 
     def deadline_reached(self, now_ms: int) -> Actions:
         """Time passed. Does nothing if called too early."""
-        deadline = self._deadline_ms
+        deadline = self.deadline_ms
         return () if deadline is None or now_ms < deadline else self._step(now_ms)

@@ -238,4 +238,4 @@ class Exchange(Membership):
             self._keepalive = (heartbeats.keepalive(self.member_epoch),)
         poll = self._poll_deadline_ms if state in ACTIVE else None
         self._idle_until_ms = earlier(self._other_deadline_ms, poll)
-        self._deadline_ms = earlier(heartbeat_due_ms, self._idle_until_ms)
+        self.deadline_ms = earlier(heartbeat_due_ms, self._idle_until_ms)

@@ -2,7 +2,7 @@
 
 Inputs are method calls with the time; each answers the actions that the shell has to carry out, in
 order. Nothing here waits: an action's outcome comes back as another input, with the action's token.
-`next_deadline` says when `deadline_reached` is due.
+`deadline_ms` says when `deadline_reached` is due.
 
 The application is "in poll" between `poll_begin` and `poll_end`. Out of poll the poll timer runs. A
 reconciliation that takes partitions away, or that commits, starts only in poll: there everything that
@@ -126,12 +126,12 @@ class ConsumerMember(Exchange):
 
     def _nothing_follows(self, now_ms: int) -> bool:
         """Whether a stable member's poll changes no more than the poll timer, which is then done here."""
-        if self._keepalive is None or (self._deadline_ms is not None and now_ms >= self._deadline_ms):
+        if self._keepalive is None or (self.deadline_ms is not None and now_ms >= self.deadline_ms):
             return False
         heartbeats = self._heartbeats
         due = heartbeats.at_ms if heartbeats.in_flight is None else None
         self._idle_until_ms = earlier(self._other_deadline_ms, self._poll_deadline_ms)
-        self._deadline_ms = earlier(due, self._idle_until_ms)
+        self.deadline_ms = earlier(due, self._idle_until_ms)
         return True
 
     # -- what comes back from the cluster ----------------------------------------------------------------
@@ -157,7 +157,7 @@ class ConsumerMember(Exchange):
             heartbeats.in_flight = None
             due = heartbeats.at_ms = now_ms + heartbeats.interval_ms
             idle_until = self._idle_until_ms
-            self._deadline_ms = due if idle_until is None else min(due, idle_until)
+            self.deadline_ms = due if idle_until is None else min(due, idle_until)
             return ()
         if heartbeats.in_flight == token:
             if heartbeats.answered(token) and self._keeps_session:
@@ -201,7 +201,7 @@ class ConsumerMember(Exchange):
 
     def deadline_reached(self, now_ms: int) -> Actions:
         """Time passed. Does nothing if called too early."""
-        deadline = self._deadline_ms
+        deadline = self.deadline_ms
         if deadline is None or now_ms < deadline:
             return ()
         keepalive = self._keepalive
@@ -210,6 +210,6 @@ class ConsumerMember(Exchange):
             idle_until_ms = self._idle_until_ms
             if idle_until_ms is None or now_ms < idle_until_ms:
                 heartbeats.in_flight = keepalive[0].token
-                self._deadline_ms = idle_until_ms
+                self.deadline_ms = idle_until_ms
                 return keepalive
         return self._step(now_ms)

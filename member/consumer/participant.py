@@ -44,7 +44,6 @@ class Participant(abc.ABC):
         "_close_option",
         "_commits",
         "_coordinator",
-        "_deadline_ms",
         "_leave",
         "_leave_wanted",
         "_next_auto_commit_ms",
@@ -55,6 +54,7 @@ class Participant(abc.ABC):
         "_wake",
         "closed",
         "config",
+        "deadline_ms",
         "group_id",
         "in_poll",
         "member_epoch",
@@ -94,7 +94,8 @@ class Participant(abc.ABC):
         self._close_option = CloseOption.DEFAULT
         self._close_deadline_ms: int | None = None
         self._next_auto_commit_ms = 0
-        self._deadline_ms: int | None = None
+        self.deadline_ms: int | None = None
+        """When `deadline_reached` is due; None: not before another input."""
 
     # -- what each protocol has of its own ---------------------------------------------------------------
 
@@ -343,7 +344,3 @@ class Participant(abc.ABC):
             self._leave.cancel()
         if self._close_deadline_ms is not None and now_ms >= self._close_deadline_ms:
             self._give_up_closing(now_ms)
-
-    def next_deadline(self) -> int | None:
-        """When `deadline_reached` is due; None: not before another input."""
-        return self._deadline_ms

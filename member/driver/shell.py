@@ -58,6 +58,8 @@ class Machine(Protocol):
     group_id: str
     member_id: MemberId
     member_epoch: int
+    deadline_ms: int | None
+    """When `deadline_reached` is due."""
 
     @property
     def config(self) -> ConsumerConfig:
@@ -120,9 +122,6 @@ class Machine(Protocol):
     def request_failed(self, token: int, failure: Failure, now_ms: int) -> Actions:
         """A request of any kind got no answer."""
 
-    def next_deadline(self) -> int | None:
-        """When `deadline_reached` is due."""
-
     def deadline_reached(self, now_ms: int) -> Actions:
         """Time passed."""
 
@@ -183,7 +182,7 @@ class MachineShell:
             return
         for action in actions:
             self._PERFORM[type(action)](self, action)
-        deadline = self._member.next_deadline()
+        deadline = self._member.deadline_ms
         if deadline is None or self._stopped:
             return
         timers = self._timers

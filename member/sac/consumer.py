@@ -327,7 +327,7 @@ class SingleActiveConsumer:
         asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def _arm(self) -> None:
-        deadline = self._machine.next_deadline()
+        deadline = self._machine.deadline_ms
         if self._timer is not None and self._timer[0] != deadline:
             self._timer[1].cancel()
             self._timer = None

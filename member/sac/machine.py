@@ -51,7 +51,8 @@ class SacMember:
         """The number of the connection that counts."""
         self._config = config
         self._backoff = Backoff(config.backoff_ms, config.backoff_max_ms, rng)
-        self._deadline_ms: int | None = None
+        self.deadline_ms: int | None = None
+        """When to call `deadline_reached`; None if nothing is timed."""
         self._updates: deque[tuple[int, bool]] = deque()
         """Correlation id and activity of those that are not answered; the first may be under way."""
         self._running: SacCallback | None = None
@@ -59,10 +60,6 @@ class SacMember:
         self._next_offset: int | None = None
         self._closing = False
         self._actions: list[Action] = []
-
-    def next_deadline(self) -> int | None:
-        """When to call `deadline_reached`, in milliseconds; None if nothing is timed."""
-        return self._deadline_ms
 
     @property
     def is_over(self) -> bool:
@@ -97,7 +94,7 @@ class SacMember:
         """That connection is there."""
         if connection == self.connection and self.state is _S.CONNECTING:
             self._move(_E.CONNECTED, _S.SUBSCRIBING)
-            self._deadline_ms = now_ms + self._config.request_timeout_ms
+            self.deadline_ms = now_ms + self._config.request_timeout_ms
             self._actions.append(Subscribe(connection))
         return self._done()
 
@@ -105,7 +102,7 @@ class SacMember:
         """The subscription on that connection was accepted."""
         if connection == self.connection and self.state is _S.SUBSCRIBING:
             self._move(_E.SUBSCRIBED, _S.WAITING)
-            self._deadline_ms = None
+            self.deadline_ms = None
             self._backoff.reset()
             self._next_update()
         return self._done()
@@ -114,7 +111,7 @@ class SacMember:
         """The subscription on that connection was refused for good, or something failed that stays so."""
         if connection == self.connection and self.state in {_S.CONNECTING, _S.SUBSCRIBING}:
             self._move(_E.REFUSED, _S.FAILED)
-            self._deadline_ms = None
+            self.deadline_ms = None
             self._actions.append(Disconnect())
         return self._done()
 
@@ -188,8 +185,8 @@ class SacMember:
         return self._done()
 
     def deadline_reached(self, now_ms: int) -> tuple[Action, ...]:
-        """Time has come for `next_deadline`."""
-        if self._deadline_ms is not None and now_ms >= self._deadline_ms:
+        """Time has come for `deadline_ms`."""
+        if self.deadline_ms is not None and now_ms >= self.deadline_ms:
             if self.state is _S.BACKING_OFF:
                 self._connect(_E.BACKOFF_OVER, now_ms)
             else:
@@ -213,7 +210,7 @@ class SacMember:
     def _connect(self, event: SacMemberEvent, now_ms: int) -> None:
         self._move(event, _S.CONNECTING)
         self.connection += 1
-        self._deadline_ms = now_ms + self._config.request_timeout_ms
+        self.deadline_ms = now_ms + self._config.request_timeout_ms
         self._actions.append(Connect(self.connection))
 
     def _next_update(self) -> None:
@@ -245,7 +242,7 @@ class SacMember:
     def _end_connection(self, now_ms: int) -> None:
         """The connection does not count any more; the application is told if it was, or may be, active."""
         self._updates.clear()
-        self._deadline_ms = None
+        self.deadline_ms = None
         self._actions += [Hold(), Disconnect()]
         if self.state in _CALLED_BACK:
             self._move(_E.DISCONNECTED, _S.LOST)
@@ -261,4 +258,4 @@ class SacMember:
             self._move(_E.CLOSED, _S.CLOSED)
             return
         self._move(event, _S.BACKING_OFF)
-        self._deadline_ms = now_ms + self._backoff.next_ms()
+        self.deadline_ms = now_ms + self._backoff.next_ms()

@@ -20,7 +20,6 @@ Frozen: TypeAlias = Any
 _MOMENTS: Final = frozenset(
     {
         "_close_deadline_ms",
-        "_deadline_ms",
         "_idle_until_ms",
         "_next_auto_commit_ms",
         "_other_deadline_ms",

@@ -108,11 +108,11 @@ class Process:
         """How much time passes for it in such an event."""
         if kind == "stalls":
             return self.machine.config.max_poll_interval_ms
-        return self.machine.next_deadline() or 0 if kind == "timer" else 0
+        return self.machine.deadline_ms or 0 if kind == "timer" else 0
 
     def timer(self, image: TopicsImage) -> list[Finding]:
         """Time passes until its next deadline."""
-        now_ms, close_by_ms = self.machine.next_deadline(), self.machine._close_deadline_ms
+        now_ms, close_by_ms = self.machine.deadline_ms, self.machine._close_deadline_ms
         assert now_ms is not None
         gives_up = close_by_ms is not None and now_ms >= close_by_ms
         return self._run(self.machine.deadline_reached(now_ms), image, now_ms, gives_up=gives_up)
@@ -181,7 +181,7 @@ class Process:
         runs = not self.machine.closed and not self.is_refused
         polls = runs and self.machine.in_poll and self.callbacks.running is None
         found = {
-            "timer": self.machine.next_deadline() is not None,
+            "timer": self.machine.deadline_ms is not None,
             "callback": self.callbacks.running is not None,
             "refused": self.is_refused and self.callbacks.running is None,
             "answer": self.answers,

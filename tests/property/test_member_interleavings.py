@@ -403,7 +403,7 @@ class MemberWorld(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         end = self.now + ms
         steps = 0
-        while (deadline := self.member.next_deadline()) is not None and deadline <= end:
+        while (deadline := self.member.deadline_ms) is not None and deadline <= end:
             self.now = max(self.now, deadline)
             self.take(self.member.deadline_reached(self.now))
             steps += 1
@@ -426,7 +426,7 @@ class MemberWorld(RuleBasedStateMachine):
 
     @invariant()
     def the_deadline_is_in_the_future(self) -> None:
-        if (deadline := self.member.next_deadline()) is not None:
+        if (deadline := self.member.deadline_ms) is not None:
             assert deadline >= self.now or self.member.state in ACTIVE
 
     @invariant()

@@ -101,7 +101,7 @@ class Rig:
     def advance(self, ms: int) -> None:
         """Let time pass, deadline by deadline."""
         end = self.now + ms
-        while (deadline := self.member.next_deadline()) is not None and deadline <= end:
+        while (deadline := self.member.deadline_ms) is not None and deadline <= end:
             self.now = max(self.now, deadline)
             self.take(self.member.deadline_reached(self.now))
         self.now = end

@@ -102,7 +102,7 @@ def test_close_takes_no_longer_than_its_time(rig: MakeRig) -> None:
     r.advance(1)
     assert r.leaves_finished() == 1
     assert r.heartbeat().member_epoch == -1, "the leave goes out even so"
-    assert r.member.next_deadline() is None
+    assert r.member.deadline_ms is None
 
 
 def test_close_gives_a_commit_up_that_cannot_be_made(rig: MakeRig) -> None:

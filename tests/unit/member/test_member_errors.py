@@ -209,7 +209,7 @@ def test_a_fatal_member_loses_what_it_owns_and_never_comes_back(rig: MakeRig) ->
     r.advance(600_000)
     assert r.state == "FATAL"
     assert r.open == []
-    assert r.member.next_deadline() is None
+    assert r.member.deadline_ms is None
 
 
 def test_an_instance_id_that_is_in_use_is_fatal_at_once(rig: MakeRig) -> None:

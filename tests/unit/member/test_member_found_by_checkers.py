@@ -72,8 +72,8 @@ def test_a_close_whose_commit_nobody_answers_still_runs_on_revoked():
     script = consuming()
     script(script.member.close(1_000, timeout_ms=30_000))
     assert script.last(SendCommit).request.offsets[X0].offset == 10
-    while script.member.next_deadline() is not None and script.member.next_deadline() < 31_000:
-        script(script.member.deadline_reached(script.member.next_deadline()))
+    while script.member.deadline_ms is not None and script.member.deadline_ms < 31_000:
+        script(script.member.deadline_reached(script.member.deadline_ms))
         callback = script.last(RunCallback)
         if callback.kind is CallbackKind.REVOKED:
             break
@@ -135,8 +135,8 @@ def test_a_revocation_commits_at_once_while_a_commit_of_before_is_unanswered():
 def fail_heartbeat(script, now_ms) -> None:
     """The next heartbeat gets no answer; the one after it says everything."""
     member = script.member
-    while member.next_deadline() < now_ms:
-        script(member.deadline_reached(member.next_deadline()))
+    while member.deadline_ms < now_ms:
+        script(member.deadline_reached(member.deadline_ms))
     script(member.request_failed(script.last(SendHeartbeat).token, Failure.TIMED_OUT, now_ms))
     script(member.coordinator_found(script.last(FindCoordinator).token, now_ms))
     script(member.deadline_reached(now_ms + 2_000))
@@ -171,8 +171,8 @@ def test_a_commit_that_waits_for_a_coordinator_leaves_out_what_was_let_go_meanwh
     script(member.request_failed(script.last(SendHeartbeat).token, Failure.DISCONNECTED, 10_030))
     script(member.poll_begin(10_040))
     while script.last(RunCallback).kind is not CallbackKind.REVOKED:  # the commit before it has expired
-        script(member.deadline_reached(member.next_deadline()))
-    now_ms = member.next_deadline() or 400_000
+        script(member.deadline_reached(member.deadline_ms))
+    now_ms = member.deadline_ms or 400_000
     script(member.poll_begin(now_ms))
     script(member.callback_finished(script.last(RunCallback).token, None, now_ms))
     assert not any(isinstance(action, SendCommit) for action in script.actions)

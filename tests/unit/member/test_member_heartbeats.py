@@ -130,7 +130,7 @@ def test_an_interval_of_zero_is_not_believed(rig: MakeRig) -> None:
     r.advance(5_000)
     r.answer(interval_ms=0)
     assert r.open == []
-    assert r.member.next_deadline() == r.now + 5_000
+    assert r.member.deadline_ms == r.now + 5_000
 
 
 def test_heartbeats_go_on_during_callbacks_and_say_nothing(rig: MakeRig) -> None:

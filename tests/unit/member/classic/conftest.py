@@ -121,11 +121,11 @@ class Rig:
     def pass_time(self, ms: int) -> None:
         """To each deadline on the way."""
         until = self.now + ms
-        while (due := self.member.next_deadline()) is not None and due <= until:
+        while (due := self.member.deadline_ms) is not None and due <= until:
             self.now = max(self.now, due)
-            before = self.member.next_deadline()
+            before = self.member.deadline_ms
             self.do(self.member.deadline_reached(self.now))
-            assert self.member.next_deadline() != before or before is None or before > self.now, "it spins"
+            assert self.member.deadline_ms != before or before is None or before > self.now, "it spins"
         self.now = until
 
     # -- whole scenes ------------------------------------------------------------------------------------

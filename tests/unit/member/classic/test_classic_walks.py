@@ -183,7 +183,7 @@ class Walk:
     def pass_time(self, ms: int) -> None:
         until = self.now + ms
         for _ in range(800):
-            due = self.member.next_deadline()
+            due = self.member.deadline_ms
             if due is None or due > until:
                 self.now = until
                 return
@@ -232,7 +232,7 @@ class Walk:
         assert self.left > before or before, "the close never ends"
         self.pass_time(100_000)
         assert not self.commits, "a commit never ends"
-        assert self.member.next_deadline() is None
+        assert self.member.deadline_ms is None
 
 
 def test_any_walk_keeps_to_the_table_and_every_arrow_is_taken() -> None:
