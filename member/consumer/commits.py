@@ -73,10 +73,13 @@ class Commit:
         With its id a topic cannot be mistaken for another that was created under its name since: the
         offsets of the one are nothing to the other.
         """
-        topics = dict.fromkeys(partition.topic for partition in self.offsets)
-        if any(topic not in self.topic_ids for topic in topics):
-            return {}
-        return {topic: self.topic_ids[topic] for topic in topics}
+        ids: dict[str, TopicId] = {}
+        for partition in self.offsets:
+            topic_id = self.topic_ids.get(partition.topic)
+            if topic_id is None:
+                return {}
+            ids[partition.topic] = topic_id
+        return ids
 
 
 _ABOUT_THE_PARTITION = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -132,9 +135,10 @@ class Commits:
         """Its request."""
         self.retry_at_ms = 0
 
-    def has(self, kind: CommitKind) -> bool:
-        """Whether a commit of this kind waits or is in flight."""
-        return any(commit.kind is kind for commit in self.queue)
+    @property
+    def has_own(self) -> bool:
+        """Whether a commit waits or is in flight that the application did not ask for."""
+        return any(commit.kind is not CommitKind.MANUAL for commit in self.queue)
 
     def add(self, commit: Commit) -> None:
         """Queue a commit. One before partitions are let go has all that the member itself meant to commit."""

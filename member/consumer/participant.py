@@ -278,7 +278,7 @@ class Participant(abc.ABC):
 
     def _auto_commit(self, now_ms: int) -> None:
         """Commit what is processed, unless a commit of the member's own is under way."""
-        if self._commits.has(CommitKind.AUTO) or self._commits.has(CommitKind.RELEASE):
+        if self._commits.has_own:
             return
         offsets = self.positions.uncommitted(delivered=False)
         if offsets:

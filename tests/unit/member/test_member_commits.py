@@ -98,6 +98,8 @@ def test_of_one_under_way_what_is_let_go_is_told_and_not_tried_again(commits: Co
 
 @pytest.mark.parametrize("kind", CommitKind)
 def test_it_is_known_whose_commits_wait(commits: Commits, kind: CommitKind) -> None:
-    assert not any(commits.has(each) for each in CommitKind)
+    assert not commits.has_own
     commits.add(Commit(1, kind, {A: OffsetAndMetadata(offset=5)}, 1_000, {}))
-    assert [each for each in CommitKind if commits.has(each)] == [kind]
+    assert commits.has_own == (kind is not CommitKind.MANUAL)
+    commits.add(manual(B))
+    assert commits.has_own == (kind is not CommitKind.MANUAL)
