@@ -102,8 +102,7 @@ class Assignment:
 
     def replace_target(self, received: Partitions) -> bool:
         """Take a target over. Whether it differs from the one before."""
-        received = canonical(received)
-        if received == self.target:
+        if received == self.target or (received := canonical(received)) == self.target:
             return False
         self.target = received
         self.local_epoch = self._next_local_epoch
