@@ -171,10 +171,11 @@ class Application:
 
     async def _process(self, taken: Taken) -> None:
         host, name = self._host, self._host.name
+        records = 0
         for partition, (first, end) in taken.items():
+            records += end - first
             for hook in self._delivered:
                 hook(name, partition, first, end, self._loop.now_us)
-        records = sum(end - first for first, end in taken.values())
         await host.pause_us(records * self._record_times.draw() if records else 0)
         if self._stall_until_us > self._loop.now_us:
             await host.pause_us(self._stall_until_us - self._loop.now_us)
