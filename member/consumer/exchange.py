@@ -102,9 +102,10 @@ class Exchange(Membership):
     def _heartbeat_due_ms(self, now_ms: int) -> int | None:
         """When the next heartbeat goes out; None: not before another input."""
         heartbeats = self._heartbeats
-        if heartbeats.in_flight is not None or not self._coordinator.known:
+        if heartbeats.in_flight is not None or not self._coordinator.known or not self._keeps_session:
             return None
-        if not self._keeps_session or self._poll_expired(now_ms):
+        # An active member that has not polled in time is not active any more by now.
+        if self.state is states.PREPARE_LEAVING and self._poll_expired(now_ms):
             return None
         return heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
 
