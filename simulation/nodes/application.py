@@ -141,16 +141,12 @@ class Application:
                 ready_us = max(ready_us, earliest_us)
                 if ready_us <= self._loop.now_us:
                     return self._take()
-            await self._wait(ready_us)
-
-    async def _wait(self, until_us: int | None) -> None:
-        """Wait for that time, or for something to change."""
-        self._waiter = waiter = self._loop.create_future()
-        timer = None if until_us is None else HostTimer(self._host, until_us, self.wake, ())
-        await waiter
-        self._waiter = None
-        if timer is not None:
-            timer.cancel()
+            timer = None if ready_us is None else HostTimer(self._host, ready_us, self.wake, ())
+            self._waiter = self._loop.create_future()
+            await self._waiter
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
 
     def _records_at(self) -> int | None:
         """When the first record is there that this member may fetch; None if never."""
