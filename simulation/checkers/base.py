@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.world.observers import Observer, Report, WorldView
+
+_V = TypeVar("_V")
 
 Finding: TypeAlias = tuple[str, str]
 """An invariant's name, and who broke it, where, and at which epochs."""
@@ -36,6 +38,18 @@ def joined(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> 
 def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
     """The difference, one object for all who ask; `one` itself where nothing goes."""
     return one if one.isdisjoint(other) else one - other or NOTHING
+
+
+class OfHosts(dict[str, _V]):
+    """What a checker keeps of each host: made for the host when it is first asked for."""
+
+    def __init__(self, make: Callable[[str], _V]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, host: str) -> _V:
+        made = self[host] = self._make(host)
+        return made
 
 
 class Checker(Observer):

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.classic.states import ClassicMemberEvent
 from fencepost.member.consumer.states import JOINING, PREPARE_LEAVING
-from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
+from fencepost.simulation.checkers.base import (
+    NOTHING,
+    Checker,
+    Finding,
+    OfHosts,
+    as_set,
+    joined,
+    shown_names,
+    without,
+)
 
 RELEASED = ClassicMemberEvent.RELEASED
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
@@ -87,21 +96,15 @@ class Callbacks(Checker):
     """Watches the callbacks of all members of a world."""
 
     def __init__(self) -> None:
-        self.watches: dict[str, CallbackWatch] = {}
-
-    def watch(self, host: str) -> CallbackWatch:
-        """The process that runs on a host now."""
-        watch = self.watches.get(host)
-        if watch is None:
-            watch = self.watches[host] = CallbackWatch(host)
-        return watch
+        self.watches = OfHosts(CallbackWatch)
+        """The processes that run on the hosts now."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A process starts with nothing, and ends cleanly with nothing; a crash runs no callbacks."""
         if what in ("start", "crash"):
             self.watches[host] = CallbackWatch(host)
         elif what == "stopped":
-            watch = self.watch(host)
+            watch = self.watches[host]
             since = watch.leaving_since_us
             if since is None or now_us - since < CLOSE_TIMEOUT_US:
                 self.report_all(watch.emptied("stopped"))
@@ -109,15 +112,15 @@ class Callbacks(Checker):
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Whoever joins owns nothing."""
         if target == JOINING or event == RELEASED:
-            self.report_all(self.watch(host).emptied("joined"))
+            self.report_all(self.watches[host].emptied("joined"))
         elif target == PREPARE_LEAVING:
-            self.watch(host).leaving_since_us = now_us
+            self.watches[host].leaving_since_us = now_us
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
         """Checks a begin or an end."""
-        watch, chosen = self.watch(host), as_set(tuple(partitions))
+        watch, chosen = self.watches[host], as_set(tuple(partitions))
         if phase == "begin":
             self.report_all(watch.begin(str(kind), chosen))
         else:
@@ -127,7 +130,7 @@ class Callbacks(Checker):
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Records come only while the partition is owned."""
-        if not self.watch(host).delivers(partition):
+        if not self.watches[host].delivers(partition):
             self.report(
                 "records-while-owned",
                 f"{host} was handed {partition.topic}-{partition.partition} [{first}, {last_exclusive})"

@@ -12,6 +12,7 @@ that comes late, behind what its member sent after it, says that the member has 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain, starmap
 
@@ -126,7 +127,7 @@ class OneClaimant(Checker):
     """Checks one-claimant over all members of a world."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, Claims] = {}
+        self._groups: defaultdict[str, Claims] = defaultdict(Claims)
         self._member_ids: dict[str, MemberId] = {}
         self._generations: dict[MemberId, int] = {}
         """For which generation each member of a classic group has joined, or was taken into it."""
@@ -135,13 +136,7 @@ class OneClaimant(Checker):
         """The group as long as it is a classic one."""
 
     def _claims(self) -> Claims:
-        return self._claims_of(self.world.group_id)
-
-    def _claims_of(self, group_id: str) -> Claims:
-        claims = self._groups.get(group_id)
-        if claims is None:
-            claims = self._groups[group_id] = Claims()
-        return claims
+        return self._groups[self.world.group_id]
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Notes whom the coordinator keeps."""
@@ -155,7 +150,7 @@ class OneClaimant(Checker):
                     # It stays, and the group has become a classic one: it may still go without joining that.
                     self._generations[key.member_id] = group.generation
                     continue
-                claims = self._claims_of(key.group_id)
+                claims = self._groups[key.group_id]
                 claims.stored(key.member_id, epoch)
                 if group is None and before is not None and key.member_id in before.members:
                     claims.known(key.member_id, _given(before.members[key.member_id]))

@@ -8,7 +8,16 @@ from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Outcome, Request
 from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
-from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
+from fencepost.simulation.checkers.base import (
+    NOTHING,
+    Checker,
+    Finding,
+    OfHosts,
+    as_set,
+    joined,
+    shown_names,
+    without,
+)
 from fencepost.simulation.world.observers import StepEvent
 
 
@@ -149,22 +158,16 @@ class Records(Checker):
 
     def __init__(self) -> None:
         self._progress = Progress()
-        self._applications: dict[str, Application] = {}
+        self._applications = OfHosts(Application)
         self._owned: dict[str, frozenset[TopicPartition]] = {}
         self._again: set[str] = set()
         """Topics that were created again. Classic members can't tell them from those before."""
 
     def is_processing(self, host: str) -> bool:
         """Whether the application on that host has records that it has not finished with."""
-        application = self._application(host)
+        application = self._applications[host]
         processed = application.processed
         return any(processed.get(each) != position for each, position in application.positions.items())
-
-    def _application(self, host: str) -> Application:
-        application = self._applications.get(host)
-        if application is None:
-            application = self._applications[host] = Application(host)
-        return application
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A new process has processed nothing."""
@@ -189,7 +192,7 @@ class Records(Checker):
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
         """Positions live as long as ownership."""
-        application, owned = self._application(host), self._owned.get(host, NOTHING)
+        application, owned = self._applications[host], self._owned.get(host, NOTHING)
         chosen = tuple(partitions)
         if kind == "assigned" and phase == "begin":
             application.assigned(chosen)
@@ -203,20 +206,20 @@ class Records(Checker):
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Deliveries are gapless within one ownership."""
-        self.report_all(self._application(host).delivered(partition, first, last_exclusive))
+        self.report_all(self._applications[host].delivered(partition, first, last_exclusive))
 
     def on_records_processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Processing is gapless over all owners."""
-        if self._application(host).finished(partition, last_exclusive):
+        if self._applications[host].finished(partition, last_exclusive):
             self.report_all(self._progress.processed(host, partition, first, last_exclusive))
 
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """The coordinator can be reached, or not."""
-        self._application(host).unreachable = isinstance(response, Exception)
+        self._applications[host].unreachable = isinstance(response, Exception)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """Nobody has a coordinator until one is active again."""
@@ -225,17 +228,17 @@ class Records(Checker):
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
         """The coordinator cannot be reached."""
-        self._application(host).unreachable = True
+        self._applications[host].unreachable = True
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """Nobody to commit to is known, and perhaps nobody can say who it is."""
-        self._application(host).unreachable = True
+        self._applications[host].unreachable = True
 
     def on_commit_request(self, host: str, request: OffsetCommitRequest) -> None:
         """A commit goes out: it covers what was processed, of partitions that are owned."""
         offsets = {partition: value.offset for partition, value in request.offsets.items()}
         owned = self._owned.get(host, NOTHING)
-        self.report_all(self._application(host).commits(offsets, owned, self._progress.frontiers))
+        self.report_all(self._applications[host].commits(offsets, owned, self._progress.frontiers))
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """What is committed was processed by somebody."""

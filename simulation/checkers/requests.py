@@ -7,6 +7,7 @@ and nothing that it depends on has changed since, which costs one comparison.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from fencepost.coordinator.protocol.consumer import (
@@ -26,7 +27,16 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import ACTIVE, JOINING, PREPARE_LEAVING, UNSUBSCRIBED
-from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
+from fencepost.simulation.checkers.base import (
+    NOTHING,
+    Checker,
+    Finding,
+    OfHosts,
+    as_set,
+    joined,
+    shown_names,
+    without,
+)
 from fencepost.simulation.checkers.heartbeats import NONE, is_full
 
 _ACTIVE = frozenset(map(str, ACTIVE))
@@ -258,14 +268,8 @@ class Requests(Checker):
     def __init__(self, on_commit_request: CommitHook | None = None) -> None:
         self._on_commit_request = on_commit_request
         """Who else looks at commits as they are sent: the hook for requests is a hot one."""
-        self._senders: dict[str, Sender] = {}
         self._names: dict[TopicId, str] = {}
-
-    def _sender(self, host: str) -> Sender:
-        sender = self._senders.get(host)
-        if sender is None:
-            sender = self._senders[host] = Sender(host, self._names)
-        return sender
+        self._senders = OfHosts(partial(Sender, names=self._names))
 
     def _learn_names(self) -> None:
         self._names.update((topic_id, topic.name) for topic_id, topic in self.world.topics.by_id.items())
@@ -276,11 +280,11 @@ class Requests(Checker):
         if what in ("start", "crash"):
             self._senders[host] = Sender(host, self._names)
         elif what in ("freeze", "thaw"):
-            self._sender(host).late_us = NEVER
+            self._senders[host].late_us = NEVER
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """While a member looks for the coordinator it cannot send to it."""
-        self._sender(host).search()
+        self._senders[host].search()
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Names of deleted topics are kept."""
@@ -288,17 +292,17 @@ class Requests(Checker):
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """States decide what may be sent."""
-        self._sender(host).moved(target)
+        self._senders[host].moved(target)
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
         """Callbacks decide what is owned."""
-        self._sender(host).callback(str(kind), phase, partitions)
+        self._senders[host].callback(str(kind), phase, partitions)
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
         """Checks a heartbeat or a commit."""
-        sender = self._senders.get(host) or self._sender(host)
+        sender = self._senders[host]
         if request is sender.checked and sender.in_flight is None and now_us <= sender.late_us:
             sender.in_flight = sender.checked
         elif type(request) is ConsumerGroupHeartbeatRequest:
@@ -312,7 +316,7 @@ class Requests(Checker):
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """Takes an answer in."""
-        sender = self._senders.get(host) or self._sender(host)
+        sender = self._senders[host]
         if response is sender.last_answer and request is sender.in_flight:
             sender.in_flight = None
             sender.late_us = now_us + sender.patience_us

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
@@ -40,7 +41,7 @@ class Transitions(Checker):
     """Watches all member machines of a world."""
 
     def __init__(self) -> None:
-        self._machines: dict[str, MachineWatch] = {}
+        self._machines: defaultdict[str, MachineWatch] = defaultdict(MachineWatch)
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A new process has a new machine."""
@@ -49,7 +50,4 @@ class Transitions(Checker):
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Checks one move."""
-        machine = self._machines.get(host)
-        if machine is None:
-            machine = self._machines[host] = MachineWatch()
-        self.report_all(machine.move(host, event, str(source), str(target)))
+        self.report_all(self._machines[host].move(host, event, str(source), str(target)))
