@@ -46,18 +46,15 @@ def is_subset(owned: Partitions, assigned: Partitions) -> bool:
     return all(set(numbers) <= set(assigned.get(topic_id, ())) for topic_id, numbers in owned.items())
 
 
-def _blank(text: str | None) -> bool:
-    return text is not None and not text.strip()
-
-
 def malformed(request: ConsumerGroupHeartbeatRequest) -> bool:
     """Whether the fields alone make a request INVALID_REQUEST."""
     epoch = request.member_epoch
     named = request.api_version >= 1 or epoch > 0 or epoch == LEAVE_EPOCH
     if (named and not request.member_id.strip()) or not request.group_id.strip():
         return True
-    if _blank(request.instance_id) or _blank(request.rack_id):
-        return True
+    for name in (request.instance_id, request.rack_id):
+        if name is not None and not name.strip():
+            return True
     if epoch == JOIN_EPOCH:
         nothing = request.subscribed_topic_names is None and request.subscribed_topic_regex is None
         return request.rebalance_timeout_ms == -1 or request.topic_partitions != {} or nothing

@@ -93,7 +93,7 @@ class Sender:
         self.searches = False
         """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
         self.interval_ms = 0
-        self.patience_us = 0
+        self.patience_us = patience_us(self.interval_ms)
         self._names = names
         self._must_be_full = True
         self._epoch = JOIN_EPOCH
@@ -241,9 +241,10 @@ class Sender:
             self._must_be_full = True
             self.checked = None
             return
-        self.interval_ms = response.heartbeat_interval_ms
-        if self.state in _SENDING:
+        if response.heartbeat_interval_ms != self.interval_ms:
+            self.interval_ms = response.heartbeat_interval_ms
             self.patience_us = patience_us(self.interval_ms)
+        if self.state in _SENDING:
             self.late_us = NEVER if self.searches else now_us + self.patience_us
             self.last_answer = response
             if response.assignment is not None:
