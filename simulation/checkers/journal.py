@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -100,12 +101,9 @@ class Shadow:
         for record in batch:
             key = record.key
             if type(key) is r.GroupMetadataKey:
-                yield from _differs(
-                    key.group_id,
-                    "the classic group",
-                    self.stored.get(key.group_id),
-                    live.classic.stored.get(key.group_id),
-                )
+                one, other = self.stored.get(key.group_id), live.classic.stored.get(key.group_id)
+                if one != other:
+                    yield _difference(key.group_id, "the classic group", one, other)
             elif type(key) is StreamsGroupMetadataKey:
                 ours, theirs = self.streams.get(key.group_id), live.streams.groups.get(key.group_id)
                 yield from _compare_hard_state(key.group_id, ours, theirs, "the records seen so far")
@@ -113,7 +111,7 @@ class Shadow:
                 stored = live.offsets.topics(key.group_id).get(key.topic, {}).get(key.partition)
                 if stored is not record.value and stored != record.value:
                     what = f"the offset of {key.topic}-{key.partition}"
-                    yield from _differs(key.group_id, what, record.value, stored)
+                    yield _difference(key.group_id, what, record.value, stored)
 
     def _through_bytes(
         self, record: r.Record, before: Mapping[MemberId, ConsumerGroupMember | None]
@@ -154,14 +152,19 @@ class Shadow:
                         f"{group_id} is {_there(theirs)} live, and {_there(ours)} in its journal",
                     )
                 continue
-            yield from _compare_group(ours, theirs)
+            summary, live_summary = _summary(ours), _summary(theirs)
+            if summary != live_summary:
+                for name, one, other in zip(_SUMMARY, summary, live_summary, strict=True):
+                    if one != other:
+                        yield _difference(group_id, name, one, other)
             for member_id in touched.members:
-                yield from _differs(
-                    group_id, member_id, ours.members.get(member_id), theirs.members.get(member_id)
-                )
+                member, live_member = ours.members.get(member_id), theirs.members.get(member_id)
+                if member != live_member:
+                    yield _difference(group_id, member_id, member, live_member)
             for member_id in touched.targets:
-                one, other = ours.targets.get(member_id), theirs.targets.get(member_id)
-                yield from _differs(group_id, f"the target of {member_id}", one, other)
+                target, live_target = ours.targets.get(member_id), theirs.targets.get(member_id)
+                if target != live_target:
+                    yield _difference(group_id, f"the target of {member_id}", target, live_target)
 
     def compare_all(self, live: GroupCoordinator, what: str) -> Iterator[Finding]:
         """The whole of both."""
@@ -184,9 +187,8 @@ def _loaded(make: Callable[[], GroupCoordinator], records: Iterable[r.Record]) -
     return coordinator
 
 
-def _differs(group_id: str, what: str, ours: Any, theirs: Any) -> Iterator[Finding]:
-    if ours != theirs:
-        yield "journal-replay", f"{group_id}: {what} is {theirs} live, and {ours} in its journal"
+def _difference(group_id: str, what: str, ours: object, theirs: object) -> Finding:
+    return "journal-replay", f"{group_id}: {what} is {theirs} live, and {ours} in its journal"
 
 
 _SUMMARY = (
@@ -215,14 +217,6 @@ def _summary(group: ConsumerGroup) -> tuple[object, ...]:
         len(group.static_members),
         len(group.resolved),
     )
-
-
-def _compare_group(ours: ConsumerGroup, theirs: ConsumerGroup) -> Iterator[Finding]:
-    one, other = _summary(ours), _summary(theirs)
-    if one == other:
-        return
-    for name, mine, live in zip(_SUMMARY, one, other, strict=True):
-        yield from _differs(theirs.group_id, name, mine, live)
 
 
 def _compare_hard_state(group_id: str, ours: G | None, theirs: G | None, what: str) -> Iterator[Finding]:
@@ -274,13 +268,11 @@ def check_replays(
             yield from compare_coordinators(replayed, live, version)
 
 
-def _version(journal: MemoryJournal, version: JournalVersion) -> MemoryJournal:
+def _version(journal: MemoryJournal, version: JournalVersion) -> Iterable[r.Record]:
     if version is JournalVersion.AS_IT_IS:
         return journal
     batches = list(journal.batches())
     half = len(batches) // 2 if version is JournalVersion.HALF_COMPACTED else len(batches)
     compacted = MemoryJournal(batches[:half])
     compacted.compact(keep_tombstones=version is JournalVersion.WITH_TOMBSTONES)
-    for batch in batches[half:]:
-        compacted.append(batch)
-    return compacted
+    return chain(compacted, *batches[half:])
