@@ -211,8 +211,11 @@ class ClassicGroups(Checker):
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Checks one event."""
         live = self.world.coordinators[host].coordinator
-        if live is None or not self._has_any(live):
+        if live is None:
             return
+        classic = live.classic
+        if not (classic.groups or classic.stored or classic.timers or self._known or self._written.newest):
+            return  # there is no classic group, nor anything of one that there was
         named = getattr(event, "group_id", None)
         known = self._known.get(named or "")
         reply = outcome.reply
@@ -235,11 +238,6 @@ class ClassicGroups(Checker):
             self._look(live, group_id)
         if len(live.classic.timers) > self._timers:
             self.report_all(_timers(live))
-
-    def _has_any(self, live: GroupCoordinator) -> bool:
-        """Whether there is a classic group, or anything of one that there was."""
-        classic = live.classic
-        return bool(classic.groups or classic.stored or classic.timers or self._known or self._written.newest)
 
     def _changed(self, live: GroupCoordinator) -> list[str]:
         """The groups that an event was about which names none."""

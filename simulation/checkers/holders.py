@@ -42,17 +42,13 @@ def held(member: ConsumerGroupMember | None) -> Partitions:
     """What a member holds: its assigned partitions, and those it was told to release."""
     if member is None:
         return NO_PARTITIONS
-    return merged(member.assigned, member.pending_revocation)
-
-
-def merged(one: Partitions, other: Partitions) -> Partitions:
-    """The union of two disjoint sets; canonical."""
-    if not other:
-        return one
-    if not one:
-        return other
-    union = dict(one)
-    for topic_id, numbers in other.items():
+    assigned, pending = member.assigned, member.pending_revocation
+    if not pending:
+        return assigned
+    if not assigned:
+        return pending
+    union = dict(assigned)
+    for topic_id, numbers in pending.items():
         union[topic_id] = tuple(sorted((*union.get(topic_id, ()), *numbers)))
     return union
 

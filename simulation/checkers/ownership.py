@@ -11,7 +11,6 @@ from fencepost.simulation.checkers.holders import Holders, held, in_order
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
-    from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.simulation.checkers.step import GroupStep, MemberChange
 
 _OfTopic: TypeAlias = tuple[TopicId, Collection[int]]
@@ -27,14 +26,17 @@ class Ownership:
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
         for change in step.members:
-            self.holders.release(change.member_id, change.lost)
+            if change.lost:
+                self.holders.release(change.member_id, change.lost)
         for change in step.members:
             if not change.holds_the_same:
                 yield from self._grant(step, change)
         if step.group is None:
             return
         for change in step.members:
-            if (epoch := _epoch(change.after)) != _epoch(change.before):
+            before = NO_EPOCH if change.before is None else change.before.member_epoch
+            epoch = NO_EPOCH if change.after is None else change.after.member_epoch
+            if epoch != before:
                 yield from self._compare(step, change.holds.items(), epoch)
             elif change.gained:
                 yield from self._compare(step, in_order(change.gained).items(), epoch)
@@ -106,10 +108,6 @@ class Ownership:
             for number, holder in zip(numbers, holders, strict=True):
                 if holder is not None and holder != member_id:
                     yield topic_id, number, holder
-
-
-def _epoch(member: ConsumerGroupMember | None) -> int:
-    return NO_EPOCH if member is None else member.member_epoch
 
 
 def _overlap(one: Partitions, other: Partitions) -> Partitions:

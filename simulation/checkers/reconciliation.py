@@ -103,10 +103,9 @@ class Reconciliation:
         if before is not None and _same_place(before, after):
             return  # only the description of the member changed
         topics = subscribed_topics(after, group.resolved, step.image)
-        if step.unsettled:
-            topics |= step.unsettled
         wanted = group.targets.get(change.member_id, NO_PARTITIONS)
         if not wanted.keys() <= topics:
+            topics |= step.unsettled
             wanted = {topic_id: numbers for topic_id, numbers in wanted.items() if topic_id in topics}
         if after.state is STABLE and after.assigned == wanted:
             return
@@ -168,8 +167,7 @@ def _revocation(step: GroupStep, change: MemberChange, after: ConsumerGroupMembe
     before = change.before
     if before is None or before.member_epoch == STATIC_LEAVE_EPOCH:
         return
-    freed = in_order(change.lost)
-    if freed and not acknowledges(step, change.member_id, freed):
+    if change.lost and not acknowledges(step, change.member_id, freed := in_order(change.lost)):
         yield "revocation-frozen", f"{shown(freed)} was taken from {who}, which has not released it"
     if before.state == UNREVOKED:
         yield from _frozen(step, who, before, after)

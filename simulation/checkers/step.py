@@ -84,7 +84,16 @@ class Known:
     def settle(self, step: GroupStep) -> None:
         """Takes the event in, once every checker has seen it."""
         for change in step.members:
-            self._settle_member(change)
+            member_id, before, after = change.member_id, change.before, change.after
+            old = None if before is None else before.instance_id
+            if old is not None and self.instances.get(old) == member_id:
+                del self.instances[old]
+            if after is None:
+                self.members.pop(member_id, None)
+                continue
+            self.members[member_id] = after
+            if after.instance_id is not None:
+                self.instances[after.instance_id] = member_id
         for target in step.targets:
             if target.after is None:
                 self.targets.pop(target.member_id, None)
@@ -93,17 +102,6 @@ class Known:
         if step.group is not None:
             self.group_epoch = step.group.group_epoch
             self.assignment_epoch = step.group.assignment_epoch
-
-    def _settle_member(self, change: MemberChange) -> None:
-        old = None if change.before is None else change.before.instance_id
-        if old is not None and self.instances.get(old) == change.member_id:
-            del self.instances[old]
-        if change.after is None:
-            self.members.pop(change.member_id, None)
-            return
-        self.members[change.member_id] = change.after
-        if change.after.instance_id is not None:
-            self.instances[change.after.instance_id] = change.member_id
 
 
 class GroupStep(msgspec.Struct, frozen=True, gc=False):
