@@ -46,6 +46,8 @@ class World:
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.violations: list[Violation] = []
         self.faults_over = False
+        self.group_id = scenario.group.id
+        """The one group of this world."""
         self.hosts_by_member: dict[MemberId, str] = {}
         self.all_topics = tuple(topic.name for topic in scenario.topics)
         self._sequence = sequence
@@ -63,6 +65,12 @@ class World:
         self.cluster = Cluster(
             loop, self.streams, scenario.cluster, self.config, network=self.network, hooks=self.hooks
         )
+        self.journal: MemoryJournal = self.cluster.journal
+        """The replicated log of the group."""
+        self.coordinators: Mapping[str, BrokerHost] = self.cluster.brokers
+        """All broker hosts by name."""
+        self.log_ends: Mapping[TopicPartition, int] = self.cluster.logs
+        """The next offset of each partition's log, as of now."""
         self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
         self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
         self.supervisor = Supervisor(
@@ -174,34 +182,14 @@ class World:
         return self.loop.now_us
 
     @property
-    def group_id(self) -> str:
-        """The one group of this world."""
-        return self.scenario.group.id
-
-    @property
     def topics(self) -> TopicsImage:
         """The cluster's topics as they are."""
         return self.cluster.topics
 
     @property
-    def journal(self) -> MemoryJournal:
-        """The replicated log of the group."""
-        return self.cluster.journal
-
-    @property
-    def coordinators(self) -> Mapping[str, BrokerHost]:
-        """All broker hosts by name."""
-        return self.cluster.brokers
-
-    @property
     def active(self) -> GroupCoordinator | None:
         """The coordinator that answers requests now, if there is one."""
         return self.cluster.active
-
-    @property
-    def log_ends(self) -> Mapping[TopicPartition, int]:
-        """The next offset of each partition's log, as of now."""
-        return self.cluster.logs
 
     @cached_property
     def settling_ms(self) -> int | None:

@@ -7,7 +7,7 @@ structure ends with its tags, of which there are none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from fencepost.coordinator.protocol.classic import (
@@ -33,6 +33,8 @@ _RESPONSE_HEADER: Final = 9
 _TAGS: Final = 1
 _NULL: Final = 1
 _UUID: Final = 16
+_SHORT: Final = 127
+"""The length of anything shorter is one byte."""
 _THROTTLE_AND_ERROR: Final = 6
 
 
@@ -49,15 +51,18 @@ def message_sizes(request: Any, reply: Any, client: str) -> str:
 def _heartbeat(request: ConsumerGroupHeartbeatRequest) -> int:
     names = request.subscribed_topic_names
     epoch_and_timeout = 8
+    texts = (
+        request.group_id,
+        request.member_id,
+        request.instance_id,
+        request.rack_id,
+        request.subscribed_topic_regex,
+        request.server_assignor,
+    )
     return (
-        _text(request.group_id)
-        + _text(request.member_id)
-        + _text(request.instance_id)
-        + _text(request.rack_id)
-        + epoch_and_timeout
-        + (_NULL if names is None else _length(len(names)) + sum(map(_text, names)))
-        + _text(request.subscribed_topic_regex)
-        + _text(request.server_assignor)
+        epoch_and_timeout
+        + _texts(texts)
+        + (_NULL if names is None else _length(len(names)) + _texts(names))
         + (_NULL if request.topic_partitions is None else _topics(request.topic_partitions))
     )
 
@@ -66,36 +71,36 @@ def _heartbeat_answer(reply: ConsumerGroupHeartbeatResponse) -> int:
     epoch_and_interval = 8
     # An assignment is a structure that may be null: a byte says whether it is there, and its tags end it.
     assignment = 1 + (0 if reply.assignment is None else _topics(reply.assignment) + _TAGS)
-    return epoch_and_interval + _text(reply.error_message) + _text(reply.member_id) + assignment
+    return epoch_and_interval + _texts((reply.error_message, reply.member_id)) + assignment
 
 
 def _topics(partitions: Partitions) -> int:
-    return _length(len(partitions)) + sum(
-        _UUID + _length(len(numbers)) + 4 * len(numbers) + _TAGS for numbers in partitions.values()
-    )
+    size = _length(len(partitions))
+    for numbers in partitions.values():
+        size += _UUID + _length(len(numbers)) + 4 * len(numbers) + _TAGS
+    return size
 
 
 def _join(request: JoinGroupRequest) -> int:
     two_timeouts = 8
-    protocols = sum(_text(each.name) + _data(each.metadata) + _TAGS for each in request.protocols)
+    protocols = sum(_texts((each.name,)) + _data(each.metadata) + _TAGS for each in request.protocols)
     reason = _NULL
     texts = request.group_id, request.member_id, request.instance_id, request.protocol_type
-    return two_timeouts + sum(map(_text, texts)) + _length(len(request.protocols)) + protocols + reason
+    return two_timeouts + _texts(texts) + _length(len(request.protocols)) + protocols + reason
 
 
 def _join_answer(reply: JoinGroupResponse) -> int:
     generation_and_skip = 5
     members = sum(
-        _text(each.member_id) + _text(each.instance_id) + _data(each.metadata) + _TAGS
-        for each in reply.members
+        _texts((each.member_id, each.instance_id)) + _data(each.metadata) + _TAGS for each in reply.members
     )
     texts = reply.protocol_type, reply.protocol_name, reply.leader, reply.member_id
-    return generation_and_skip + sum(map(_text, texts)) + _length(len(reply.members)) + members
+    return generation_and_skip + _texts(texts) + _length(len(reply.members)) + members
 
 
 def _sync(request: SyncGroupRequest) -> int:
     generation = 4
-    assignments = sum(_text(to) + _data(given) + _TAGS for to, given in request.assignments.items())
+    assignments = sum(_texts((to,)) + _data(given) + _TAGS for to, given in request.assignments.items())
     texts = (
         request.group_id,
         request.member_id,
@@ -103,27 +108,27 @@ def _sync(request: SyncGroupRequest) -> int:
         request.protocol_type,
         request.protocol_name,
     )
-    return generation + sum(map(_text, texts)) + _length(len(request.assignments)) + assignments
+    return generation + _texts(texts) + _length(len(request.assignments)) + assignments
 
 
 def _sync_answer(reply: SyncGroupResponse) -> int:
-    return _text(reply.protocol_type) + _text(reply.protocol_name) + _data(reply.assignment)
+    return _texts((reply.protocol_type, reply.protocol_name)) + _data(reply.assignment)
 
 
 def _classic_heartbeat(request: HeartbeatRequest) -> int:
     generation = 4
-    return generation + sum(map(_text, (request.group_id, request.member_id, request.instance_id)))
+    return generation + _texts((request.group_id, request.member_id, request.instance_id))
 
 
 def _leave(request: LeaveGroupRequest) -> int:
     reason = _NULL
-    member = _text(request.member_id) + _text(request.instance_id) + reason + _TAGS
-    return _text(request.group_id) + _length(1) + member
+    one_member = _length(1) + reason + _TAGS
+    return one_member + _texts((request.group_id, request.member_id, request.instance_id))
 
 
 def _leave_answer(reply: LeaveGroupResponse) -> int:
     error = 2
-    return _length(1) + _text(reply.member_id) + _text(reply.instance_id) + error + _TAGS
+    return _length(1) + _texts((reply.member_id, reply.instance_id)) + error + _TAGS
 
 
 _BODIES: Final[dict[type, Callable[[Any], int]]] = {
@@ -140,11 +145,13 @@ _BODIES: Final[dict[type, Callable[[Any], int]]] = {
 }
 
 
-def _text(text: str | None) -> int:
-    if text is None:
-        return _NULL
-    size = len(text) if text.isascii() else len(text.encode())
-    return _length(size) + size
+def _texts(texts: Iterable[str | None]) -> int:
+    """Bytes of several texts; null takes as many as an empty one."""
+    total = 0
+    for text in texts:
+        size = 0 if text is None else len(text) if text.isascii() else len(text.encode())
+        total += size + (1 if size < _SHORT else _length(size))  # nearly all are short
+    return total
 
 
 def _data(data: bytes) -> int:
