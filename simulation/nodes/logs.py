@@ -30,7 +30,7 @@ class PartitionLogs(Mapping[TopicPartition, int]):
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self._topics: dict[str, list[PartitionLog]] = {}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
         self._intervals: dict[str, int] = {}
         self.changes = 0
         """Grows whenever a topic appears, grows or disappears."""
@@ -39,29 +39,27 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         """A topic appears; its partitions share the rate evenly, one after the other."""
         interval = round(partitions * 1_000_000 / records_per_second) if records_per_second else 0
         self._intervals[topic] = interval
-        self._topics[topic] = []
-        self._add(topic, partitions)
+        self._add(topic, range(partitions))
 
     def grow(self, topic: str, before: int, partitions: int) -> None:
         """A topic gets more partitions, with the same rate each as the others."""
-        self._add(topic, partitions - before)
+        self._add(topic, range(before, partitions))
 
     def delete(self, topic: str) -> None:
         """A topic disappears, and its records with it."""
-        del self._intervals[topic], self._topics[topic]
+        del self._intervals[topic]
+        self._logs = {partition: log for partition, log in self._logs.items() if partition.topic != topic}
         self.changes += 1
 
-    def _add(self, topic: str, partitions: int) -> None:
+    def _add(self, topic: str, numbers: range) -> None:
         now, interval = self._loop.now_us, self._intervals[topic]
-        phases = (interval * index // partitions for index in range(partitions))
-        self._topics[topic].extend(PartitionLog(now - phase, interval) for phase in phases)
+        for index, partition in enumerate(topic_partitions(topic, numbers)):
+            self._logs[partition] = PartitionLog(now - interval * index // len(numbers), interval)
         self.changes += 1
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
         """The partition's log; None if the cluster has no such partition."""
-        topic, number = partition
-        logs = self._topics.get(topic)
-        return logs[number] if logs is not None and 0 <= number < len(logs) else None
+        return self._logs.get(partition)
 
     def next_record_us(
         self, positions: Mapping[TopicPartition, int]
@@ -70,15 +68,13 @@ class PartitionLogs(Mapping[TopicPartition, int]):
 
         The time stays the same until positions or `changes` are others.
         """
-        now, topics = self._loop.now_us, self._topics
+        now, logs = self._loop.now_us, self._logs
         first: int | None = None
         outside = []
         for partition, position in positions.items():
-            topic, number = partition
-            logs = topics.get(topic)
-            if logs is None or not 0 <= number < len(logs):
+            log = logs.get(partition)
+            if log is None:
                 continue
-            log = logs[number]
             interval_us = log.interval_us
             at = log.began_us + (position + 1) * interval_us
             if at - interval_us > now if interval_us else position:
@@ -100,9 +96,9 @@ class PartitionLogs(Mapping[TopicPartition, int]):
             first = order.index(after) + 1
             positions = {partition: positions[partition] for partition in order[first:] + order[:first]}
         taken: dict[TopicPartition, tuple[int, int]] = {}
-        now = self._loop.now_us
+        now, logs = self._loop.now_us, self._logs
         for partition, position in positions.items():
-            log = self.log(partition)
+            log = logs.get(partition)
             if log is None:
                 continue
             end = min(log.end(now), position + most)
@@ -114,14 +110,10 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         return taken, None
 
     def __getitem__(self, partition: TopicPartition) -> int:
-        log = self.log(partition)
-        if log is None:
-            raise KeyError(partition)
-        return log.end(self._loop.now_us)
+        return self._logs[partition].end(self._loop.now_us)
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        for topic, logs in self._topics.items():
-            yield from topic_partitions(topic, range(len(logs)))
+        return iter(self._logs)
 
     def __len__(self) -> int:
-        return sum(map(len, self._topics.values()))
+        return len(self._logs)
