@@ -228,10 +228,12 @@ class Network:
         """The delay that the rules put on a call's request, or on its response; None if that is lost."""
         connection = call.connection
         member, broker = connection.client.name, connection.server.name
+        message: Message | None = None
         for rule in self.rules:
             if not rule.concerns(member, broker, direction):
                 continue
-            message = Message(member, broker, direction, call.request, response)
+            if message is None:
+                message = Message(member, broker, direction, call.request, response)
             verdict = rule.judge(message)
             if verdict is PASS:
                 continue

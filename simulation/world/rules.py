@@ -90,7 +90,7 @@ class Rule(Protocol):
         """Whether it may judge such a message, whatever that says: if not, nobody need make one."""
 
     def judge(self, message: Message) -> Verdict:
-        """What becomes of the message; `Fate.PASS` leaves it to the next rule."""
+        """What becomes of a message that it concerns; `Fate.PASS` leaves it to the next rule."""
 
 
 class Matching:
@@ -132,9 +132,7 @@ class Matching:
         return self._left == 0
 
     def judge(self, message: Message) -> Verdict:
-        """What becomes of the message."""
-        if not self.concerns(message.member, message.broker, message.direction, message.api_key):
-            return PASS
+        """What becomes of a message that the rule concerns."""
         if self._kinds is not None and not isinstance(message.request, self._kinds):
             return PASS
         if self._condition is not None and not self._condition(message):
