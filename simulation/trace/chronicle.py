@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain, starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.consumer.states import STATES_BY_CODE
 from fencepost.coordinator.protocol import records as r
@@ -47,6 +47,9 @@ from fencepost.simulation.world.observers import (
     Violation,
     WorldView,
 )
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 NONE = ErrorCode.NONE
@@ -105,8 +108,13 @@ class Chronicle(Observer):
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """A heartbeat that was refused or changed something, or any other event of the coordinator."""
-        groups = {} if (active := self.world.active) is None else active.groups
-        group = groups.get(self.world.group_id)
+        active = self.world.active
+        group = None if active is None else active.groups.get(self.world.group_id)
+        self._step(host, group, event, outcome, now_us)
+
+    def _step(
+        self, host: str, group: ConsumerGroup | None, event: StepEvent, outcome: Outcome, now_us: int
+    ) -> None:
         if group is not None:
             self._group_epoch = group.group_epoch
         state = "" if group is None else str(group.state)
@@ -166,7 +174,9 @@ class Chronicle(Observer):
             self._held.pop(member_id, None)
         else:
             state, epoch = STATES_BY_CODE[value.state]._value_, value.member_epoch
-            held = self._assigned(member_id, value.assigned) + self._named(value.pending_revocation)
+            held = self._assigned(member_id, value.assigned)
+            if value.pending_revocation:
+                held += self._named(value.pending_revocation)
         self._append((now_us, actor, _ASSIGNMENT, "", state, epoch, self._group_epoch, held, "", member_id))
 
     def _settle(self, state: str) -> None:

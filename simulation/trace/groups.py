@@ -52,11 +52,12 @@ class GroupChronicle(Chronicle):
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """A step of a group of either kind, and the answers to classic members."""
-        active = self.world.active
-        group = None if active is None else active.classic.groups.get(self.world.group_id)
+        active, group_id = self.world.active, self.world.group_id
+        group = None if active is None else active.classic.groups.get(group_id)
         if group is None:
             self._members = ()
-            super().on_coordinator_step(host, event, outcome, now_us)
+            consumers = None if active is None else active.groups.get(group_id)
+            self._step(host, consumers, event, outcome, now_us)
             self._answers(event, outcome, now_us)
             return
         self._held.clear()  # of a consumer group that became this one
