@@ -54,7 +54,7 @@ class StreamsGroups:
         self._groups: dict[str, StreamsGroup] = {}
         self.groups: Mapping[str, StreamsGroup] = MappingProxyType(self._groups)
         self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
-        """Makes a record of a journal true; `rebuild` ends a load."""
+        """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
         self.soft = SoftState(self._session_timeout_ms)
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""

@@ -64,12 +64,14 @@ class Exchange(Membership):
 
     def _settle(self, now_ms: int) -> int | None:
         """Move as far as that goes, and send the heartbeat if it is due. When the next one is."""
-        while self._progress(now_ms):
-            pass
-        due_ms = self._heartbeat_due_ms(now_ms)
-        if due_ms is None or now_ms < due_ms:
-            return due_ms
-        return self._settle(now_ms) if self._send_heartbeat() else None
+        while True:
+            while self._progress(now_ms):
+                pass
+            due_ms = self._heartbeat_due_ms(now_ms)
+            if due_ms is None or now_ms < due_ms:
+                return due_ms
+            if not self._send_heartbeat():
+                return None
 
     def _progress(self, now_ms: int) -> bool:
         """One move that needs nothing more from outside. Whether there was one."""
