@@ -113,7 +113,6 @@ class BrokerHost(Host):
             return outcome
         if outcome is NOTHING:
             return outcome
-        self._cluster.journal.clean()
         for hook in self._changed:
             hook(self.name, event, outcome, now)
         for effect in outcome.effects:

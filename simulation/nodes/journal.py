@@ -7,20 +7,19 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.runtime import AppendFailed
 
-_COMPACT_FROM = 2_000
+_COMPACT_BEYOND = 2_000
 """Records; a coordinator that loads reads all that there are, and so do the checkers, twice."""
 
 
 class ReplicatedJournal(MemoryJournal):
     """A journal that is compacted now and then, as Kafka's cleaner does; `failing` refuses appends."""
 
-    __slots__ = ("_compact_at", "failing")
+    __slots__ = ("failing",)
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(compact_beyond=_COMPACT_BEYOND)
         self.failing = 0
         """How many faults make appends fail now."""
-        self._compact_at = _COMPACT_FROM
 
     def append(self, records: tuple[Record, ...]) -> None:
         """Keep one batch.
@@ -30,9 +29,3 @@ class ReplicatedJournal(MemoryJournal):
         if self.failing:
             raise AppendFailed(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not enough replicas are in sync")
         super().append(records)
-
-    def clean(self) -> None:
-        """Compact, once it is worth it."""
-        if len(self) > self._compact_at:
-            self.compact()
-            self._compact_at = max(_COMPACT_FROM, 2 * len(self))
