@@ -163,10 +163,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             heappush(self._heap, (when_us, sequence, action, argument))
             return
         slot = when_us >> _SLOT_BITS
-        if slot not in self._slots:
-            self._slots[slot] = []
+        entries = self._slots.get(slot)
+        if entries is None:
+            entries = self._slots[slot] = []
             heappush(self._next_slots, slot)
-        self._slots[slot].append((when_us, sequence, action, argument))
+        entries.append((when_us, sequence, action, argument))
 
     def timer(self, when_us: int, action: Callable[[Any], Any], argument: object) -> Timer:
         """As `schedule`, but with a way to take it back."""
