@@ -115,6 +115,12 @@ class BrokerHost(Host):
             return outcome
         for hook in self._changed:
             hook(self.name, event, outcome, now)
+        if outcome.effects:
+            self._carry_out(outcome, now)
+        self._arm()
+        return outcome
+
+    def _carry_out(self, outcome: Outcome, now: int) -> None:
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self._resolve(effect)
@@ -123,8 +129,6 @@ class BrokerHost(Host):
         answers = [effect for effect in outcome.effects if isinstance(effect, Answer)]
         if answers:
             self._answer(answers, now + self._replication.draw() if outcome.records else now)
-        self._arm()
-        return outcome
 
     def _answer(self, answers: Iterable[Effect], ready_us: int) -> None:
         """Answer requests that waited."""

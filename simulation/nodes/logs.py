@@ -99,14 +99,13 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         now, logs = self._loop.now_us, self._logs
         for partition, position in positions.items():
             log = logs.get(partition)
-            if log is None:
+            if log is None or (end := log.end(now)) <= position:
                 continue
-            end = min(log.end(now), position + most)
-            if end > position:
-                taken[partition] = (position, end)
-                most -= end - position
-                if not most:
-                    return taken, partition
+            end = min(end, position + most)
+            taken[partition] = (position, end)
+            most -= end - position
+            if not most:
+                return taken, partition
         return taken, None
 
     def __getitem__(self, partition: TopicPartition) -> int:
