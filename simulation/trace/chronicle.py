@@ -102,7 +102,7 @@ class Chronicle(Observer):
                 "",
                 _KEEPALIVE
                 if event.topic_partitions is None and reply.assignment is None
-                else self._asked(event, reply),
+                else _asked(event, reply, self._hosts[event.member_id]),
             )
         )
 
@@ -130,10 +130,11 @@ class Chronicle(Observer):
         self.heartbeats += 1
         reply: Any = outcome.reply
         error = "" if reply.error_code is NONE else reply.error_code.name
+        actor = self._hosts.get(event.member_id, event.member_id)
         self._append(
             (
                 now_us,
-                self._hosts.get(event.member_id, event.member_id),
+                actor,
                 _HEARTBEAT,
                 "",
                 "",
@@ -141,14 +142,9 @@ class Chronicle(Observer):
                 self._group_epoch,
                 () if reply.assignment is None else self._assigned(event.member_id, reply.assignment),
                 error,
-                self._asked(event, reply),
+                _asked(event, reply, actor),
             )
         )
-
-    def _asked(self, event: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse) -> str:
-        """What a heartbeat is, and its bytes. Those of a mere keepalive follow from the names."""
-        client = self._hosts.get(event.member_id, event.member_id)
-        return f"{_asks(event)} {message_sizes(event, reply, client)}"
 
     def _records(self, host: str, event: StepEvent, outcome: Outcome, state: str, now_us: int) -> None:
         for record in outcome.records:
@@ -230,18 +226,16 @@ class Chronicle(Observer):
         if isinstance(response, Exception):
             error = type(response).__name__
         else:
-            codes = (code for code in response.errors.values() if code is not NONE)
-            error = next((code.name for code in codes), "")
+            error = next((code.name for code in response.errors.values() if code is not NONE), "")
+        offsets = sorted(request.offsets.items())
         self._add(
             now_us,
             host,
             Kind.COMMIT,
             member_epoch=request.member_epoch,
-            partitions=tuple(sorted(request.offsets)),
+            partitions=tuple([tp for tp, _ in offsets]),
             error=error,
-            detail=" ".join(
-                f"{tp.topic}-{tp.partition}:{o.offset}" for tp, o in sorted(request.offsets.items())
-            ),
+            detail=" ".join([f"{tp.topic}-{tp.partition}:{o.offset}" for tp, o in offsets]),
         )
 
     def on_records_processed(
@@ -315,6 +309,11 @@ class Chronicle(Observer):
         known = self.world.topics.by_id
         by_name = [(known[i].name if i in known else i, numbers) for i, numbers in partitions.items()]
         return tuple(chain.from_iterable(starmap(topic_partitions, sorted(by_name))))
+
+
+def _asked(request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, client: str) -> str:
+    """What a heartbeat is, and its bytes. Those of a mere keepalive follow from the names."""
+    return f"{_asks(request)} {message_sizes(request, reply, client)}"
 
 
 def _asks(request: ConsumerGroupHeartbeatRequest) -> str:
