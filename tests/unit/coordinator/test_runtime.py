@@ -16,6 +16,7 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest
 from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
@@ -59,6 +60,24 @@ def test_a_failed_append_is_told_and_changes_nothing(scene: Any, code: E, told: 
     assert scene.coordinator.hard_state() == before
     timers = scene.coordinator.soft.timers
     assert {key: timers.deadline_of(key) for key in timers} == deadlines
+
+
+class _Nowhere:
+    """A table without arrows."""
+
+    name = "nowhere"
+
+    def allows(self, state: str, target: str) -> bool:
+        return False
+
+
+def test_a_move_along_no_arrow_is_told(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.coordinator.runtime.GROUP_TABLE", _Nowhere())
+    with pytest.raises(IllegalTransition, match="nowhere: g moved from Empty to Stable"):
+        scene.join("A")
+    scene.beat("A", 1)  # which moves nothing
+    with pytest.raises(IllegalTransition, match="nowhere: g moved from Stable to Empty"):
+        scene.beat("A", -1)
 
 
 def test_a_failed_deletion_is_told(scene: Any) -> None:
