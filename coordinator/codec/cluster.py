@@ -4,9 +4,6 @@ Metadata: 0 asks for all topics with an empty list, 1 and later with null; 4 bri
 leader epochs, 10 topic ids, 12 topics asked for by id, 13 an error for the whole answer.
 FindCoordinator: 1 brings the key's type, 4 several keys. ApiVersions: 3 brings features and who asks;
 its answer has header version 0 in every version (KIP-511).
-
-FindCoordinator's answer differs for every group, and every member waits for it before it joins: it is packed
-by hand, as heartbeats are.
 """
 
 from __future__ import annotations
@@ -129,20 +126,21 @@ def decode_find_coordinator(
     values: dict[str, Any], context: RequestContext
 ) -> cluster.FindCoordinatorRequest:
     """FindCoordinator, versions 0 to 6."""
-    keys = tuple(values["coordinator_keys"]) if context.api_version >= 4 else (values["key"],)
+    keys = (
+        tuple(values["coordinator_keys"])
+        if context.api_version >= _FIRST_VERSION_OF_KEYS
+        else (values["key"],)
+    )
     return cluster.FindCoordinatorRequest(keys=keys, key_type=values.get("key_type", 0))
 
 
-def encode_find_coordinator(reply: cluster.FindCoordinatorResponse, shape: Shape) -> bytes:
+def encode_find_coordinator(reply: cluster.FindCoordinatorResponse, shape: Shape) -> Any:
     """FindCoordinator, versions 0 to 6. Below 4 the only key's answer stands at the top, without the key."""
-    answer: bytes
     if shape.version >= _FIRST_VERSION_OF_KEYS:
         found = tuple(shape.Coordinator(key=one.key, **_found(one)) for one in reply.coordinators)
-        answer = shape.FindCoordinatorResponse(throttle_time=0, coordinators=found)
-    else:
-        (one,) = reply.coordinators
-        answer = shape.FindCoordinatorResponse(throttle_time=0, **_found(one))
-    return answer
+        return shape.FindCoordinatorResponse(throttle_time=0, coordinators=found)
+    (one,) = reply.coordinators
+    return shape.FindCoordinatorResponse(throttle_time=0, **_found(one))
 
 
 def _found(one: cluster.FoundCoordinator) -> dict[str, Any]:

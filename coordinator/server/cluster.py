@@ -73,6 +73,11 @@ def check_partitions(partitions: int) -> None:
         )
 
 
+def _seen_from(local_host: str, node: Node) -> Node:
+    """A broker that listens everywhere has no address of its own to tell."""
+    return msgspec.structs.replace(node, host=local_host) if node.host in _WILDCARDS else node
+
+
 class Cluster:
     """Topics and logs, shared by all brokers of the cluster.
 
@@ -161,26 +166,13 @@ class Cluster:
         known = {node.node_id for node in self.nodes}
         return tuple(node_id for node_id in topic.assignments[partition] if node_id in known)
 
-    def coordinator(self, key: str) -> Node:
-        """The broker that coordinates a group."""
-        return self.nodes[0]
-
     def nodes_seen_from(self, local_host: str) -> tuple[Node, ...]:
-        """The brokers under addresses that a client can reach which came in through `local_host`.
+        """The brokers under addresses that a client can reach which came in through `local_host`."""
+        return tuple(_seen_from(local_host, node) for node in self.nodes)
 
-        A broker that listens everywhere has no address of its own to tell.
-        """
-        if not any(node.host in _WILDCARDS for node in self.nodes):
-            return self.nodes
-        return tuple(
-            Node(
-                node_id=node.node_id,
-                host=local_host if node.host in _WILDCARDS else node.host,
-                port=node.port,
-                rack=node.rack,
-            )
-            for node in self.nodes
-        )
+    def node_seen_from(self, local_host: str, node_id: int) -> Node:
+        """One of them."""
+        return _seen_from(local_host, next(node for node in self.nodes if node.node_id == node_id))
 
     def next_producer_id(self) -> int:
         """A producer id that nobody had before."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import msgspec
 
@@ -123,22 +122,23 @@ def find_coordinator(
     services: Services, request: cluster.FindCoordinatorRequest, asked: Asked
 ) -> cluster.FindCoordinatorResponse:
     """Groups and transactions have a coordinator here; share groups have none."""
-    leaders: dict[int, Callable[[str], int]] = {
-        KeyType.GROUP: services.groups.leader_id,
-        KeyType.TRANSACTION: services.transactions.leader_id,
-    }
-    leader_id = leaders.get(request.key_type)
-    if leader_id is not None:
-        by_id = {node.node_id: node for node in services.cluster.nodes_seen_from(asked.local_host)}
-        found = tuple(cluster.FoundCoordinator(key=key, node=by_id[leader_id(key)]) for key in request.keys)
-    else:
-        found = tuple(
-            cluster.FoundCoordinator(
-                key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=_NO_SHARE_GROUPS
-            )
-            for key in request.keys
-        )
-    return cluster.FindCoordinatorResponse(coordinators=found)
+    return cluster.FindCoordinatorResponse(
+        coordinators=tuple(_found(services, key, request.key_type, asked) for key in request.keys)
+    )
+
+
+def _found(services: Services, key: str, key_type: int, asked: Asked) -> cluster.FoundCoordinator:
+    match key_type:
+        case KeyType.GROUP:
+            leader_id = services.groups.leader_id(key)
+        case KeyType.TRANSACTION:
+            leader_id = services.transactions.leader_id(key)
+        case _:
+            code = ErrorCode.INVALID_REQUEST
+            return cluster.FoundCoordinator(key=key, error_code=code, error_message=_NO_SHARE_GROUPS)
+    return cluster.FoundCoordinator(
+        key=key, node=services.cluster.node_seen_from(asked.local_host, leader_id)
+    )
 
 
 def describe_cluster(
