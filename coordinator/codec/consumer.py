@@ -15,7 +15,7 @@ from fencepost.coordinator.codec.groups import operations_of
 from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.codec.writer import compact_string, unsigned_varint, uuid_bytes
 from fencepost.coordinator.protocol import consumer
-from fencepost.coordinator.protocol.ids import Partitions, partitions_of
+from fencepost.coordinator.protocol.ids import NO_TOPIC_ID, Partitions, partitions_of
 
 _HEAD = struct.Struct(">ih")
 _EPOCH_AND_INTERVAL = struct.Struct(">ii")
@@ -46,7 +46,7 @@ def decode_heartbeat(
 
 def _owned(topics: list[dict[str, Any]]) -> Partitions:
     return partitions_of(
-        (topic["topic_id"] or "A" * 22, partition) for topic in topics for partition in topic["partitions"]
+        (topic["topic_id"] or NO_TOPIC_ID, partition) for topic in topics for partition in topic["partitions"]
     )
 
 

@@ -25,10 +25,15 @@ class WireField(NamedTuple):
     """The class of a struct, of which this is one or an array."""
     is_array: bool
     is_nullable: bool
-    """Whether null has bytes of its own. A tagged field that is null is left out."""
+    """Whether null has bytes of its own. A tagged field that is null by default is left out."""
     tag: int | None
     default: Any
     """As kio has it; REQUIRED if there is none."""
+
+
+def null_struct(field: WireField) -> bytes:
+    """What stands for a struct that is null; one that is not has a mark, the byte 1, before it."""
+    return b"\xff" if field.tag is None else b"\x00"
 
 
 @functools.cache
@@ -49,7 +54,7 @@ def _wire_field(field: dataclasses.Field[Any], hint: Any) -> WireField:
         kafka_type=kafka_type,
         struct=None if kafka_type else (typing.get_args(plain)[0] if is_array else plain),
         is_array=is_array,
-        is_nullable=type(None) in options and tag is None,
+        is_nullable=type(None) in options and (tag is None or field.default is REQUIRED),
         tag=tag,
         default=field.default,
     )

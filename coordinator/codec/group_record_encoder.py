@@ -13,7 +13,7 @@ import msgspec
 
 from fencepost.coordinator.codec import group_record_schemas as s
 from fencepost.coordinator.codec import streams_records
-from fencepost.coordinator.codec.writer import unsigned_varint, written
+from fencepost.coordinator.codec.writer import written
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import Partitions, TopicId
@@ -81,8 +81,6 @@ def _written_value(value: r.RecordValue) -> bytes:
             return _written_offset(value)
         case r.GroupMetadataValue():
             return _written_classic_group(value)
-        case r.ConsumerGroupMemberMetadataValue():
-            return _written_member(value)
         case _:
             return _versioned(0, _written_form(value))
 
@@ -91,6 +89,8 @@ def _written_form(value: r.RecordValue) -> Any:
     match value:
         case r.ConsumerGroupMetadataValue():
             return s.GroupMetadataValue(epoch=value.epoch, metadata_hash=value.metadata_hash)
+        case r.ConsumerGroupMemberMetadataValue():
+            return _member(value)
         case r.ConsumerGroupTargetAssignmentMetadataValue():
             return s.TargetMetadataValue(
                 assignment_epoch=value.assignment_epoch, assignment_timestamp=value.assignment_timestamp_ms
@@ -114,12 +114,7 @@ def _written_form(value: r.RecordValue) -> Any:
             return s.RegularExpressionValue(
                 topics=value.topics, version=value.image_version, timestamp=value.timestamp_ms
             )
-        case (
-            r.OffsetCommitValue()
-            | r.GroupMetadataValue()
-            | r.ConsumerGroupMemberMetadataValue()
-            | r.PendingOffsetCommitValue()
-        ):
+        case r.OffsetCommitValue() | r.GroupMetadataValue() | r.PendingOffsetCommitValue():
             raise TypeError(f"no form of its own: {type(value).__name__}")
         case _:
             return streams_records.written_form(value)
@@ -161,27 +156,16 @@ def _written_classic_group(value: r.GroupMetadataValue) -> bytes:
     return _versioned(3, form)
 
 
-def untagged(values: Mapping[str, Any]) -> bytes:
-    """The fields of value 5 up to its tags."""
-    fields = dict(values)
-    fields["subscribed_topic_names"] = tuple(fields["subscribed_topic_names"])
-    return _bytes_of(s.MemberMetadataValue(**fields)).removesuffix(b"\x00")
-
-
-def _written_member(value: r.ConsumerGroupMemberMetadataValue) -> bytes:
+def _member(value: r.ConsumerGroupMemberMetadataValue) -> s.MemberMetadataValue:
+    classic = value.classic
     fields = msgspec.structs.asdict(value)
-    classic: r.ClassicMemberMetadata | None = fields.pop("classic")
-    tag = b"\x00"
-    if classic is not None:
-        protocols = tuple(
+    fields["classic"] = classic and s.ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=tuple(
             s.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.supported_protocols
-        )
-        form = s.ClassicMemberMetadata(
-            session_timeout_ms=classic.session_timeout_ms, supported_protocols=protocols
-        )
-        tag = b"\x01" + _bytes_of(form)
-    one_tag_of = b"\x01\x00" + unsigned_varint(len(tag))
-    return _INT16.pack(0) + untagged(fields) + one_tag_of + tag
+        ),
+    )
+    return s.MemberMetadataValue(**fields)
 
 
 def _since(

@@ -2,7 +2,7 @@
 
 Field by field and in their order as in Kafka 4.3.1's group coordinator. Keys are never flexible; values of
 consumer groups always are, those of offsets from version 4 on. A tag is a field that may be left out, then
-it has its default (KIP-482).
+it has its default (KIP-482); without a default it is always written.
 """
 
 from dataclasses import dataclass, field
@@ -200,20 +200,6 @@ class GroupMetadataValue(Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberMetadataValue(Flexible):
-    """Value 5 without its tag, which is nullable and therefore read and written by hand."""
-
-    instance_id: str | None = field(metadata=_STRING)
-    rack_id: str | None = field(metadata=_STRING)
-    client_id: str = field(metadata=_STRING)
-    client_host: str = field(metadata=_STRING)
-    subscribed_topic_names: tuple[str, ...] = field(metadata=_STRING)
-    subscribed_topic_regex: str | None = field(metadata=_STRING)
-    rebalance_timeout_ms: int = field(metadata=_INT32)
-    server_assignor: str | None = field(metadata=_STRING)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ClassicProtocol(Flexible):
     """A protocol that a member supports."""
 
@@ -227,6 +213,21 @@ class ClassicMemberMetadata(Flexible):
 
     session_timeout_ms: int = field(metadata=_INT32)
     supported_protocols: tuple[ClassicProtocol, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberMetadataValue(Flexible):
+    """Value 5. Kafka writes its tag for every member, for most of them with null in it."""
+
+    instance_id: str | None = field(metadata=_STRING)
+    rack_id: str | None = field(metadata=_STRING)
+    client_id: str = field(metadata=_STRING)
+    client_host: str = field(metadata=_STRING)
+    subscribed_topic_names: tuple[str, ...] = field(metadata=_STRING)
+    subscribed_topic_regex: str | None = field(metadata=_STRING)
+    rebalance_timeout_ms: int = field(metadata=_INT32)
+    server_assignor: str | None = field(metadata=_STRING)
+    classic: ClassicMemberMetadata | None = field(metadata=_TAG_0)
 
 
 @dataclass(frozen=True, kw_only=True)

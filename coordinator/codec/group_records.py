@@ -16,17 +16,14 @@ import msgspec
 
 from fencepost.coordinator.codec import group_record_schemas as s
 from fencepost.coordinator.codec.framing import MalformedFrame
-from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, untagged
-from fencepost.coordinator.codec.reader import Reader, entity_reader, read_unsigned_varint
+from fencepost.coordinator.codec.group_record_encoder import MalformedRecord
+from fencepost.coordinator.codec.reader import Reader, entity_reader
 from fencepost.coordinator.codec.streams_records import STREAMS_TYPES
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.ids import Partitions, TopicId, partitions_of
+from fencepost.coordinator.protocol.ids import NO_TOPIC_ID, Partitions, TopicId, partitions_of
 from fencepost.coordinator.protocol.records import Record
 
 _INT16: Final = struct.Struct(">h")
-_NO_TOPIC: Final[TopicId] = "A" * 22
-"""The zero UUID, which no topic has."""
-
 _NEWEST_TYPE: Final = 23
 """The last of the streams groups' types, in Kafka 4.3: StreamsGroupTopology and its like."""
 
@@ -56,8 +53,6 @@ class _Type(NamedTuple):
     value_forms: Mapping[int, type]
     read_key: Callable[[dict[str, Any]], r.RecordKey]
     read_value: Callable[[dict[str, Any]], r.RecordValue]
-    complete: Callable[[dict[str, Any], bytes], None] = lambda values, data: None
-    """Adds what the form of a value does not tell."""
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
@@ -79,7 +74,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
     if form is None:
         return OpaqueRecord(record_type, version, parts["group"], key, value)
     what = f"value of type {record_type}, version {version}"
-    values = _body(form, value, known.complete, what=what)
+    values = _body(form, value, what=what)
     try:
         return Record(known.read_key(parts), known.read_value(values))
     except ValueError as error:
@@ -91,18 +86,10 @@ def _reader(form: type) -> Reader:
     return entity_reader(form)
 
 
-def _body(
-    form: type,
-    data: bytes,
-    complete: Callable[[dict[str, Any], bytes], None] | None = None,
-    *,
-    what: str,
-) -> dict[str, Any]:
+def _body(form: type, data: bytes, *, what: str) -> dict[str, Any]:
     values: dict[str, Any]
     try:
         values, end = _reader(form)(data, _INT16.size)
-        if complete is not None:
-            complete(values, data)
     except _UNREADABLE as error:
         raise MalformedRecord(f"{what} can't be read from {len(data)} bytes: {error}") from error
     if end != len(data):
@@ -170,31 +157,21 @@ def _classic_group(values: dict[str, Any]) -> r.GroupMetadataValue:
 
 def _member(values: dict[str, Any]) -> r.ConsumerGroupMemberMetadataValue:
     names = tuple(sorted(set(values.pop("subscribed_topic_names"))))
-    return r.ConsumerGroupMemberMetadataValue(subscribed_topic_names=names, **values)
-
-
-def _add_classic(values: dict[str, Any], data: bytes) -> None:
-    """The tag of value 5. Kafka writes it for every member: a byte 0 for none, or a byte 1 and the rest."""
-    tags_at = _INT16.size + len(untagged(values))
-    values["classic"] = None
-    count, at = read_unsigned_varint(data, tags_at)
-    for _ in range(count):
-        tag, at = read_unsigned_varint(data, at)
-        size, at = read_unsigned_varint(data, at)
-        if tag == 0 and data[at] != 0:
-            classic, end = _reader(s.ClassicMemberMetadata)(data, at + 1)
-            if end != at + size:
-                raise MalformedFrame(f"tag 0 has {end - at} bytes, {size} are announced")
-            values["classic"] = r.ClassicMemberMetadata(
-                classic["session_timeout_ms"],
-                tuple((one["name"], one["metadata"]) for one in classic["supported_protocols"]),
-            )
-        at += size
+    classic = values.pop("classic", None)
+    return r.ConsumerGroupMemberMetadataValue(
+        subscribed_topic_names=names,
+        classic=classic
+        and r.ClassicMemberMetadata(
+            classic["session_timeout_ms"],
+            tuple((one["name"], one["metadata"]) for one in classic["supported_protocols"]),
+        ),
+        **values,
+    )
 
 
 def _partitions(topics: Iterable[dict[str, Any]]) -> Partitions:
     return partitions_of(
-        (topic["topic_id"] or _NO_TOPIC, number) for topic in topics for number in topic["partitions"]
+        (topic["topic_id"] or NO_TOPIC_ID, number) for topic in topics for number in topic["partitions"]
     )
 
 
@@ -207,7 +184,7 @@ def _current(values: dict[str, Any]) -> r.ConsumerGroupCurrentMemberAssignmentVa
             continue
         if len(since) != len(topic["partitions"]):
             raise ValueError(f"{len(topic['partitions'])} partitions with {len(since)} assignment epochs")
-        of_topic = epochs.setdefault(topic["topic_id"] or _NO_TOPIC, {})
+        of_topic = epochs.setdefault(topic["topic_id"] or NO_TOPIC_ID, {})
         of_topic.update(sorted(zip(topic["partitions"], since, strict=True)))
     return r.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=values["member_epoch"],
@@ -257,7 +234,6 @@ _TYPES: Final[Mapping[int, _Type]] = {
         {0: s.MemberMetadataValue},
         lambda key: r.ConsumerGroupMemberMetadataKey(key["group"], key["member"]),
         _member,
-        _add_classic,
     ),
     6: _Type(
         s.GroupKey,

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from fencepost.coordinator.codec.fields import WireField, wire_fields
+from fencepost.coordinator.codec.fields import WireField, null_struct, wire_fields
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 
@@ -146,9 +146,9 @@ def _array(element: Reader, flexible: bool, nullable: bool) -> Reader:
     return read
 
 
-def _nullable_entity(entity: Reader) -> Reader:
+def _nullable_entity(entity: Reader, null: bytes) -> Reader:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        if _slice(data, at, 1) == b"\xff":
+        if _slice(data, at, 1) == null:
             return None, at + 1
         return entity(data, at + 1)
 
@@ -177,7 +177,7 @@ def field_reader(field: WireField, *, flexible: bool) -> Reader:
     if field.kafka_type is None:
         element = entity_reader(field.struct)
         if field.is_nullable and not field.is_array:
-            return _nullable_entity(element)
+            return _nullable_entity(element, null_struct(field))
     elif field.kafka_type in _FIXED:
         element = _FIXED[field.kafka_type]
     elif field.kafka_type == "records":

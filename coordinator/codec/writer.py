@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from fencepost.coordinator.codec.fields import REQUIRED, WireField, wire_fields
+from fencepost.coordinator.codec.fields import REQUIRED, WireField, null_struct, wire_fields
 from fencepost.coordinator.protocol.ids import TopicId, uuid_from_topic_id
 
 Write: TypeAlias = Callable[[Any], Any]
@@ -139,8 +139,8 @@ def _as_it_is(written: Any) -> Any:
     return written
 
 
-def _struct_after_mark(written: bytes | None) -> bytes:
-    return b"\xff" if written is None else b"\x01" + written
+def _after_mark(written: bytes) -> bytes:
+    return b"\x01" + written
 
 
 def _field_writer(field: WireField, *, flexible: bool) -> Write:
@@ -148,7 +148,7 @@ def _field_writer(field: WireField, *, flexible: bool) -> Write:
         if field.is_array:
             in_pieces = is_in_pieces(field.struct)
             return _array(None, flexible=flexible, nullable=field.is_nullable, pieces=in_pieces)
-        return _struct_after_mark if field.is_nullable else _as_it_is
+        return _or_null(_after_mark, null_struct(field)) if field.is_nullable else _as_it_is
     if field.kafka_type in _FIXED:
         element = _FIXED[field.kafka_type]
     elif field.kafka_type == "records":

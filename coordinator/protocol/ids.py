@@ -11,6 +11,9 @@ from typing import NamedTuple, TypeAlias
 TopicId: TypeAlias = str
 """A topic's UUID as Kafka prints it: 22 characters of unpadded base64url."""
 
+NO_TOPIC_ID: TopicId = "A" * 22
+"""The zero UUID, which no topic has."""
+
 MemberId: TypeAlias = str
 
 Partitions: TypeAlias = Mapping[TopicId, tuple[int, ...]]
