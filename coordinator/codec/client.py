@@ -35,7 +35,7 @@ _CORRELATION_ID = struct.Struct(">i")
 
 
 class ClientApi(NamedTuple):
-    """The client's two translators of one API, for the versions that its comment names."""
+    """The client's two translators of one API, for the versions that their docstrings name."""
 
     encode: Callable[[Any, Shape], Any]
     decode: Callable[[dict[str, Any], int], Any]

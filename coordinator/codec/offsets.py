@@ -66,14 +66,15 @@ def decode_commit(values: dict[str, Any], context: RequestContext) -> OffsetComm
             OfTopic(
                 name=topic.get("name"),
                 topic_id=topic.get("topic_id"),
-                partitions=tuple(map(_committed_partition, topic["partitions"])),
+                partitions=tuple(map(committed_partition, topic["partitions"])),
             )
             for topic in values["topics"]
         ),
     )
 
 
-def _committed_partition(values: dict[str, Any]) -> CommittedPartition:
+def committed_partition(values: dict[str, Any]) -> CommittedPartition:
+    """One partition of an OffsetCommit or a TxnOffsetCommit."""
     position = OffsetAndMetadata(
         offset=values["committed_offset"],
         leader_epoch=values.get("committed_leader_epoch", NO_EPOCH),

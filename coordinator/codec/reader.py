@@ -1,10 +1,10 @@
-"""Decoding requests: readers compiled from kio's schemas, one per (API, version).
+"""Decoding messages: readers compiled from kio's schemas, one for each (API, version).
 
 kio's own decoder is native and quick, but it trusts lengths: an array that claims more elements than memory
 holds aborts the process, and a tagged field that it does not know raises. A server reads what strangers
 send, so these readers bound every length by the bytes that are there, and skip unknown tagged fields.
 
-A request becomes a dict of plain values by field name, without the fields that its version lacks. Durations
+A message becomes a dict of plain values by field name, without the fields that its version lacks. Durations
 are ints in milliseconds under kio's name of the field; UUIDs are topic ids, and None for the zero UUID.
 """
 

@@ -364,8 +364,7 @@ def codec_of(api_key: int, version: int) -> VersionCodec | None:
 def load_first_answers() -> None:
     """Load what the first question of every client takes, in each version.
 
-    With kio's own imports it takes 0.1 s, or 0.5 s where hypothesis is installed, which kio imports: several
-    seconds on a busy machine.
+    With kio's own imports it takes 0.1 s, and longer on a busy machine: better now than while a client waits.
     """
     api = REGISTRY[ApiKey.API_VERSIONS]
     for version in range(api.min_version, api.max_version + 1):

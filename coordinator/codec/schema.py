@@ -1,6 +1,6 @@
-"""kio's schemas, loaded at the first use of an API: readers of requests, and shapes to answer with.
+"""kio's schemas, loaded at the first use of an API: readers of messages, and shapes to write them with.
 
-This module alone touches kio. A first touch costs 0.1 to 0.5 s, each further API some milliseconds.
+This module alone touches kio. A first touch costs 0.1 s, each further API some milliseconds.
 """
 
 from __future__ import annotations

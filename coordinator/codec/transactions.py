@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.offsets import CommittedPartition, PartitionError
+from fencepost.coordinator.codec.offsets import CommittedPartition, PartitionError, committed_partition
 from fencepost.coordinator.codec.schema import Shape
 from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
-from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 
 _BATCHED_FROM = 4
 
@@ -198,19 +197,8 @@ def decode_offset_commit(values: dict[str, Any], context: RequestContext) -> Txn
         instance_id=values.get("group_instance_id"),
         api_version=context.api_version,
         topics=tuple(
-            OfTopic(name=topic["name"], partitions=tuple(map(_position, topic["partitions"])))
+            OfTopic(name=topic["name"], partitions=tuple(map(committed_partition, topic["partitions"])))
             for topic in values["topics"]
-        ),
-    )
-
-
-def _position(values: dict[str, Any]) -> CommittedPartition:
-    return CommittedPartition(
-        values["partition_index"],
-        OffsetAndMetadata(
-            offset=values["committed_offset"],
-            leader_epoch=values.get("committed_leader_epoch", NO_EPOCH),
-            metadata=values["committed_metadata"] or "",
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from fencepost.coordinator.offsets.store import OffsetStore, tombstone
@@ -30,28 +30,23 @@ def delete(
     if not group_exists and request.group_id not in store:
         return Outcome(reply=OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
     errors = {}
-    records = []
+    records: list[Record] = []
     for partition in dict.fromkeys(request.partitions):
         topic = image.by_name.get(partition.topic)
-        errors[partition] = ErrorCode.NONE
         if topic is None or not 0 <= partition.partition < topic.partitions:
             errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif is_subscribed(partition.topic):
             errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        elif store.get(request.group_id, partition) is not None:
-            records.append(tombstone(request.group_id, partition))
-        records += _pending_tombstones(store, request.group_id, partition, errors[partition])
+        else:
+            errors[partition] = ErrorCode.NONE
+            records += _tombstones(store, request.group_id, partition)
     return Outcome(records=tuple(records), reply=OffsetDeleteResponse(errors=errors))
 
 
-def _pending_tombstones(
-    store: OffsetStore, group_id: str, partition: TopicPartition, error: ErrorCode
-) -> list[Record]:
-    """What open transactions hold of the partition goes too."""
-    if error is not ErrorCode.NONE:
-        return []
-    return [
-        pending_tombstone(group_id, producer_id, partition)
-        for producer_id, partitions in sorted(store.pending(group_id).items())
-        if partition in partitions
-    ]
+def _tombstones(store: OffsetStore, group_id: str, partition: TopicPartition) -> Iterator[Record]:
+    """What was committed for the partition goes, and what open transactions hold of it."""
+    if store.get(group_id, partition) is not None:
+        yield tombstone(group_id, partition)
+    for producer_id, partitions in sorted(store.pending(group_id).items()):
+        if partition in partitions:
+            yield pending_tombstone(group_id, producer_id, partition)

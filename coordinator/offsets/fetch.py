@@ -39,21 +39,23 @@ def fetch(
         offsets = {
             partition: _position(value)
             for partition, value in store.committed(request.group_id)
-            if _current(value, partition.topic, image)
+            if _is_current(value, partition.topic, image)
         }
     else:
         offsets = {}
         for partition in request.partitions:
             value = store.get(request.group_id, partition)
-            found = value is not None and _current(value, partition.topic, image)
-            offsets[partition] = _position(value) if value is not None and found else NO_OFFSET
+            if value is None or not _is_current(value, partition.topic, image):
+                offsets[partition] = NO_OFFSET
+            else:
+                offsets[partition] = _position(value)
     unstable: frozenset[TopicPartition] = frozenset()
     if request.require_stable and store.pending(request.group_id):
         unstable = frozenset(one for one in offsets if store.is_pending(request.group_id, one))
     return Outcome(reply=OffsetFetchResponse(group_id=request.group_id, offsets=offsets, unstable=unstable))
 
 
-def _current(value: OffsetCommitValue, topic: str, image: TopicsImage) -> bool:
+def _is_current(value: OffsetCommitValue, topic: str, image: TopicsImage) -> bool:
     """Whether the offset is one of the topic that has this name now; without an id it is taken to be."""
     now = image.by_name.get(topic)
     return now is None or value.topic_id is None or now.topic_id == value.topic_id

@@ -183,18 +183,16 @@ class Cluster:
         return self._next_producer_id - 1
 
     def create_topics(
-        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None, *, replicas: int = 1
+        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None
     ) -> tuple[Topic, ...]:
         """Create topics with these numbers of partitions and these settings; all of them, or none.
-
-        How many `replicas` each partition has is told to clients; there is one log.
 
         :raises ProtocolError: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS or TOPIC_ALREADY_EXISTS.
         """
         for name, partitions in topics.items():
             self.check_new_name(name)
             check_partitions(partitions)
-        return self.add_topics(topics, configs, replicas=replicas)
+        return self.add_topics(topics, configs)
 
     def check_new_name(self, name: str) -> None:
         """Refuse the name of a topic that there is, or that differs from one in '.' for '_' only.
@@ -221,7 +219,10 @@ class Cluster:
         replicas: int = 1,
         assignments: tuple[tuple[int, ...], ...] = (),
     ) -> tuple[Topic, ...]:
-        """Create topics that were checked."""
+        """Create topics that were checked.
+
+        How many `replicas` each partition has is told to clients; there is one log.
+        """
         created = tuple(
             Topic(
                 topic_id=new_topic_id(),
@@ -261,6 +262,10 @@ class Cluster:
         for log in logs.values():
             log.close()
 
+    def configs_of(self, resource_type: int, name: str) -> Mapping[str, str]:
+        """What was set on a resource."""
+        return self.configs.get(ConfigKey(resource_type, name), {})
+
     def set_configs(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
         """Let exactly these settings be set on a resource; they were checked."""
         if entries == self.configs.get(key, {}):
@@ -276,7 +281,7 @@ class Cluster:
         self.on_configs(key, entries)
 
     def _log_settings(self, topic: str) -> LogSettings:
-        configs = self.configs.get(ConfigKey(ResourceType.TOPIC, topic), {})
+        configs = self.configs_of(ResourceType.TOPIC, topic)
         return LogSettings(
             max_batch_bytes=int(setting_of(configs, "max.message.bytes")),
             stamps=setting_of(configs, "message.timestamp.type") == "LogAppendTime",
@@ -287,7 +292,7 @@ class Cluster:
 
     def only_compacts(self, topic: Topic) -> bool:
         """Whether records of a topic go only when later ones have their keys."""
-        configs = self.configs.get(ConfigKey(ResourceType.TOPIC, topic.name), {})
+        configs = self.configs_of(ResourceType.TOPIC, topic.name)
         return setting_of(configs, "cleanup.policy").strip() == "compact"
 
     def logs_of(self, topic: Topic) -> list[tuple[int, PartitionLog]]:

@@ -86,7 +86,7 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
         case ResourceType.TOPIC:
             check_topic_name(resource.name)
             services.cluster.find(resource.name, None)
-            return topic_entries(_set_on(services, resource.resource_type, resource.name))
+            return topic_entries(services.cluster.configs_of(resource.resource_type, resource.name))
         case ResourceType.BROKER:
             if resource.name not in {"", *(str(node.node_id) for node in services.cluster.nodes)}:
                 raise ProtocolError(
@@ -101,10 +101,6 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
             raise ProtocolError(
                 ErrorCode.INVALID_REQUEST, f"resources of type {unknown} have no settings here"
             )
-
-
-def _set_on(services: Services, resource_type: int, name: str) -> Mapping[str, str]:
-    return services.cluster.configs.get(ConfigKey(resource_type, name), {})
 
 
 def topic_entries(configs: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
@@ -143,7 +139,7 @@ def _entry(
 
 
 def _group_entries(services: Services, group_id: str) -> tuple[ConfigEntry, ...]:
-    configs = _set_on(services, ResourceType.GROUP, group_id)
+    configs = services.cluster.configs_of(ResourceType.GROUP, group_id)
     of_brokers = {entry.name: entry for entry in _settings(services.config)}
     names = (field.replace("_", ".") for field in GroupConfig.__struct_fields__)
     return tuple(
@@ -252,7 +248,7 @@ def _changed(services: Services, resource: ChangedResource, *, incremental: bool
     if nulls:
         message = f"Null value not supported for : {','.join(nulls)}"
         raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
-    before = _set_on(services, resource.resource_type, resource.name) if incremental else {}
+    before = services.cluster.configs_of(resource.resource_type, resource.name) if incremental else {}
     entries = dict(before)
     for change in resource.changes:
         match change.operation:

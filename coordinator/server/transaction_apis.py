@@ -37,7 +37,7 @@ def init_producer_id(
     if request.names_half:
         return transactions.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
-        producer_id = services.transactions.new_producer()
+        producer_id = services.cluster.next_producer_id()
         return transactions.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
     reply: transactions.InitProducerIdResponse = services.transactions.ask(request, services.node_id)
     return reply

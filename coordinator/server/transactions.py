@@ -76,7 +76,7 @@ class TransactionCoordinators:
         )
         self.coordinator = TransactionCoordinator(self.coordinator.config)
         for effect in self.coordinator.replay(records):
-            self._end(effect, effect.groups)
+            self._end(effect)
         self._arm()
 
     def close(self) -> None:
@@ -168,10 +168,6 @@ class TransactionCoordinators:
         code: ErrorCode = self._process(request).error_code
         return code
 
-    def new_producer(self) -> int:
-        """A producer id that nobody had before."""
-        return self._cluster.next_producer_id()
-
     def _process(self, event: TransactionRequest | MarkersWritten | TransactionDeadline) -> Any:
         assert self._clock is not None
         if self._needs_id(event):
@@ -183,7 +179,7 @@ class TransactionCoordinators:
             for record in outcome.records:
                 self.coordinator.apply(record)
             for effect in outcome.effects:
-                self._end(effect, effect.groups)
+                self._end(effect)
             self._arm()
         return outcome.reply
 
@@ -194,11 +190,13 @@ class TransactionCoordinators:
         known = self.coordinator.transactions.get(event.transactional_id or "")
         return known is None or known.producer_epoch >= _LAST_EPOCHS
 
-    def _end(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
-        """Write the markers, tell the groups, and say so; groups that are being loaded are told later."""
+    def _end(self, effect: WriteMarkers) -> None:
         assert self._clock is not None
-        if groups is effect.groups:
-            self._write_markers(effect, self._clock.now_ms())
+        self._write_markers(effect, self._clock.now_ms())
+        self._tell(effect, effect.groups)
+
+    def _tell(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
+        """Tell groups of the end, and then that it is over; those that are being loaded are told later."""
         left = []
         for group_id in groups:
             runner = self._groups.shard_of(group_id).runner
@@ -209,7 +207,7 @@ class TransactionCoordinators:
                     TransactionEnded(group_id=group_id, producer_id=effect.producer_id, commit=effect.commit)
                 )
         if left:
-            self._end_later(effect, tuple(left))
+            self._tell_later(effect, tuple(left))
             return
         self._process(
             MarkersWritten(
@@ -231,10 +229,10 @@ class TransactionCoordinators:
             except ProtocolError as error:
                 log.warning("marker_refused", topic=name, partition=number, reason=error.message)
 
-    def _end_later(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
+    def _tell_later(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
         def again() -> None:
             self._retries.pop(handle, None)
-            self._end(effect, groups)
+            self._tell(effect, groups)
 
         handle = asyncio.get_running_loop().call_later(_RETRY_S, again)
         self._retries[handle] = None

@@ -146,7 +146,7 @@ class TransactionCoordinator:
             after = epochs.after_fence(now)
             return self._prepare(transactional_id, after, _E.PRODUCER_FENCED, reply, now_ms)
         value = self._moved(
-            epochs.initialized(now, request, request.next_producer_id),
+            epochs.initialized(now, request),
             _E.PRODUCER_INITIALIZED,
             _S.EMPTY,
             timeout_ms=request.timeout_ms,

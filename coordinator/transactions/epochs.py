@@ -20,33 +20,30 @@ EXHAUSTED_EPOCH = LAST_EPOCH - 1
 """No producer gets a higher epoch: the last one is left for fencing it."""
 
 
-def initialized(
-    now: TransactionValue, request: InitProducerIdRequest, next_producer_id: int
-) -> TransactionValue:
+def initialized(now: TransactionValue, request: InitProducerIdRequest) -> TransactionValue:
     """The next epoch for a producer that begins, or goes on after an error; a retry changes nothing.
 
     :raises ProtocolError: PRODUCER_FENCED if the producer that asks has been replaced.
     """
-    told = request.producer_id != NO_PRODUCER_ID
     mine = {NO_PRODUCER_EPOCH, now.producer_epoch}
     if now.producer_epoch == LAST_EPOCH:  # it was fenced by itself, at the end of its last transaction
         mine.add(now.last_producer_epoch)
     if now.producer_epoch >= EXHAUSTED_EPOCH and request.producer_epoch in mine:
         return msgspec.structs.replace(
             now,
-            producer_id=next_producer_id,
+            producer_id=request.next_producer_id,
             producer_epoch=0,
             last_producer_id=now.producer_id,
             last_producer_epoch=request.producer_epoch,
         )
-    if not told:
+    if request.producer_id == NO_PRODUCER_ID:
         last = NO_PRODUCER_EPOCH
     elif now.producer_epoch in {NO_PRODUCER_EPOCH, request.producer_epoch}:
         last = now.producer_epoch
     elif request.producer_epoch == now.last_producer_epoch:
         return now
     else:
-        raise fenced(now, request.producer_id, request.producer_epoch)
+        raise _fenced(now, request.producer_id, request.producer_epoch)
     return msgspec.structs.replace(now, producer_epoch=now.producer_epoch + 1, last_producer_epoch=last)
 
 
@@ -60,7 +57,7 @@ def check_successor(now: TransactionValue, request: InitProducerIdRequest) -> No
         now.producer_epoch == NO_PRODUCER_EPOCH
         or (producer_id == now.last_producer_id and epoch >= EXHAUSTED_EPOCH)
     ):
-        raise fenced(now, producer_id, epoch)
+        raise _fenced(now, producer_id, epoch)
 
 
 def check_producer(now: TransactionValue, producer_id: int, epoch: int) -> None:
@@ -69,11 +66,9 @@ def check_producer(now: TransactionValue, producer_id: int, epoch: int) -> None:
     :raises ProtocolError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
     """
     if producer_id != now.producer_id:
-        raise ProtocolError(
-            ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"producer id {producer_id}, {now.producer_id} is known"
-        )
+        raise _unknown(now, producer_id)
     if epoch != now.producer_epoch:
-        raise fenced(now, producer_id, epoch)
+        raise _fenced(now, producer_id, epoch)
 
 
 def is_retry(now: TransactionValue, request: EndTxnRequest) -> bool:
@@ -93,10 +88,7 @@ def is_retry(now: TransactionValue, request: EndTxnRequest) -> bool:
     bumped = request.producer_epoch + 1 == now.producer_epoch
     current = request.producer_epoch == now.producer_epoch
     if request.producer_id != now.producer_id and not overflown:
-        raise ProtocolError(
-            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-            f"producer id {request.producer_id}, {now.producer_id} is known",
-        )
+        raise _unknown(now, request.producer_id)
     if state in {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}:
         allowed = bumped
     elif state in {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}:
@@ -104,7 +96,7 @@ def is_retry(now: TransactionValue, request: EndTxnRequest) -> bool:
     else:
         allowed = current
     if not allowed:
-        raise fenced(now, request.producer_id, request.producer_epoch)
+        raise _fenced(now, request.producer_id, request.producer_epoch)
     return bumped or overflown
 
 
@@ -143,7 +135,14 @@ def after_markers(now: TransactionValue) -> TransactionValue:
     )
 
 
-def fenced(now: TransactionValue, producer_id: int, epoch: int) -> ProtocolError:
+def _unknown(now: TransactionValue, producer_id: int) -> ProtocolError:
+    """The refusal of a producer that has another id."""
+    return ProtocolError(
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"producer id {producer_id}, {now.producer_id} is known"
+    )
+
+
+def _fenced(now: TransactionValue, producer_id: int, epoch: int) -> ProtocolError:
     """The refusal of a producer that was replaced."""
     return ProtocolError(
         ErrorCode.PRODUCER_FENCED,

@@ -81,7 +81,7 @@ async def test_what_was_deleted_does_not_count() -> None:
 
 async def test_each_broker_tells_of_the_partitions_that_it_has() -> None:
     async with brokers_on(None, count=3) as brokers:
-        brokers.cluster.create_topics({"twice": 3}, replicas=2)
+        brokers.cluster.add_topics({"twice": 3}, replicas=2)
         log_of(brokers, "twice", 1).append(batch(b"x"))
         for node_id in (1, 2, 3):
             has = {
