@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from fencepost.coordinator.classic import join, rounds, sessions, sync
@@ -160,12 +161,8 @@ class ClassicGroups:
         Its members join anew with `rebalance`.
         """
         step = self._step = self._new_step(group, now_ms)
-
-        def written() -> None:
-            if rebalance:
-                rounds.start(step)
-
-        step.written = written
+        if rebalance:
+            step.written = partial(rounds.start, step)
 
     def _time_over(self, key: ClassicTimerKey, now_ms: int) -> Outcome:
         step = self._begin(self._groups[key.group_id], now_ms)

@@ -47,8 +47,8 @@ def check_generation(
     return member
 
 
-def session_over(step: Step, member_id: MemberId) -> bool:
-    """The session of a member, or of an id that was given out, has ended; whether a member was removed.
+def session_over(step: Step, member_id: MemberId) -> None:
+    """The session of a member, or of an id that was given out, has ended.
 
     Those whose request waits are alive. Only a new one that waits too long is given up: it may have joined
     again without knowing its id.
@@ -57,13 +57,11 @@ def session_over(step: Step, member_id: MemberId) -> bool:
     if member_id in group.pending_joins:
         group.remove(member_id)
         rounds.complete_if_all_joined(step)
-        return False
+        return
     member = group.members[member_id]
-    if not member.is_new and (member.join is not None or member.sync is not None):
-        return False
-    step.remove(member)
-    rounds.start_or_complete(step)
-    return True
+    if member.is_new or (member.join is None and member.sync is None):
+        step.remove(member)
+        rounds.start_or_complete(step)
 
 
 def leave(step: Step, requests: Sequence[LeaveGroupRequest]) -> tuple[ErrorCode, ...]:

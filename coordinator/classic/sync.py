@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.coordinator.classic import rounds
+from fencepost.coordinator.classic import rounds, sessions
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
@@ -37,11 +37,7 @@ def sync(step: Step, request: SyncGroupRequest) -> None:
 
 
 def _check(group: ClassicGroup, request: SyncGroupRequest) -> ClassicGroupMember:
-    member = group.check_member(request.member_id, request.instance_id)
-    if request.generation != group.generation:
-        raise ProtocolError(
-            ErrorCode.ILLEGAL_GENERATION, f"generation {request.generation} is not {group.generation}"
-        )
+    member = sessions.check_generation(group, request.member_id, request.instance_id, request.generation)
     if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (
         None,
         group.protocol,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.classic.join import check_request
 from fencepost.coordinator.classic.states import ClassicGroupState
@@ -64,7 +65,7 @@ class ClassicProtocol:
             return (
                 self._classic.join(request, now_ms)
                 if streams is None
-                else self._end(streams, request, now_ms)
+                else self._join_streams_group(streams, request, now_ms)
             )
         if not group.members:
             return self._classic.join(request, now_ms, leaving.group_tombstones(group))
@@ -78,8 +79,8 @@ class ClassicProtocol:
                 member_id = request.new_member_suffix
             return Outcome(reply=JoinGroupResponse(error_code=error.code, member_id=member_id))
 
-    def _end(self, group: StreamsGroup, request: JoinGroupRequest, now_ms: int) -> Outcome:
-        """A member of the classic protocol joins a streams group: it can only follow its last member."""
+    def _join_streams_group(self, group: StreamsGroup, request: JoinGroupRequest, now_ms: int) -> Outcome:
+        """A member of the classic protocol can only follow its last member."""
         if not group.members:
             return self._classic.join(request, now_ms, streams_leaving.group_tombstones(group))
         try:
@@ -123,10 +124,10 @@ class ClassicProtocol:
             for member in then.members.values()
         )
         stale = behind or then.group_epoch > group.group_epoch or then.assignment_epoch < then.group_epoch
-        self._classic.adopt(classic, around.now_ms, rebalance=stale)
-        end = Record(GroupMetadataKey(group.group_id), classic.value(classic.assignments))
-        reply = members.joined(found.member)
-        return Outcome(records=(*leaving.group_tombstones(group), end), reply=reply)
+        return Outcome(
+            records=self._replace(group, classic, around.now_ms, rebalance=stale),
+            reply=members.joined(found.member),
+        )
 
     def sync(self, request: SyncGroupRequest, now_ms: int) -> Outcome:
         """SyncGroup."""
@@ -207,7 +208,13 @@ class ClassicProtocol:
         if not downgrade.may_downgrade(group, ids, self._config):
             return leaving.removal_records(group, gone, image, self._config.release_version)
         classic = downgrade.downgrade(group, ids, image, now_ms)
-        self._classic.adopt(classic, now_ms, rebalance=True)
+        return self._replace(group, classic, now_ms, rebalance=True)
+
+    def _replace(
+        self, group: ConsumerGroup, classic: ClassicGroup, now_ms: int, *, rebalance: bool
+    ) -> tuple[Record, ...]:
+        """The records that put a classic group in the place of a consumer group; once written, it runs."""
+        self._classic.adopt(classic, now_ms, rebalance=rebalance)
         value = classic.value(classic.assignments)
         return (*leaving.group_tombstones(group), Record(GroupMetadataKey(group.group_id), value))
 
