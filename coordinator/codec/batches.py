@@ -223,7 +223,7 @@ def end_marker(*, producer_id: int, producer_epoch: int, commit: bool, timestamp
     return bytes(batch)
 
 
-def is_commit(marker: bytes) -> bool:
+def is_commit(marker: bytes | memoryview) -> bool:
     """Whether a marker commits its transaction."""
     (kind,) = _MARKER_TYPE.unpack_from(marker, _MARKER_TYPE_AT)
     return bool(kind == 1)

@@ -12,6 +12,7 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE, JoinGroupProtocol
 from fencepost.coordinator.protocol.consumer_protocol import (
+    NEWEST_VERSION,
     Assignment,
     MalformedConsumerProtocol,
     version_of,
@@ -79,7 +80,7 @@ def assignment_bytes(subscription: bytes, partitions: Partitions, image: TopicsI
     Topics that were deleted are left out.
     """
     try:
-        version = max(0, min(version_of(subscription), 3))
+        version = max(0, min(version_of(subscription), NEWEST_VERSION))
     except MalformedConsumerProtocol:
         version = 0
     named = {image.name_of(topic_id): numbers for topic_id, numbers in partitions.items()}

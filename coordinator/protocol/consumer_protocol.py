@@ -13,7 +13,8 @@ import msgspec
 
 NO_OWNED: Mapping[str, tuple[int, ...]] = {}
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
-_ASSIGNMENT_VERSION = 3
+NEWEST_VERSION = 3
+"""Of subscriptions and of assignments; each version adds fields at the end, or none."""
 
 
 class MalformedConsumerProtocol(ValueError):
@@ -133,22 +134,22 @@ def read_assignment(data: bytes) -> Assignment:
     return Assignment(partitions=reader.partitions(), user_data=reader.nullable_bytes())
 
 
-def write_subscription(subscription: Subscription, version: int = 3) -> bytes:
-    """The subscription's bytes in a version from 0 to 3."""
-    parts = [_INT16.pack(version), _INT32.pack(len(subscription.topics))]
-    parts += [_text(topic) for topic in subscription.topics]
-    parts.append(_bytes(subscription.user_data))
-    if version >= 1:
-        parts += _partitions(subscription.owned)
-    if version >= 2:
-        parts.append(_INT32.pack(subscription.generation))
-    if version >= 3:
-        rack_id = subscription.rack_id
-        parts.append(_INT16.pack(-1) if rack_id is None else _text(rack_id))
+def write_subscription(subscription: Subscription) -> bytes:
+    """The subscription's bytes, in the newest version."""
+    rack_id = subscription.rack_id
+    parts = [
+        _INT16.pack(NEWEST_VERSION),
+        _INT32.pack(len(subscription.topics)),
+        *map(_text, subscription.topics),
+        _bytes(subscription.user_data),
+        *_partitions(subscription.owned),
+        _INT32.pack(subscription.generation),
+        _INT16.pack(-1) if rack_id is None else _text(rack_id),
+    ]
     return b"".join(parts)
 
 
-def write_assignment(assignment: Assignment, version: int = _ASSIGNMENT_VERSION) -> bytes:
+def write_assignment(assignment: Assignment, version: int = NEWEST_VERSION) -> bytes:
     """The assignment's bytes; versions 0 to 3 differ in their number only."""
     parts = [_INT16.pack(version), *_partitions(assignment.partitions), _bytes(assignment.user_data)]
     return b"".join(parts)

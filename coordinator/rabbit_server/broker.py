@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -37,11 +37,9 @@ class StreamBroker:
         ports: Sequence[int] = (DEFAULT_PORT,),
         users: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
-        virtual_hosts: Iterable[str] = ("/",),
         limits: Limits | None = None,
     ) -> None:
         self._users = users
-        self._virtual_hosts = tuple(virtual_hosts)
         self._limits = limits or Limits()
         self._listeners: dict[str, Listener[Connection]] = {
             node_name(number): Listener(host, port, max_connections=self._limits.max_connections, tls=tls)
@@ -71,7 +69,6 @@ class StreamBroker:
             now_ms=clock.now_ms,
             secret=secrets.token_bytes(32),
             users=self._users,
-            virtual_hosts=self._virtual_hosts,
             limits=self._limits,
         )
         self._cluster.groups.on_deadline = self._arm

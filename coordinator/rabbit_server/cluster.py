@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from fencepost.coordinator.protocol.sac import DEFAULT_VHOST
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
 from fencepost.coordinator.rabbit_server.groups import Groups
@@ -49,7 +50,6 @@ class Cluster:
         now_ms: Callable[[], int],
         secret: bytes,
         users: Mapping[str, str] | None = None,
-        virtual_hosts: Iterable[str] = ("/",),
         limits: Limits | None = None,
     ) -> None:
         known = DEFAULT_USERS if users is None else users
@@ -58,7 +58,7 @@ class Cluster:
         self.groups = groups
         self.now_ms = now_ms
         self.limits = limits or Limits()
-        self.virtual_hosts = {name: Catalogue() for name in virtual_hosts}
+        self.virtual_hosts = {DEFAULT_VHOST: Catalogue()}
         self.sessions: dict[Session, None] = {}
         """All that are connected."""
         self.ports: dict[str, int] = {}

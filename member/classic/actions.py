@@ -34,6 +34,3 @@ class ClassicMoved(msgspec.Struct, frozen=True, gc=False):
     event: ClassicMemberEvent
     source: ClassicMemberState
     target: ClassicMemberState
-
-
-ClassicAction: TypeAlias = SendGroupRequest | CountPartitions | ClassicMoved

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from aiokafka.client import ConnectionGroup, CoordinationType
@@ -23,7 +23,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
-from fencepost.coordinator.codec.batches import BatchHeader, whole_batches
+from fencepost.coordinator.codec.batches import BatchHeader, is_commit, whole_batches
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
@@ -39,6 +39,7 @@ TOPIC: Final = "__consumer_offsets"
 MAX_WAIT_MS: Final = 250
 """How long a broker keeps a fetch that finds nothing."""
 
+_CONNECT_S: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 3_000
 """A broker that is paused answers nothing; its successor is asked after this time."""
 _PAUSE_S: Final = 0.05
@@ -46,8 +47,6 @@ _MAX_BYTES: Final = 4 << 20
 _LATEST, _EARLIEST = -1, -2
 _LOST_S: Final = 30.0
 """A new leader may lag behind for a moment; what it lacks after this time is gone."""
-_COMMIT: Final = 1
-"""The type of a control record that commits."""
 
 
 class JournalLost(EnvironmentLacks):
@@ -96,7 +95,7 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 
 class GroupJournal:
-    """Reads one group's journal, from its beginning or its end.
+    """Reads one group's journal from its beginning.
 
         async with GroupJournal("orders", cluster.bootstrap_servers) as journal:
             while True:
@@ -105,17 +104,8 @@ class GroupJournal:
     :raises EnvironmentLacks: on entry, if no broker answers in time.
     """
 
-    def __init__(
-        self,
-        group_id: str,
-        bootstrap_servers: str,
-        *,
-        start: Literal["beginning", "end"] = "beginning",
-        connect_s: float = 30.0,
-    ) -> None:
+    def __init__(self, group_id: str, bootstrap_servers: str) -> None:
         self.group_id = group_id
-        self._start: Literal["beginning", "end"] = start
-        self._connect_s = connect_s
         self._client = Client(
             bootstrap_servers=bootstrap_servers,
             client_id="fencepost-journal",
@@ -134,14 +124,14 @@ class GroupJournal:
         """How many fetches had to be made again."""
 
     async def __aenter__(self) -> GroupJournal:
-        """Find the partition and the place to start at; it exists afterwards, if it did not before."""
+        """Find the partition and where it starts; it exists afterwards, if it did not before."""
         async with AsyncExitStack() as opened:
             opened.push_async_callback(self._client.close)
             try:
-                async with asyncio.timeout(self._connect_s):
+                async with asyncio.timeout(_CONNECT_S):
                     await self._connections.bootstrap()
                     self._partition = TopicPartition(TOPIC, await self._locate())
-                    self.position = await self._sure(_EARLIEST if self._start == "beginning" else _LATEST)
+                    self.position = await self._sure(_EARLIEST)
             except (KafkaError, OSError, TimeoutError) as error:
                 raise EnvironmentLacks(f"the journal of {self.group_id} can't be read: {error!r}") from error
             opened.pop_all()
@@ -282,9 +272,8 @@ class GroupJournal:
 
     def _ended(self, header: BatchHeader, raw: memoryview) -> list[LoggedRecord]:
         """The records of a transaction that this control batch commits; those of an aborted one go."""
-        (control,) = MemoryRecords(bytes(raw)).next_batch()
         pending = self._open.pop(header.producer_id, [])
-        return pending if int.from_bytes(control.key[2:4], "big") == _COMMIT else []
+        return pending if is_commit(raw) else []
 
     def _read(self, raw: memoryview) -> Iterator[LoggedRecord]:
         for each in MemoryRecords(bytes(raw)).next_batch():

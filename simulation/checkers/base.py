@@ -18,6 +18,8 @@ Finding: TypeAlias = tuple[str, str]
 REPORTS_PER_INVARIANT: Final = 5
 """One defect is seen at every later event; the first few say all there is to say."""
 
+_SHOWN: Final = 12
+"""Partitions that a message names, of each topic."""
 
 NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 
@@ -84,18 +86,18 @@ class Checker(Observer):
             self.report(invariant, message)
 
 
-def shown(partitions: Partitions, names: Mapping[str, str] | None = None, limit: int = 12) -> str:
-    """A set of partitions as people read it: `orders 0 1 2, payments 4`; cut after `limit` of a topic."""
+def shown(partitions: Partitions, names: Mapping[str, str] | None = None) -> str:
+    """A set of partitions as people read it: `orders 0 1 2, payments 4`; of a topic the first dozen."""
     known = names or {}
     parts = []
     for topic_id, numbers in partitions.items():
-        few = " ".join(map(str, numbers[:limit])) + (" …" if len(numbers) > limit else "")
+        few = " ".join(map(str, numbers[:_SHOWN])) + (" …" if len(numbers) > _SHOWN else "")
         parts.append(f"{known.get(topic_id, topic_id)} {few}")
     return "{" + ", ".join(parts) + "}"
 
 
-def shown_names(partitions: Iterable[TopicPartition], limit: int = 12) -> str:
+def shown_names(partitions: Iterable[TopicPartition]) -> str:
     """The same for partitions under their topics' names."""
     ordered = sorted(partitions)
-    few = ", ".join(f"{topic}-{number}" for topic, number in ordered[:limit])
-    return "{" + few + (", …" if len(ordered) > limit else "") + "}"
+    few = ", ".join(f"{topic}-{number}" for topic, number in ordered[:_SHOWN])
+    return "{" + few + (", …" if len(ordered) > _SHOWN else "") + "}"

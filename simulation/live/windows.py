@@ -6,7 +6,7 @@ no window: a window is forgotten by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,9 +55,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 class Windows:
     """The windows so far. Each session counts anew from the rows that were written, which is quick."""
 
-    def __init__(self, seconds: float, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._changed = changed
         self._found: dict[tuple[str, str], Window] = {}
 
     def start(self, spark: SparkSession, traces: Path, scratch: Path, *, every_s: float) -> StreamingQuery:
@@ -82,7 +81,6 @@ class Windows:
             self._found[found.start, found.group] = found
         for oldest in sorted(self._found)[:-MOST_WINDOWS]:
             del self._found[oldest]
-        self._changed()
 
     def all(self) -> list[Window]:
         """By time, then by group."""

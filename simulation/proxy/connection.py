@@ -62,7 +62,7 @@ class Surroundings:
 
 
 class _Way:
-    """One direction: its pipe, its two sockets, and what came while the pipe was stalled."""
+    """One direction: its pipe, the socket that it comes from, and what came while the pipe was stalled."""
 
     __slots__ = ("backlog", "backlog_size", "blocked", "direction", "paused", "pipe", "source")
 

@@ -30,8 +30,8 @@ class Proxy:
             consumer = Consumer({"bootstrap.servers": proxy.bootstrap_servers, "client.id": "payments-1"})
 
     `upstreams` are the brokers by node id; node N is called "broker-N" in messages. `members` gives names to
-    client ids; without one a client id is its own name. `rules` are asked about each message, the first that
-    does not let it pass decides; what is random comes from `rng`. TLS can't be read and is refused.
+    client ids; without one a client id is its own name. What is random comes from `rng`. TLS can't be read
+    and is refused.
     :raises FencepostError: without any upstream.
     """
 
@@ -41,13 +41,13 @@ class Proxy:
         *,
         rng: random.Random,
         host: str = "127.0.0.1",
-        rules: list[Rule] | None = None,
         observer: ProxyObserver | None = None,
         members: Mapping[str, str] | None = None,
     ) -> None:
         if not upstreams:
             raise FencepostError("a proxy before no broker: expected at least one upstream")
-        self.rules: list[Rule] = [] if rules is None else rules
+        self.rules: list[Rule] = []
+        """The first that does not let a message pass decides."""
         self._upstreams = dict(upstreams)
         self._host = host
         self._surroundings = Surroundings(
@@ -70,9 +70,7 @@ class Proxy:
         :raises EnvironmentLacks: if the host is no address of this machine.
         """
         loop = asyncio.get_running_loop()
-        is_readable(
-            ApiKey.METADATA, 0
-        )  # loads the schemas' library now, and not while somebody's heartbeat waits
+        is_readable(ApiKey.METADATA, 0)  # loads the schemas now, and not while somebody's heartbeat waits
         try:
             found = await loop.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)
             family, address = found[0][0], str(found[0][4][0])

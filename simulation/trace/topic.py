@@ -229,14 +229,13 @@ def _stuck() -> TimeoutError:
 class TopicTrace:
     """A topic as the place of one run's trace; closing it sends what waits.
 
-    `began_ms` is when the run began by the clock, if its time is the clock's; it may be set until rows come.
-
     :raises FencepostError: if the login is refused, or the topic is not there.
     :raises EnvironmentLacks: if no broker answers.
     """
 
-    def __init__(self, place: TraceTopic, run_id: str, *, began_ms: int | None = None) -> None:
-        self.began_ms = began_ms
+    def __init__(self, place: TraceTopic, run_id: str) -> None:
+        self.began_ms: int | None = None
+        """When the run began, by the clock, if its time is the clock's; to be set before rows come."""
         self._run_id = run_id
         self._writer = TopicWriter(place, patient=True)
 
