@@ -184,5 +184,24 @@ def new_folder(path: Path, option: str) -> Path:
     return writable_folder(path, option)
 
 
+def writable_results(
+    out: Path, report: Path | None, *, make: Callable[[Path, str], Path] = writable_folder
+) -> None:
+    """The folder of `--out`, made as `make` does it, and `--report`, which may be in it, as `writable_file`.
+
+    A folder that was made for nothing goes again.
+
+    :raises FencepostError: if one of them cannot be written.
+    """
+    made = [each for each in (out, *out.parents) if not each.exists()]
+    make(out, "--out")
+    try:
+        writable_file(report, "--report")
+    except FencepostError:
+        for each in made:
+            each.rmdir()
+        raise
+
+
 def _reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()

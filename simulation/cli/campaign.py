@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.analyze import print_tables
-from fencepost.simulation.cli.arguments import Json, writable_file, writable_folder
+from fencepost.simulation.cli.arguments import Json, writable_results
 from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
@@ -86,8 +86,7 @@ def campaign(
     if time_limit is not None:
         outline = msgspec.structs.replace(outline, time_limit_s=seconds_of(time_limit, "--time-limit"))
     check_can_start(master)
-    writable_folder(out, "--out")  # behind all that may be refused, which leaves none
-    writable_file(report, "--report")
+    writable_results(out, report)
     with told_at_once(f"{STOPPING}; go on with --resume"):
         result = carry_out(
             outline,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_file
+from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_results
 from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, check_own, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.clusters.settings import KAFKA_VERSION
@@ -75,8 +75,7 @@ def compare(
     playable(loaded)
     length_us = played_us(duration)
     check_can_start(master)  # before minutes are played whose analysis then fails
-    new_folder(out, "--out")
-    writable_file(report, "--report")
+    writable_results(out, report, make=new_folder)
     quiet_logs()
     progress = progress_for(json=json)
     where = reached(cluster, nodes, profile, kafka, loaded.config)

@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli import main
-from fencepost.simulation.cli.arguments import key_values, writable_file, writable_folder
+from fencepost.simulation.cli.arguments import key_values, writable_file, writable_folder, writable_results
 
 
 def test_key_values() -> None:
@@ -48,6 +48,18 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(FencepostError, match=r"--out .*cannot be written"):
             writable_folder(path, "--out")
+
+
+def test_a_report_may_be_in_the_folder_of_all_results(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out"
+    writable_results(out, out / "report.html")
+    assert list(out.iterdir()) == []
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    with pytest.raises(FencepostError, match="--report"):
+        writable_results(tmp_path, tmp_path / "no" / "report.html")
+    assert tmp_path.is_dir()
 
 
 def test_what_is_written_is_no_other_file_of_the_command(

@@ -45,6 +45,16 @@ def test_traces_of_another_comparison_are_not_mixed_in(
     )
 
 
+def test_a_report_that_cannot_be_written_leaves_no_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out, report = tmp_path / "new" / "out", tmp_path / "no" / "report.html"
+    words = ["compare", "steady", "--cluster", "127.0.0.1:1", "--out", str(out), "--report", str(report)]
+    assert main(words) == 2
+    assert f"--report {report}: cannot be written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_broker_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "steady", "--cluster", "127.0.0.1:1", "--out", str(tmp_path)]) == 3
     error = capsys.readouterr().err
