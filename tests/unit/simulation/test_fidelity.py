@@ -193,9 +193,13 @@ def test_equal_worlds_compare_as_equal(tmp_path: Path, monkeypatch: pytest.Monke
     assert result.ratio.heartbeat_median == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.parametrize(("page", "only"), [("report.html", None), (None, ("rebalances", "downtime"))])
 def test_violations_are_told_with_the_trace_of_their_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str | None, only: tuple[str, ...] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without a report no table is asked for that nobody sees."""
+    report = None if page is None else tmp_path / page
+
     def broken_run(*args: Any, **kwargs: Any) -> RunResult:
         return msgspec.structs.replace(run(*args, **kwargs), violations=[seen("epochs-monotone")])
 
@@ -220,9 +224,9 @@ def test_violations_are_told_with_the_trace_of_their_run(
             latencies=Latencies(),
             out=tmp_path,
         ),
-        report=tmp_path / "report.html",
+        report=report,
     )
-    assert (asked["path"], asked["report"], asked["only"]) == (tmp_path, tmp_path / "report.html", None)
+    assert (asked["path"], asked["report"], asked["only"]) == (tmp_path, report, only)
     told = [
         (side.violations, [(each.run, each.invariant, each.message) for each in side.violated])
         for side in (result.simulated, result.real)
