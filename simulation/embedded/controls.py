@@ -240,12 +240,9 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         return list(self.endpoint.watch.rows)
 
     @property
+    @on_loop
     def last_event(self) -> int:
         """The number (`seq`) of the newest row of the trace."""
-        return self._last_event()
-
-    @on_loop
-    def _last_event(self) -> int:
         return self.endpoint.watch.seq
 
     @on_loop

@@ -56,12 +56,9 @@ class GroupControls:
         return self._kafka.endpoint
 
     @property
+    @on_loop
     def state(self) -> str:
         """The group's state by Kafka's name, such as `Stable` or `Empty`; `Dead` if it does not exist."""
-        return self._state_now()
-
-    @on_loop
-    def _state_now(self) -> str:
         return self._state()
 
     @on_loop

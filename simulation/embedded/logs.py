@@ -157,8 +157,7 @@ class LogAccess:
         return [record for number in numbers for record in await self._read(topic, number)]
 
     async def _read(self, topic: Topic, partition: int) -> list[ReadRecord]:
-        services = self._brokers.services[self._brokers.cluster.leader_id(topic, partition) - 1]
-        log = services.log(topic, partition)
+        log = self._brokers.cluster.log(topic, partition)
         found: list[ReadRecord] = []
         position = log.log_start_offset
         while position < log.high_watermark:

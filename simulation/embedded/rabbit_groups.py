@@ -59,27 +59,21 @@ class StreamGroupControls:
         return self._consumers()
 
     @property
+    @on_loop
     def active(self) -> StreamConsumer | None:
         """The consumer that is sent messages; None if there is none now.
 
         A consumer on a node that is cut off may be sent messages beside the one that took its place: that one
         is meant then.
         """
-        return self._active()
-
-    @on_loop
-    def _active(self) -> StreamConsumer | None:
         reading = [one for one in self._members if self._is_reading(one)]
         found = _connected(reading) or reading
         return self._consumer(found[0]) if found else None
 
     @property
+    @on_loop
     def partition_index(self) -> int | None:
         """Which partition of a super stream it is, -1 for a plain stream; None if there is no such group."""
-        return self._partition_index()
-
-    @on_loop
-    def _partition_index(self) -> int | None:
         group = self._endpoint.groups.coordinator.state.groups.get(self._key)
         return None if group is None else group.partition_index
 
