@@ -6,13 +6,16 @@ is refused, and a topic that comes again, be it with what is left of it, is answ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from fencepost.coordinator.codec.offsets import PartitionError
+from fencepost.coordinator.codec.offsets import CommittedPartition, PartitionError
+from fencepost.coordinator.offsets.commit import code_of, that_count
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.cluster import Cluster
 
@@ -61,11 +64,6 @@ class ExistingTopics(Generic[P]):
             for one in reference.partitions:
                 yield TopicPartition(topic.name, self._number_of(one)), one
 
-    @property
-    def topics(self) -> Iterator[Topic]:
-        """The topics of which something exists, in the request's order."""
-        return (topic for topic, _ in self._found)
-
     def answers(
         self, code_of: Callable[[TopicPartition, P], ErrorCode]
     ) -> tuple[OfTopic[PartitionError], ...]:
@@ -90,6 +88,20 @@ class ExistingTopics(Generic[P]):
             before = merged[key].partitions if key in merged else ()
             merged[key] = _with(each, (*before, *each.partitions))
         return tuple(merged.values())
+
+
+def commit_existing(
+    cluster: Cluster,
+    topics: Iterable[OfTopic[CommittedPartition]],
+    commit: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Mapping[TopicPartition, ErrorCode]],
+    *,
+    metadata_max_bytes: int,
+) -> tuple[OfTopic[PartitionError], ...]:
+    """The answer about positions to commit; `commit` is asked what becomes of those that exist and count."""
+    existing = ExistingTopics(cluster, topics, attrgetter("partition"))
+    offsets = that_count(((partition, one.offset) for partition, one in existing), metadata_max_bytes)
+    errors = commit(offsets) if offsets else {}
+    return existing.answers(lambda partition, one: code_of(one.offset, errors[partition], metadata_max_bytes))
 
 
 def _with(reference: OfTopic[P], partitions: Iterable[Q]) -> OfTopic[Q]:

@@ -7,7 +7,6 @@ exist get their error, the others go on. Of what is fetched, topics with unknown
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter
 
 from fencepost.coordinator.codec.offsets import (
     FetchedGroup,
@@ -20,13 +19,13 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchGroup,
     OffsetFetchReply,
 )
-from fencepost.coordinator.offsets.commit import code_of, that_count
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import (
     NO_OFFSET,
     TOPIC_IDS_VERSION,
+    OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -34,18 +33,17 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from fencepost.coordinator.server.existing_topics import ExistingTopics
+from fencepost.coordinator.server.existing_topics import ExistingTopics, commit_existing
 from fencepost.coordinator.server.services import Asked, Services
 
 
 def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> OffsetCommitReply:
     """Commits what exists."""
-    existing = ExistingTopics(services.cluster, call.topics, attrgetter("partition"))
-    limit = services.config.offset_metadata_max_bytes
-    offsets = that_count(((partition, one.offset) for partition, one in existing), limit)
-    errors: Mapping[TopicPartition, ErrorCode] = {}
-    if offsets:
-        by_id = call.api_version >= TOPIC_IDS_VERSION
+    by_id = call.api_version >= TOPIC_IDS_VERSION
+    known = services.cluster.image.by_name
+
+    def commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ErrorCode]:
+        names = {partition.topic for partition in offsets} if by_id else ()
         reply: OffsetCommitResponse = services.ask(
             OffsetCommitRequest(
                 group_id=call.group_id,
@@ -53,15 +51,16 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
                 member_epoch=call.member_epoch,
                 instance_id=call.instance_id,
                 offsets=offsets,
-                topic_ids={topic.name: topic.topic_id for topic in existing.topics} if by_id else {},
+                topic_ids={name: known[name].topic_id for name in names},
                 retention_time_ms=call.retention_time_ms,
                 api_version=call.api_version,
             )
         )
-        errors = reply.errors
-    return OffsetCommitReply(
-        topics=existing.answers(lambda partition, one: code_of(one.offset, errors[partition], limit))
-    )
+        return reply.errors
+
+    limit = services.config.offset_metadata_max_bytes
+    topics = commit_existing(services.cluster, call.topics, commit, metadata_max_bytes=limit)
+    return OffsetCommitReply(topics=topics)
 
 
 def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> OffsetFetchReply:

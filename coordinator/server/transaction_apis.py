@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter
 
 from fencepost.coordinator.codec.transactions import (
     AddPartitionsCall,
@@ -11,15 +10,15 @@ from fencepost.coordinator.codec.transactions import (
     TxnOffsetCommitCall,
     TxnOffsetCommitReply,
 )
-from fencepost.coordinator.offsets.commit import code_of, that_count
 from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
-from fencepost.coordinator.server.existing_topics import ExistingTopics
+from fencepost.coordinator.server.existing_topics import commit_existing
 from fencepost.coordinator.server.services import Asked, Services
 
 _ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 4, 5
@@ -88,29 +87,26 @@ def end(services: Services, request: transactions.EndTxnRequest, asked: Asked) -
 
 def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -> TxnOffsetCommitReply:
     """Positions that count with the transaction; first the transaction is checked, then the member."""
-    existing = ExistingTopics(services.cluster, call.topics, attrgetter("partition"))
-    limit = services.config.offset_metadata_max_bytes
-    offsets = that_count(((partition, one.offset) for partition, one in existing), limit)
-    errors: Mapping[TopicPartition, ErrorCode] = {}
-    if offsets:
+
+    def commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ErrorCode]:
         code = _refusal(services, call)
-        if code is ErrorCode.NONE:
-            reply: OffsetCommitResponse = services.ask(
-                OffsetCommitRequest(
-                    group_id=call.group_id,
-                    member_id=call.member_id,
-                    member_epoch=call.member_epoch,
-                    instance_id=call.instance_id,
-                    offsets=offsets,
-                    producer_id=call.producer_id,
-                )
+        if code is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, code)
+        reply: OffsetCommitResponse = services.ask(
+            OffsetCommitRequest(
+                group_id=call.group_id,
+                member_id=call.member_id,
+                member_epoch=call.member_epoch,
+                instance_id=call.instance_id,
+                offsets=offsets,
+                producer_id=call.producer_id,
             )
-            errors = {one: _AS_OLDER_CLIENTS_KNOW_IT.get(code, code) for one, code in reply.errors.items()}
-        else:
-            errors = dict.fromkeys(offsets, code)
-    return TxnOffsetCommitReply(
-        topics=existing.answers(lambda partition, one: code_of(one.offset, errors[partition], limit))
-    )
+        )
+        return {one: _AS_OLDER_CLIENTS_KNOW_IT.get(code, code) for one, code in reply.errors.items()}
+
+    limit = services.config.offset_metadata_max_bytes
+    topics = commit_existing(services.cluster, call.topics, commit, metadata_max_bytes=limit)
+    return TxnOffsetCommitReply(topics=topics)
 
 
 def _refusal(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:

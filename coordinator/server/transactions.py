@@ -15,6 +15,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.transaction_records import TransactionKey, TransactionRecord
 from fencepost.coordinator.protocol.transactions import (
+    EPOCH_PER_TRANSACTION,
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
@@ -135,7 +136,7 @@ class TransactionCoordinators:
                 producer_epoch=header.producer_epoch,
                 partitions=(partition,),
                 verify_only=not added,
-                client_version=2 if added else 0,
+                client_version=EPOCH_PER_TRANSACTION if added else 0,
             )
         )
         code = reply.errors[partition]

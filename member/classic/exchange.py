@@ -35,8 +35,7 @@ class ClassicExchange(ClassicMembership):
         self, group_id: str, config: ClassicConfig, rng: random.Random, assignors: Sequence[Assignor]
     ) -> None:
         super().__init__(group_id, config, rng, assignors)
-        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
-        self._rounds = Rounds(group_id, config, backoff, self._tokens)
+        self._rounds = Rounds(group_id, config, Backoff.of(config, rng), self._tokens)
         self._answered = True
         self._counts: dict[str, int] | None = None
         """Sizes of topics when this member, as the leader, assigned them; None of any other member."""

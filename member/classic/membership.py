@@ -84,8 +84,7 @@ class ClassicMembership(Participant):
         """Topic names, sorted."""
         self.owned: Owned = ()
         """From the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
-        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
-        self._leave = Leave(backoff, self._tokens, self._leave_action)
+        self._leave = Leave(Backoff.of(config, rng), self._tokens, self._leave_action)
         self._nameless: int | None = None
         """The first JoinGroup, if the member has left while it was under way: the answer says as whom."""
         self._target: Owned | None = None

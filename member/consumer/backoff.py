@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import Self
+
+from fencepost.member.consumer.config import ConsumerConfig
 
 JITTER = 0.2
 
@@ -20,6 +23,11 @@ class Backoff:
         self._max_ms = max_ms
         self._rng = rng
         self._attempts = 0
+
+    @classmethod
+    def of(cls, config: ConsumerConfig, rng: random.Random) -> Self:
+        """As Kafka's names in a member's configuration have it."""
+        return cls(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
 
     def next_ms(self) -> int:
         """The wait before the next attempt."""

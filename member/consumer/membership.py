@@ -69,9 +69,6 @@ class Membership(Participant):
     def __init__(
         self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
     ) -> None:
-        def backoff() -> Backoff:
-            return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
-
         super().__init__(group_id, member_id, config, rng)
         tokens = self._tokens
         self.state = S.UNSUBSCRIBED
@@ -79,9 +76,9 @@ class Membership(Participant):
         self._announced: Subscription = NO_SUBSCRIPTION
         """The subscription as the coordinator is to know it: it stays as it is while the member leaves."""
         self.assignment = Assignment()
-        self._heartbeats = Heartbeats(group_id, member_id, config, backoff(), tokens)
-        self._names = TopicNames(backoff(), tokens)
-        self._leave = Leave(backoff(), tokens, SendHeartbeat)
+        self._heartbeats = Heartbeats(group_id, member_id, config, Backoff.of(config, rng), tokens)
+        self._names = TopicNames(Backoff.of(config, rng), tokens)
+        self._leave = Leave(Backoff.of(config, rng), tokens, SendHeartbeat)
         self._pass: Pass | None = None
         self._needs_new_poll = False
         """A callback raised: its pass is tried again when the application polls again."""

@@ -65,9 +65,6 @@ class Participant(abc.ABC):
     def __init__(
         self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
     ) -> None:
-        def backoff() -> Backoff:
-            return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
-
         tokens = itertools.count(1)
         self.group_id = group_id
         self.member_id = member_id
@@ -76,13 +73,13 @@ class Participant(abc.ABC):
         """The newest epoch or generation received; 0 while joining and out of the group."""
         self.closed = False
         self.in_poll = False
-        self.positions = Positions(group_id, member_id or None, config, backoff(), tokens)
+        self.positions = Positions(group_id, member_id or None, config, Backoff.of(config, rng), tokens)
         self._tokens = tokens
         self._poll_deadline_ms: int | None = None
         self._out: list[Any] = []
         self._wake = False
-        self._coordinator = CoordinatorLookup(backoff(), tokens)
-        self._commits = Commits(group_id, member_id, config, backoff(), tokens)
+        self._coordinator = CoordinatorLookup(Backoff.of(config, rng), tokens)
+        self._commits = Commits(group_id, member_id, config, Backoff.of(config, rng), tokens)
         self._leave: Leave[Any, Any]
         """The leave on its way, in the protocol's own requests."""
         self._leave_wanted = False

@@ -59,7 +59,7 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
         )
     static = [each for each in everyone if each.parameters["static"]]
     if static and question.event == "deploy":
-        yield from _of_static(question, chosen, static)
+        yield from _of_static(question, static)
     if static and question.event == "crash":
         yield from _of_dead_static(question, static)
     protocols = {each.parameters["protocol"] for each in everyone}
@@ -88,7 +88,7 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
             )
 
 
-def _of_static(question: Question, chosen: OptionAnswer, static: Sequence[OptionAnswer]) -> Iterator[str]:
+def _of_static(question: Question, static: Sequence[OptionAnswer]) -> Iterator[str]:
     slowest_us = question.start_up.us * _SLOWER
     late = [each for each in static if Duration.parse(each.parameters["session_timeout"]).us <= slowest_us]
     if late:

@@ -119,7 +119,7 @@ def answer(
                 raise
             advance(1)
     found_by_name = {_option_of(parameters): sample for (_, parameters), sample in measured.items()}
-    complete = {name: _with_totals(found_by_name.get(name), runs) for name in chosen}
+    complete = {name: _with_totals(found_by_name.get(name)) for name in chosen}
     answers = [
         _answer(cell, chosen[cell.parameters[OPTION]], complete[cell.parameters[OPTION]], failed, kept)
         for cell in cells
@@ -164,7 +164,7 @@ def _option_of(parameters: str) -> str:
     return str(json.loads(parameters)[OPTION])
 
 
-def _with_totals(sample: Sample | None, runs: int) -> Sample:
+def _with_totals(sample: Sample | None) -> Sample:
     """With the downtime of all partitions together, which every run has."""
     if sample is None:
         return Sample((), {REBALANCE: {}, DOWNTIME: {}, DOWNTIME_OF_RUN: {}})
