@@ -29,7 +29,6 @@ from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.scenarios.load import library
 
-REPORT = "report.html"
 SHOWN = ("runs", "rebalances", "downtime", "violations", "mutants")
 """Tables that people see; JSON and the report have them all."""
 
@@ -92,7 +91,7 @@ def campaign(
             outline,
             master=master,
             out_dir=out,
-            report=report or out / REPORT,
+            report=report,
             resume=resume,
             progress=progress_for(json=json, lines=True),
         )

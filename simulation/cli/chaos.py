@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,8 +26,8 @@ from fencepost.simulation.cli.runs import (
     TraceConfig,
     TraceTo,
     length,
+    rows_of,
     say_violations,
-    told_apart,
     trace_place,
     whole_percents,
 )
@@ -48,8 +46,6 @@ if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.clusters.cluster import Cluster
     from fencepost.simulation.scenarios.streams import StreamsScenario
-    from fencepost.simulation.trace.recorder import TraceWriter
-    from fencepost.simulation.trace.topic import TopicTrace
 
 
 def chaos(
@@ -114,20 +110,7 @@ def chaos(
         "duration": duration,
     }
     command = _command(scenario, given, overrides)
-    with ExitStack() as files:
-        writers: list[TraceWriter] = []
-        run_id = f"{loaded.name}-{seed}-real"
-        if trace is not None:
-            from fencepost.simulation.trace.parquet import whole_trace
-
-            writers.append(files.enter_context(whole_trace(trace, run_id)))
-        topic = None
-        if place is not None:
-            from fencepost.simulation.trace.topic import TopicTrace
-
-            topic = files.enter_context(TopicTrace(place, told_apart(run_id)))
-            writers.append(topic)
-        rows = Rows(writers, keep=report is not None)
+    with rows_of(f"{loaded.name}-{seed}-real", trace, place, keep=report is not None) as rows:
         result = asyncio.run(
             _run(
                 loaded,
@@ -135,8 +118,7 @@ def chaos(
                 reached(cluster, nodes, profile, kafka, loaded.config),
                 client=client,
                 duration_us=length_us,
-                trace=rows.writer,
-                topic=topic,
+                rows=rows,
                 progress=progress_for(json=json),
             )
         )
@@ -158,15 +140,13 @@ async def _run(
     *,
     client: Literal["fencepost", "confluent"],
     duration_us: int,
-    trace: TraceWriter | None,
-    topic: TopicTrace | None,
+    rows: Rows,
     progress: Progress,
 ) -> ChaosResult:
     from fencepost.simulation.chaos.run import run_real
 
     async with cluster as where:
-        if topic is not None:
-            topic.began_ms = time.time_ns() // 1_000_000
+        rows.begin_now()
         with progress.step("playing", 100) as advance:
             return await run_real(
                 scenario,
@@ -174,7 +154,7 @@ async def _run(
                 where,
                 client=client,
                 duration_us=duration_us,
-                trace=trace,
+                trace=rows.writer,
                 progress=whole_percents(advance),
             )
 

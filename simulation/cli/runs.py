@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.trace.recorder import TraceWriter
     from fencepost.simulation.trace.schema import Row
-    from fencepost.simulation.trace.topic import TraceTopic
+    from fencepost.simulation.trace.topic import TopicTrace, TraceTopic
     from fencepost.simulation.world.observers import Violation
 
 SHOWN = 10
@@ -49,23 +51,41 @@ def trace_place(text: str | None, config: Path | None) -> TraceTopic | None:
     return TraceTopic.parse(text, client_security(config, "--trace-config"))
 
 
-def told_apart(run_id: str) -> str:
-    """A run's id in a topic that many write to: with the time, so that the same run again is another one."""
-    return f"{run_id}@{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+@contextmanager
+def rows_of(run_id: str, trace: Path | None, place: TraceTopic | None, *, keep: bool) -> Iterator[Rows]:
+    """Where the rows of a run go: to a file, to a topic, and with `keep` into memory."""
+    with ExitStack() as opened:
+        file = topic = None
+        if trace is not None:
+            from fencepost.simulation.trace.parquet import whole_trace
+
+            file = opened.enter_context(whole_trace(trace, run_id))
+        if place is not None:
+            from fencepost.simulation.trace.topic import TopicTrace
+
+            # Many write to a topic: with the time the same run again is another one.
+            topic = opened.enter_context(TopicTrace(place, f"{run_id}@{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"))
+        yield Rows(file, topic, keep=keep)
 
 
 class Rows:
     """Hands the rows of a run to writers, and keeps them for its page if there is to be one."""
 
-    def __init__(self, writers: Sequence[TraceWriter], *, keep: bool) -> None:
+    def __init__(self, file: TraceWriter | None, topic: TopicTrace | None, *, keep: bool) -> None:
         self.rows: list[Row] = []
-        self._writers = writers
+        self._topic = topic
+        self._writers: list[TraceWriter] = [each for each in (file, topic) if each is not None]
         self._keep = keep
 
     @property
     def writer(self) -> TraceWriter | None:
         """What takes the rows; nothing if nobody wants them."""
         return self if self._keep or self._writers else None
+
+    def begin_now(self) -> None:
+        """The run's time is the clock's, and begins now."""
+        if self._topic is not None:
+            self._topic.began_ms = time.time_ns() // 1_000_000
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Take a batch."""

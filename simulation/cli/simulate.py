@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +14,11 @@ from fencepost.simulation.cli.arguments import Count, Json, Seed, key_values, wr
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
-    Rows,
     TraceConfig,
     TraceTo,
     length,
+    rows_of,
     say_violations,
-    told_apart,
     trace_place,
     whole_percents,
 )
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from fencepost.simulation.faults.plan import Plan
     from fencepost.simulation.run import RunResult
     from fencepost.simulation.scenarios.kinds import AnyScenario
-    from fencepost.simulation.trace.recorder import TraceWriter
     from fencepost.simulation.trace.schema import Row
     from fencepost.simulation.trace.topic import TraceTopic
 
@@ -152,19 +150,12 @@ def play(
     from fencepost.simulation.run import run
 
     run_id = f"{scenario.name}-{seed}"
-    with ExitStack() as files:
-        writers: list[TraceWriter] = []
-        if trace is not None:
-            from fencepost.simulation.trace.parquet import whole_trace
-
-            writers.append(files.enter_context(whole_trace(trace, run_id)))
-        if place is not None:
-            from fencepost.simulation.trace.topic import TopicTrace
-
-            writers.append(files.enter_context(TopicTrace(place, told_apart(run_id))))
-        rows = Rows(writers, keep=keep_rows)
-        advance = whole_percents(files.enter_context(progress.step("simulating", 100)))
-        result = run(scenario, seed, plan=plan, trace=rows.writer, progress=advance, raises=False)
+    with (
+        rows_of(run_id, trace, place, keep=keep_rows) as rows,
+        progress.step("simulating", 100) as advance,
+    ):
+        told = whole_percents(advance)
+        result = run(scenario, seed, plan=plan, trace=rows.writer, progress=told, raises=False)
     return result, rows.rows
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from fencepost.simulation.pipeline.runs import Orders
 
+REPORT = "report.html"
 SAMPLE = 200
 """Traces that `sample` keeps in all, shared among the cells of the grid; at least one of each."""
 
@@ -124,8 +125,7 @@ def carry_out(
 
     began = wall_clock()
     shown = progress or Silent()
-    if report is not None:
-        check_writable(Path(report))
+    target = Path(out_dir) / REPORT if report is None else check_writable(Path(report))
     with ran(
         outline,
         master=master,
@@ -135,7 +135,6 @@ def carry_out(
         if_stopped="; finished runs are kept, go on with --resume",
     ) as (spark, directory):
         analysis = analyze_files(spark, directory.files(), shown)
-    target = directory.root / "report.html" if report is None else Path(report)
     kept = keep_failures(directory, [cell for cell in outline.cells if not cell.mutant], shown)
     _write_report(outline.title, directory, analysis, target, wall_clock() - began)
     rows = analysis.tables["runs"]
@@ -146,7 +145,7 @@ def carry_out(
         violations=sum(row["violations"] for row in sound),
         wall_seconds=wall_clock() - began,
         out=str(out_dir),
-        report=str(target if report is None else report),
+        report=str(target),
         failures=kept,
         tables=analysis.tables,
     )
