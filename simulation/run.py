@@ -44,10 +44,6 @@ Progress: TypeAlias = Callable[[float], None]
 """Takes how much of the run is done, 0 to 1."""
 
 
-class WallTimeExceeded(RuntimeError):
-    """A run took longer than it was allowed to, in real seconds."""
-
-
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run. `digest` is equal for equal runs, on every machine and Python."""
 
@@ -138,7 +134,6 @@ def run(
     checkers: Iterable[Observer] | Iterable[SacObserver] | None = None,
     trace: TraceWriter | None = None,
     progress: Progress | None = None,
-    wall_limit_s: float | None = None,
     max_events: int | None = None,
     raises: bool = True,
 ) -> RunResult:
@@ -154,7 +149,6 @@ def run(
     awaits or in a notebook, `await asyncio.to_thread(run, ...)`.
 
     :raises FencepostError: if the seed is no whole number, or another event loop runs in this thread.
-    :raises WallTimeExceeded: if it takes longer than `wall_limit_s` of real time.
     :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
     """
     if _a_loop_runs():
@@ -185,11 +179,6 @@ def run(
                     pass_interrupts_on()
                     failures.check()
                 beside.tell(until_us / chosen.end_us)
-                if wall_limit_s is not None and time.perf_counter() - started > wall_limit_s:
-                    raise WallTimeExceeded(
-                        f"{wall_limit_s} s were over at {until_us / 1_000_000:.0f} of"
-                        f" {chosen.end_us / 1_000_000:.0f} virtual seconds"
-                    )
             converged = world.end()
             recorder.add(loop.now_us, "", Kind.RUN_END.value)
             loop.run_until(loop.now_us)
@@ -256,7 +245,7 @@ class _Beside:
 
 
 def _is_of_the_simulated(error: BaseException) -> bool:
-    return isinstance(error, Exception) and not isinstance(error, WallTimeExceeded | TooManyEvents)
+    return isinstance(error, Exception) and not isinstance(error, TooManyEvents)
 
 
 def _place(error: BaseException) -> str:

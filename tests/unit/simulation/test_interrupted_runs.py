@@ -78,4 +78,4 @@ def test_a_step_that_does_not_end_is_interrupted_at_the_second_time(monkeypatch:
 
 def test_what_is_left_to_wait_for_may_be_less_than_a_microsecond() -> None:
     """In this run a thread rests until 294.832 s, and is told then that 6e-14 s are left."""
-    assert run(load_any("streams-frozen-clients"), 45, wall_limit_s=60).violations == []
+    assert run(load_any("streams-frozen-clients"), 45).violations == []
