@@ -225,12 +225,9 @@ class Retelling:
         self.now_us = t_us
         self._observed.play(arrival, t_us)
 
-    def _happened(self, host: str, happening: Happening, t_us: int) -> None:
-        self.happened(t_us, host, happening)
-
     # -- what happened ------------------------------------------------------------------------------------
 
-    def happened(self, t_us: int, host: str, happening: Happening) -> None:
+    def _happened(self, host: str, happening: Happening, t_us: int) -> None:
         """Bring the world along by one event, and tell observers of it."""
         self.now_us = t_us
         match happening:

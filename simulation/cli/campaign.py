@@ -27,7 +27,7 @@ from fencepost.simulation.pipeline.outline import (
 from fencepost.simulation.pipeline.plan import cells_of, parse_grid, parse_seeds
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
-from fencepost.simulation.scenarios.load import library
+from fencepost.simulation.scenarios.load import library_names
 
 SHOWN = ("runs", "rebalances", "downtime", "violations", "mutants")
 """Tables that people see; JSON and the report have them all."""
@@ -105,7 +105,7 @@ def campaign(
 def _outline(scenarios: tuple[str, ...], grid: list[str]) -> Outline:
     files = [each for each in scenarios if is_outline(each)]
     if not files:
-        names = scenarios or [entry.name for entry in library()]
+        names = scenarios or library_names()
         return Outline(cells=cells_of(names, parse_grid(grid)), seeds=tuple(range(SEEDS)))
     if len(scenarios) > 1 or grid:
         raise FencepostError(f"{files[0]}: is a whole campaign: expected no other scenarios, and no --grid")

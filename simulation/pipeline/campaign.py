@@ -37,7 +37,7 @@ from fencepost.simulation.pipeline.session import (
     wall_clock,
 )
 from fencepost.simulation.pipeline.shipping import check_shared
-from fencepost.simulation.scenarios.load import library
+from fencepost.simulation.scenarios.load import library_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def campaign(
     :raises FencepostError: before anything runs, if the input is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
     """
-    names = list(scenarios) or [entry.name for entry in library()]
+    names = list(scenarios) or library_names()
     outline = Outline(
         cells=cells_of(names, grid if isinstance(grid, Mapping) else parse_grid(grid), options=options),
         seeds=seeds_of(seeds),

@@ -28,7 +28,7 @@ from fencepost.simulation.pipeline.plan import Cell, Option, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, spark_session
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, find_traces
-from fencepost.simulation.scenarios.load import library
+from fencepost.simulation.scenarios.load import library_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +80,7 @@ class Campaign:
         self._begin(
             Outline(
                 cells=cells_of(
-                    names or [entry.name for entry in library()],
+                    names or library_names(),
                     {key: tuple(map(value_text, values)) for key, values in (grid or {}).items()},
                     options=[
                         Option(name, settings, places=dict.fromkeys(settings, f"options: {name}:"))

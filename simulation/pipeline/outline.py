@@ -13,7 +13,7 @@ from msgspec import Meta
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, seeds_of
 from fencepost.simulation.scenarios.documents import check_document, document_of
-from fencepost.simulation.scenarios.load import library, read
+from fencepost.simulation.scenarios.load import library_names, read
 from fencepost.simulation.scenarios.positions import Path as KeyPath
 from fencepost.simulation.scenarios.toml_text import quoted, toml_text
 from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, read_text, typed
@@ -119,7 +119,7 @@ def read_outline(path: str | Path) -> Outline:
     return Outline(
         cells=cells_of(
             [_beside(path, name) for name in file.scenarios or ()]
-            or ([] if all(each.scenario for each in file.options) and file.options else _library()),
+            or ([] if all(each.scenario for each in file.options) and file.options else library_names()),
             {key: tuple(map(value_text, values)) for key, values in file.grid.items()},
             options=[_option(path, each, index, places) for index, each in enumerate(file.options)],
             fixed={key: value_text(value) for key, value in file.set.items()},
@@ -166,10 +166,6 @@ def _seeds(file: _File, places: Places) -> tuple[int, ...]:
         return seeds_of(file.seeds)
     except FencepostError as error:
         raise places.error(("seeds",), str(error).partition(": ")[2]) from None
-
-
-def _library() -> list[str]:
-    return [entry.name for entry in library()]
 
 
 def _sources(path: Path, file: _File) -> Iterator[tuple[KeyPath, str]]:

@@ -50,13 +50,18 @@ class LibraryEntry(NamedTuple):
     """`consumer` for groups of KIP-848, `sac` for single active consumers, `streams` for applications."""
 
 
+def library_names() -> list[str]:
+    """The names of the scenarios that ship with the package, sorted."""
+    return [path.stem for path in sorted(LIBRARY.glob("*.toml"))]
+
+
 def library() -> list[LibraryEntry]:
     """The scenarios that ship with the package, by name."""
     entries = []
-    for path in sorted(LIBRARY.glob("*.toml")):
-        scenario = load_any(path.stem)
+    for name in library_names():
+        scenario = load_any(name)
         protocol = "consumer" if isinstance(scenario, Scenario) else scenario.protocol
-        entries.append(LibraryEntry(path.stem, scenario.summary, "simulated", protocol))
+        entries.append(LibraryEntry(name, scenario.summary, "simulated", protocol))
     return entries
 
 
@@ -214,7 +219,7 @@ def _find(name_or_path: str | FilePath) -> FilePath:
         return inside
     if path.exists():
         return path
-    names = sorted(found.stem for found in LIBRARY.glob("*.toml"))
+    names = library_names()
     near = difflib.get_close_matches(str(path), names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
     raise FencepostError(f"no scenario {str(path)!r} in the library, and no such file; {hint}")
