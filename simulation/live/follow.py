@@ -22,7 +22,7 @@ from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.live.documents import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
 from fencepost.simulation.live.source import MOST_RECORDS, Reader, choose_reader
-from fencepost.simulation.live.windows import LATENESS, Window, Windows, late_rows
+from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.session import LOCAL, raised_by_spark, run_job, spark_session, told
@@ -323,6 +323,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for each, level in zip(loggers, before, strict=True):
             each.setLevel(level)
-
-
-__all__ = ["LATENESS", "Followed", "Snapshot", "Until", "follow"]

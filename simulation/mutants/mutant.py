@@ -19,7 +19,8 @@ class Patch(NamedTuple):
     def original(self) -> Any:
         """What is replaced.
 
-        :raises AttributeError: if there is no such thing (any more).
+        :raises KeyError: if a class does not have it (any more).
+        :raises AttributeError: if a module does not.
         """
         return (
             vars(self.owner)[self.attribute]

@@ -192,6 +192,3 @@ class SacScenario(_Table, frozen=True, kw_only=True):
     def _messages_us(self) -> int:
         """Of a client that connects, subscribes, and is told to step down."""
         return MESSAGES * self.network.latency.longest_us
-
-
-__all__ = ["NodeCrash", "NodeLeave", "NodeSplit", "SacFault", "SacScenario", "SacStep", "SacStream"]
