@@ -12,14 +12,12 @@ from typing import Any, cast
 
 import structlog
 
-from fencepost.coordinator.codec.consumer import pack_heartbeat
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import (
     FrameBuffer,
     MalformedFrame,
     RequestHeader,
     read_header,
-    response_header,
 )
 from fencepost.coordinator.codec.registry import (
     ASKED_AGAIN,
@@ -35,13 +33,12 @@ from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
 from fencepost.coordinator.server.repeated import Question, RepeatedAnswers
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
+from fencepost.coordinator.server.steady_heartbeat import SteadyHeartbeat
 
 log = structlog.get_logger(__name__)
 
 _HEARTBEAT = int(ApiKey.CONSUMER_GROUP_HEARTBEAT)
 _HEARTBEAT_KEY = _HEARTBEAT.to_bytes(2, "big")
-_REMEMBERED_BYTES = 1024
-"""Heartbeats above this size are full requests; they are not worth remembering."""
 _READ_AHEAD_BYTES = 1 << 20
 """How much of later requests is taken from the socket while one is being answered."""
 
@@ -122,7 +119,7 @@ class Connection(asyncio.Protocol):
         self._stopped = False
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
-        self._heartbeat = _Heartbeat()
+        self._heartbeat = SteadyHeartbeat()
         self._shortcut = handlers[_HEARTBEAT] is consumer_group_heartbeat
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -378,28 +375,3 @@ class Connection(asyncio.Protocol):
 def _is_librdkafka(client_software_name: str) -> bool:
     """By itself, or under one of Confluent's clients."""
     return "rdkafka" in client_software_name or client_software_name.startswith("confluent-kafka")
-
-
-class _Heartbeat:
-    """The last heartbeat of a connection. In steady state each is, but for its number, the one before."""
-
-    __slots__ = ("_body", "_head", "_reply", "_tail", "request")
-
-    def __init__(self) -> None:
-        self._head = self._tail = self._body = b""
-        self._reply: ConsumerGroupHeartbeatResponse | None = None
-        self.request: Any = None
-
-    def is_again(self, frame: bytes) -> bool:
-        return len(frame) <= _REMEMBERED_BYTES and frame[:4] == self._head and frame[8:] == self._tail
-
-    def remember(self, frame: bytes, request: Any) -> None:
-        if len(frame) <= _REMEMBERED_BYTES:
-            self._head, self._tail, self.request = frame[:4], frame[8:], request
-
-    def answer(self, frame: bytes, reply: ConsumerGroupHeartbeatResponse) -> bytes:
-        """The coordinator gives the same object while nothing changes: its bytes are kept."""
-        if reply is not self._reply:
-            self._reply, self._body = reply, pack_heartbeat(reply)
-        number = int.from_bytes(frame[4:8], "big", signed=True)
-        return response_header(number, len(self._body), flexible=True) + self._body
