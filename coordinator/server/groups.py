@@ -84,10 +84,10 @@ class GroupCoordinators:
         self,
         config: GroupCoordinatorConfig,
         *,
-        node_ids: Sequence[int] = (1,),
-        journal: KeptJournal | None = None,
-        make_runtime: RuntimeFactory | None = None,
-        on_state: Callable[[Shard, str], None] = lambda shard, what: None,
+        node_ids: Sequence[int],
+        journal: KeptJournal | None,
+        make_runtime: RuntimeFactory | None,
+        on_state: Callable[[Shard, str], None],
     ) -> None:
         GroupCoordinator(config)
         self.config = config

@@ -51,7 +51,7 @@ _RETRIABLE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDIN
 class TransactionCoordinators:
     """The coordinator of all transactional ids of a cluster; each id is led by one of the brokers."""
 
-    def __init__(self, cluster: Cluster, groups: GroupCoordinators, storage: Storage | None = None) -> None:
+    def __init__(self, cluster: Cluster, groups: GroupCoordinators, storage: Storage | None) -> None:
         config = groups.config
         self.coordinator = TransactionCoordinator(
             TransactionConfig(

@@ -38,7 +38,7 @@ _SHOWN: Final = 5
 class RealStage(Staging[RealWorld]):
     """One run of a scenario of consumers."""
 
-    def __init__(self, *given: Any, client: m.ClientName, flaw: str = "", **more: Any) -> None:
+    def __init__(self, *given: Any, client: m.ClientName, flaw: str, **more: Any) -> None:
         super().__init__(*given, **more)
         self._client: m.ClientName = client
         self._program = client

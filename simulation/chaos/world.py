@@ -20,7 +20,7 @@ class RealWorld(ProcessWorld[RealHost]):
         *,
         members: int,
         client: m.ClientName,
-        flaw: str = "",
+        flaw: str,
     ) -> None:
         super().__init__(seed, around, start=scenario.group.start, restart=scenario.application.restart)
         self.scenario = scenario

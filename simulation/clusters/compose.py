@@ -119,8 +119,8 @@ def compose_file(
     profile: Profile,
     cluster_id: str,
     *,
-    kafka: KafkaVersion = KAFKA_VERSION,
-    more: Mapping[str, str] | None = None,
+    kafka: KafkaVersion,
+    more: Mapping[str, str] | None,
 ) -> str:
     """The file for one cluster of the docker runner, with `more` properties for each node."""
     services = "".join(

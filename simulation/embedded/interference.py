@@ -76,7 +76,7 @@ class _Handlers(NamedTuple):
 class Interference:
     """The rules of all brokers, and the connections on which members were heard."""
 
-    def __init__(self, note: Callable[[ApiKey, Any, Asked, Rule], None] = lambda *what: None) -> None:
+    def __init__(self, note: Callable[[ApiKey, Any, Asked, Rule], None]) -> None:
         self._note = note
         self._rules: list[Rule] = []
         self._tables: list[_Handlers] = []
@@ -90,7 +90,7 @@ class Interference:
         self._rules.append(rule)
         self._arrange()
 
-    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool = False) -> None:
+    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool) -> None:
         """Answers of that API come at once again: to `who`, or to all, whoever the delays are about."""
         self._rules = [
             rule

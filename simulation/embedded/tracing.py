@@ -115,7 +115,7 @@ def _subscribed(metadata: bytes) -> frozenset[str]:
 
 
 async def serve_traced(
-    endpoint: Endpoint, text: str, on_ready: Callable[[Brokers], None], security: ClientSecurity = OPEN
+    endpoint: Endpoint, text: str, on_ready: Callable[[Brokers], None], security: ClientSecurity
 ) -> None:
     """Serve until cancelled, with the trace going to a topic. `on_ready` is called once clients may connect.
 

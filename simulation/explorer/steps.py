@@ -85,7 +85,7 @@ class Steps:
     Static members have their place's letter as their instance id.
     """
 
-    def __init__(self, partitions: int, kinds: Collection[str], *, static: bool = False) -> None:
+    def __init__(self, partitions: int, kinds: Collection[str], *, static: bool) -> None:
         self._image = TopicsImage.of([Topic(name=TOPIC, topic_id=_TOPIC_ID, partitions=partitions)])
         self._freezer = freezer()
         self.roles = Roles(self._image, self._freezer, kinds, static=static)

@@ -28,8 +28,8 @@ class SacWorld:
         loop: VirtualLoop,
         *,
         members: int,
-        observers: Iterable[SacObserver] = (),
-        sequence: Callable[[], int] = lambda: 0,
+        observers: Iterable[SacObserver],
+        sequence: Callable[[], int],
     ) -> None:
         self.scenario = scenario
         self.loop = loop

@@ -39,7 +39,7 @@ class ApplicationStage(Staging[RealApplication]):
     _program = "streams"
     _always_proxied = True  # what members hear is seen on its way
 
-    def __init__(self, *given: Any, flaw: str = "", **more: Any) -> None:
+    def __init__(self, *given: Any, flaw: str, **more: Any) -> None:
         super().__init__(*given, **more)
         self._flaw = flaw
         self._session_ms = self._config.group_streams_session_timeout_ms

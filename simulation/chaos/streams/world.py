@@ -64,7 +64,7 @@ class RealApplication(ProcessWorld[RealClient]):
         *,
         session_ms: int,
         state_dir: Path,
-        flaw: str = "",
+        flaw: str,
     ) -> None:
         super().__init__(seed, around, start=scenario.group.start, restart=scenario.application.restart)
         self.scenario = scenario
