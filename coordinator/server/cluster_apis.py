@@ -30,6 +30,8 @@ _SPOKEN = cluster.ApiVersionsResponse(api_versions=SPOKEN)
 _NAMELESS = cluster.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_versions=())
 _NAMED_FROM = 3
 """The first version of ApiVersions with a client's name and version."""
+_BY_ID_FROM = 12
+"""The first version of Metadata that may ask for topics by their ids alone."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -49,7 +51,7 @@ def metadata(services: Services, request: cluster.MetadataRequest, asked: Asked)
     """The brokers, and all topics or those that are named; one that is named may be created."""
     if request.topics is None:
         topics = tuple(_described(services, topic) for topic in services.cluster.image.by_name.values())
-    elif any(each.name is not None and each.topic_id is not None for each in request.topics):
+    elif any(_is_senseless(each, asked.context.api_version) for each in request.topics):
         return _senseless(request.topics)
     else:
         create = services.auto_create_topics and request.allow_auto_topic_creation
@@ -70,8 +72,13 @@ def metadata(services: Services, request: cluster.MetadataRequest, asked: Asked)
     )
 
 
-def _senseless(topics: tuple[TopicReference, ...]) -> cluster.MetadataResponse:
+def _is_senseless(topic: TopicReference, api_version: int) -> bool:
     """Versions 10 and 11 have ids, but answer names only."""
+    return topic.topic_id is not None if topic.name is not None else api_version < _BY_ID_FROM
+
+
+def _senseless(topics: tuple[TopicReference, ...]) -> cluster.MetadataResponse:
+    """None of a request's topics is answered when one makes no sense."""
     code = ErrorCode.INVALID_REQUEST
     return cluster.MetadataResponse(
         topics=tuple(TopicMetadata(name=one.name, topic_id=one.topic_id, error_code=code) for one in topics)

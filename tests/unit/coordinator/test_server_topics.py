@@ -28,7 +28,7 @@ from fencepost.coordinator.server.storage import Storage
 
 pytestmark = pytest.mark.real
 
-ASKED: Any = SimpleNamespace(local_host="127.0.0.1")
+ASKED: Any = SimpleNamespace(local_host="127.0.0.1", context=SimpleNamespace(api_version=13))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from tests.kio_objects import milliseconds
 from tests.unit.coordinator.wire.raw_client import Wire, nested
 
@@ -50,3 +51,15 @@ async def test_a_right_of_no_known_kind_closes_the_connection(broker, version, a
         assert await wire.ended(), key
     wire = await Wire.to(broker)
     assert (await wire.ask(29, version, **(FILTER | {asked: 99}))).error_code.name == "security_disabled"
+
+
+@pytest.mark.parametrize("version", [10, 11])
+async def test_metadata_of_these_versions_is_not_told_by_ids_alone(wire, broker, version):
+    known = uuid_from_topic_id(broker.cluster.image.by_name["orders"].topic_id)
+    topics = tuple(
+        nested(3, version, "MetadataRequestTopic", name=name, topic_id=topic_id)
+        for name, topic_id in ((None, known), ("orders", None))
+    )
+    more = {"include_cluster_authorized_operations": False} if version == 10 else {}
+    reply = await wire.ask(3, version, topics=topics, **more)
+    assert {topic.error_code.name for topic in reply.topics} == {"invalid_request"}
