@@ -105,5 +105,6 @@ def _coordinator(values: dict[str, Any]) -> cluster.FoundCoordinator:
         if code is not ErrorCode.NONE
         else cluster.Node(node_id=values["node_id"], host=values["host"], port=values["port"]),
         error_code=code,
-        error_message=values.get("error_message"),
+        # Beside no error there is "NONE" or nothing, by version.
+        error_message=values.get("error_message") if code is not ErrorCode.NONE else None,
     )

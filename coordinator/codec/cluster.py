@@ -137,20 +137,20 @@ def decode_find_coordinator(
 def encode_find_coordinator(reply: cluster.FindCoordinatorResponse, shape: Shape) -> Any:
     """FindCoordinator, versions 0 to 6. Below 4 the only key's answer stands at the top, without the key."""
     if shape.version >= _FIRST_VERSION_OF_KEYS:
-        found = tuple(shape.Coordinator(key=one.key, **_found(one)) for one in reply.coordinators)
+        found = tuple(shape.Coordinator(key=one.key, **_found(one, "")) for one in reply.coordinators)
         return shape.FindCoordinatorResponse(throttle_time=0, coordinators=found)
     (one,) = reply.coordinators
-    return shape.FindCoordinatorResponse(throttle_time=0, **_found(one))
+    return shape.FindCoordinatorResponse(throttle_time=0, **_found(one, "NONE"))
 
 
-def _found(one: cluster.FoundCoordinator) -> dict[str, Any]:
+def _found(one: cluster.FoundCoordinator, no_error: str) -> dict[str, Any]:
     node = one.node or _NOWHERE
     return {
         "node_id": node.node_id,
         "host": node.host,
         "port": node.port,
         "error_code": one.error_code,
-        "error_message": one.error_message,
+        "error_message": no_error if one.error_code is ErrorCode.NONE else one.error_message,
     }
 
 

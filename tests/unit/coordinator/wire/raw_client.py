@@ -42,7 +42,7 @@ class Wire:
         OPEN.append(wire)
         return wire
 
-    def send(self, key: int, version: int, **fields: Any) -> None:
+    def send(self, key: int, version: int, /, **fields: Any) -> None:
         schema = load_request_schema(key, version)
         buffer = io.BytesIO()
         entity_writer(schema)(buffer, schema(**REQUIRED.get(key, {}), **fields))
@@ -69,7 +69,7 @@ class Wire:
         assert header + size == len(frame)
         return entity
 
-    async def ask(self, key: int, version: int, **fields: Any) -> Any:
+    async def ask(self, key: int, version: int, /, **fields: Any) -> Any:
         self.send(key, version, **fields)
         return await self.receive()
 

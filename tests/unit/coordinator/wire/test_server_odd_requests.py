@@ -63,3 +63,11 @@ async def test_metadata_of_these_versions_is_not_told_by_ids_alone(wire, broker,
     more = {"include_cluster_authorized_operations": False} if version == 10 else {}
     reply = await wire.ask(3, version, topics=topics, **more)
     assert {topic.error_code.name for topic in reply.topics} == {"invalid_request"}
+
+
+async def test_a_coordinator_that_is_found_comes_with_a_word_for_no_error(wire):
+    for version in range(1, 4):
+        assert (await wire.ask(10, version, key="g")).error_message == "NONE"
+    for version in range(4, 7):
+        (found,) = (await wire.ask(10, version, coordinator_keys=("g",))).coordinators
+        assert found.error_message == ""
