@@ -110,7 +110,8 @@ class _Fetch:
         self, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
     ) -> FetchedPartition:
         committed = self.request.committed
-        log.check_leader_epoch(partition.current_leader_epoch)
+        # Here, unlike in other requests, any epoch below 0 stands for none.
+        log.check_leader_epoch(max(NO_EPOCH, partition.current_leader_epoch))
         if log.diverges(partition.last_fetched_epoch, partition.fetch_offset):
             return FetchedPartition(
                 partition=partition.partition,

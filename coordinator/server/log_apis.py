@@ -180,7 +180,7 @@ def list_offsets(
 
 
 def _merged(topics: tuple[OfTopic[Any], ...]) -> tuple[OfTopic[Any], ...]:
-    """Each partition once; what comes last counts."""
+    """Each partition once, and no topic without any; what comes last counts."""
     merged: dict[tuple[str | None, TopicId | None], dict[int, Any]] = {}
     for topic in topics:
         found = merged.setdefault((topic.name, topic.topic_id), {})
@@ -188,17 +188,22 @@ def _merged(topics: tuple[OfTopic[Any], ...]) -> tuple[OfTopic[Any], ...]:
     return tuple(
         OfTopic(name=name, topic_id=topic_id, partitions=tuple(found.values()))
         for (name, topic_id), found in merged.items()
+        if found
     )
 
 
 def offset_for_leader_epoch(
     services: Services, request: logs.OffsetForLeaderEpochRequest, asked: Asked
 ) -> logs.OffsetForLeaderEpochResponse:
-    """One epoch a log: it ends where the log ends, and any other is unknown."""
+    """One epoch a log: it ends where the log ends. Any before it ended where the log starts."""
 
     def look(topic: Topic, wanted: logs.LeaderEpochPartition) -> logs.EpochEndOffset:
         log = services.log(topic, wanted.partition)
         log.check_leader_epoch(wanted.current_leader_epoch)
+        if NO_EPOCH != wanted.leader_epoch < log.leader_epoch:
+            return logs.EpochEndOffset(
+                partition=wanted.partition, leader_epoch=wanted.leader_epoch, end_offset=log.log_start_offset
+            )
         if wanted.leader_epoch != log.leader_epoch:
             return logs.EpochEndOffset(partition=wanted.partition)
         return logs.EpochEndOffset(

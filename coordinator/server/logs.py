@@ -19,6 +19,7 @@ from fencepost.coordinator.codec.batches import (
 from fencepost.coordinator.codec.record_checks import RecordRules, check_records
 from fencepost.coordinator.codec.record_contents import KeyedRecord, keyed_records, timed, timestamps, without
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import AbortedTransaction
 from fencepost.coordinator.server.producers import Producers
 
@@ -379,7 +380,7 @@ class PartitionLog:
 
         :raises ProtocolError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320).
         """
-        if epoch < 0 or epoch == self.leader_epoch:
+        if epoch in {NO_EPOCH, self.leader_epoch}:
             return
         code = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         raise ProtocolError(code, f"leader epoch {epoch}, here it is {self.leader_epoch}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from tests.kio_objects import milliseconds
-from tests.unit.coordinator.wire.raw_client import Wire, nested
+from tests.unit.coordinator.wire.raw_client import Wire, fetch_fields, nested, produce_fields
 
 pytestmark = pytest.mark.real
 TIMEOUT = milliseconds(5_000)
@@ -71,3 +74,50 @@ async def test_a_coordinator_that_is_found_comes_with_a_word_for_no_error(wire):
     for version in range(4, 7):
         (found,) = (await wire.ask(10, version, coordinator_keys=("g",))).coordinators
         assert found.error_message == ""
+
+
+@pytest.mark.parametrize(("key", "version"), [(2, 7), (21, 2)])
+async def test_topics_without_partitions_are_not_answered(wire, key, version):
+    api = "ListOffsets" if key == 2 else "DeleteRecords"
+    what = {"timestamp": -1} if key == 2 else {"offset": 0}
+    partition = nested(key, version, f"{api}Partition", partition_index=0, **what)
+    topics = tuple(
+        nested(key, version, f"{api}Topic", name=name, partitions=partitions)
+        for name, partitions in (("orders", ()), ("nowhere", (partition,)), ("nowhere", ()))
+    )
+    fields: dict[str, Any] = {"replica_id": -1, "isolation_level": 0} if key == 2 else {}
+    fields |= {} if key == 2 else {"timeout": TIMEOUT}
+    reply = await wire.ask(key, version, topics=topics, **fields)
+    assert [(topic.name, len(topic.partitions)) for topic in reply.topics] == [("nowhere", 1)]
+
+
+async def test_epochs_below_none_are_older_than_the_log(wire):
+    await wire.ask(0, 9, transactional_id=None, **produce_fields(b"x"))
+
+    async def ends(epoch: int, current: int) -> tuple[str, int, int]:
+        partition = nested(
+            *(23, 4, "OffsetForLeaderPartition"),
+            partition=0,
+            leader_epoch=epoch,
+            current_leader_epoch=current,
+        )
+        topic = nested(23, 4, "OffsetForLeaderTopic", topic="orders", partitions=(partition,))
+        (answer,) = (await wire.ask(23, 4, topics=(topic,))).topics
+        (found,) = answer.partitions
+        return found.error_code.name, found.leader_epoch, found.end_offset
+
+    assert await ends(0, -2) == ("fenced_leader_epoch", -1, -1)
+    assert await ends(-2, -1) == ("none", -2, 0)
+    assert await ends(-1, -1) == ("none", -1, -1)
+    assert await ends(0, -1) == ("none", 0, 1)
+
+
+async def test_a_fetch_may_name_no_epoch_by_any_number_below_zero(wire, broker):
+    await wire.ask(0, 9, transactional_id=None, **produce_fields(b"x"))
+    fields = fetch_fields(broker, max_wait=0)
+    (topic,) = fields["topics"]
+    (partition,) = topic.partitions
+    odd = dataclasses.replace(partition, current_leader_epoch=-2)
+    fields["topics"] = (dataclasses.replace(topic, partitions=(odd,)),)
+    (answer,) = (await wire.ask(1, 17, **fields)).responses
+    assert answer.partitions[0].error_code.name == "none"
