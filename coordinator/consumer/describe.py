@@ -41,7 +41,9 @@ def describe(group: ConsumerGroup, image: TopicsImage, assignors: Sequence[str])
 
 def missing(group_id: str, message: str) -> DescribedGroup:
     """The answer for a group that is not there, or is none of this kind."""
-    code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
+    if not group_id:
+        return DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
+    code = ErrorCode.GROUP_ID_NOT_FOUND
     return DescribedGroup(group_id=group_id, error_code=code, error_message=message)
 
 

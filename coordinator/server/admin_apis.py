@@ -314,4 +314,6 @@ def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: boo
             services.cluster.grow_topic(topic, grown.count, grown.assignments or ())
         return CreatedPartitions(name=grown.name)
     except ProtocolError as error:
-        return CreatedPartitions(name=grown.name, error_code=error.code, error_message=error.message)
+        # Kafka says no more than the code of a topic that there is not.
+        message = None if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
+        return CreatedPartitions(name=grown.name, error_code=error.code, error_message=message)

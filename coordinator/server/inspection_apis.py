@@ -8,6 +8,7 @@ from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.transaction_records import TransactionValue
+from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.transactions.states import TransactionState
 
@@ -28,11 +29,16 @@ def describe_producers(
 
 
 def _producers(services: Services, topic: str | None, partition: int) -> inspection.PartitionProducers:
+    found = None
     try:
-        log = services.log(services.cluster.find(topic, None), partition)
+        check_topic_name(topic or "")
+        found = services.cluster.find(topic, None)
+        log = services.log(found, partition)
     except ProtocolError as error:
+        # Kafka says what is wrong with a topic, and of a topic's partition the code alone.
+        message = error.message if found is None else None
         return inspection.PartitionProducers(
-            partition=partition, error_code=error.code, error_message=error.message
+            partition=partition, error_code=error.code, error_message=message
         )
     return inspection.PartitionProducers(partition=partition, producers=tuple(log.producers.active()))
 
@@ -90,7 +96,7 @@ def list_transactions(
         )
 
     return inspection.ListTransactionsResponse(
-        unknown_states=tuple(state for state in request.states if state not in _STATES),
+        unknown_states=tuple(state for state in dict.fromkeys(request.states) if state not in _STATES),
         transactions=tuple(
             inspection.ListedTransaction(
                 transactional_id=transactional_id,

@@ -46,7 +46,9 @@ def describe(group: StreamsGroup, configured: ConfiguredTopology | None) -> Desc
 
 def missing(group_id: str, message: str) -> DescribedStreamsGroup:
     """The answer for a group that is not there, or is none of this kind."""
-    code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
+    if not group_id:
+        return DescribedStreamsGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
+    code = ErrorCode.GROUP_ID_NOT_FOUND
     return DescribedStreamsGroup(group_id=group_id, error_code=code, error_message=message)
 
 

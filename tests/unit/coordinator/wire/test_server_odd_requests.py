@@ -121,3 +121,37 @@ async def test_a_fetch_may_name_no_epoch_by_any_number_below_zero(wire, broker):
     fields["topics"] = (dataclasses.replace(topic, partitions=(odd,)),)
     (answer,) = (await wire.ask(1, 17, **fields)).responses
     assert answer.partitions[0].error_code.name == "none"
+
+
+async def test_states_that_are_none_are_told_once(wire):
+    reply = await wire.ask(66, 0, state_filters=("Nope", "Empty", "Nope"), producer_id_filters=())
+    assert reply.unknown_state_filters == ("Nope",)
+
+
+@pytest.mark.parametrize(("key", "version"), [(69, 1), (89, 0)])
+async def test_a_group_without_a_name_is_refused_without_words(wire, key, version):
+    reply = await wire.ask(key, version, group_ids=("", "g"), include_authorized_operations=False)
+    told = [(group.error_code.name, group.error_message is None) for group in reply.groups]
+    assert told == [("invalid_group_id", True), ("group_id_not_found", False)]
+
+
+async def test_partitions_of_no_topic_are_refused_without_words(wire):
+    topic = nested(37, 3, "CreatePartitionsTopic", name="nowhere", count=3, assignments=None)
+    (result,) = (await wire.ask(37, 3, topics=(topic,), timeout=TIMEOUT, validate_only=False)).results
+    assert (result.error_code.name, result.error_message) == ("unknown_topic_or_partition", None)
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "says_more"),
+    [
+        ("orders", "unknown_topic_or_partition", False),
+        ("nowhere", "unknown_topic_or_partition", True),
+        ("a b", "invalid_topic_exception", True),
+        ("", "invalid_topic_exception", True),
+    ],
+)
+async def test_producers_of_what_is_not_there(wire, topic, code, says_more):
+    wanted = nested(61, 0, "TopicRequest", name=topic, partition_indexes=(9,))
+    (answer,) = (await wire.ask(61, 0, topics=(wanted,))).topics
+    (found,) = answer.partitions
+    assert (found.error_code.name, found.error_message is not None) == (code, says_more)
