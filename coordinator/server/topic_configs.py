@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -29,6 +28,8 @@ class TopicSetting(NamedTuple):
 
 _WHOLE = re.compile("[+-]?[0-9]{1,1000}")
 """Nothing longer is in any range, and Python refuses to convert some thousand digits."""
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)[fd]?", re.IGNORECASE)
+"""As Java reads it: its type may follow, and `1_0` is none."""
 _REPLICAS = re.compile("[0-9]+:[0-9]+")
 
 
@@ -67,13 +68,10 @@ def _gzip_level(text: str) -> str:
 
 
 def _ratio(text: str) -> str:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
+    found = _DECIMAL.fullmatch(text)
+    if found is None:
         raise ValueError("Not a number of type DOUBLE")
-    return _within(number, 0, 1)
+    return _within(float(found[1]), 0, 1)
 
 
 def _flag(text: str) -> str:

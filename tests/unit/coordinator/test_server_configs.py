@@ -162,6 +162,7 @@ async def test_a_resource_that_comes_twice_is_refused(brokers):
         ("preallocate", "True", "true"),
         ("compression.type", " gzip ", "gzip"),
         ("min.cleanable.dirty.ratio", "1e-1", "0.1"),
+        ("min.cleanable.dirty.ratio", ".5d", "0.5"),
         ("leader.replication.throttled.replicas", "0:1, 1:1", "0:1,1:1"),
     ],
 )
@@ -182,6 +183,7 @@ async def test_a_list_with_spaces_is_a_list(brokers):
         ("retention.ms", "soon", "Not a number of type LONG"),
         ("max.message.bytes", "5000000000", "Not a number of type INT"),
         ("min.cleanable.dirty.ratio", "nan", "Not a number of type DOUBLE"),
+        ("min.cleanable.dirty.ratio", "0_1", "Not a number of type DOUBLE"),
         ("min.cleanable.dirty.ratio", "2", "Value must be no more than 1"),
         ("segment.bytes", "1", "Value must be at least 1048576"),
         ("preallocate", "yes", "Expected value to be either true or false"),
