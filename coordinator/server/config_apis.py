@@ -231,10 +231,10 @@ def _read(services: Services, resource: ChangedResource, entries: Mapping[str, s
     if not resource.name:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     try:
-        GroupConfig.from_properties(entries, services.config)
+        config = GroupConfig.from_properties(entries, services.config)
     except FencepostError as error:
         raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    return entries
+    return {name: _text(getattr(config, name.replace(".", "_"))) for name in entries}
 
 
 def _changed(services: Services, resource: ChangedResource, *, incremental: bool) -> dict[str, str]:

@@ -215,7 +215,7 @@ async def test_settings_of_a_group_hold_for_its_members_also_after_a_restart(bro
         return runner.runtime.coordinator.settings("g").session_timeout_ms
 
     assert session_ms() == 45_000
-    assert alter(brokers, GROUP, "g", ("consumer.session.timeout.ms", "50000")) == "NONE"
+    assert alter(brokers, GROUP, "g", ("consumer.session.timeout.ms", " +50000 ")) == "NONE"
     assert told(brokers, GROUP, "g", "consumer.session.timeout.ms") == ("50000", ConfigSource.DYNAMIC_GROUP)
     assert session_ms() == 50_000
     brokers.restart()
