@@ -175,6 +175,20 @@ _BOUNDED = ("session_timeout_ms", "heartbeat_interval_ms", "assignment_interval_
 _PROTOCOLS = ("classic", "consumer", "share", "streams")
 
 
+class NewTopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker's properties say about topics that somebody asks for without saying how they should be.
+
+    :raises FencepostError: on construction, if a value is out of its range.
+    """
+
+    auto_create_topics_enable: bool = True
+    num_partitions: Positive = 1
+    default_replication_factor: Annotated[int, Meta(ge=1, le=1)] = 1
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for one group once its own configuration and the broker's are put together."""
 

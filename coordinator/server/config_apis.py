@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fencepost.coordinator.config import GroupConfig
+from fencepost.coordinator.config import GroupConfig, NewTopicConfig
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.administration import (
     AlteredConfigs,
@@ -92,7 +92,7 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
                 raise ProtocolError(
                     ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name!r} in this cluster"
                 )
-            return _settings(services.config)
+            return (*_settings(services.config), *_of_topics(services))
         case ResourceType.GROUP:
             if not resource.name:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
@@ -164,6 +164,18 @@ def _settings(config: msgspec.Struct) -> tuple[ConfigEntry, ...]:
             )
         )
     return tuple(entries)
+
+
+def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
+    """What holds for topics that say nothing else, under the names of the brokers' settings."""
+    defaults = (
+        msgspec.structs.replace(_default_of(name, TOPIC_SETTINGS[name]), name=broker_name)
+        for name, broker_name in BROKER_SETTINGS.items()
+    )
+    of_new_ones = NewTopicConfig(
+        auto_create_topics_enable=services.auto_create_topics, num_partitions=services.default_partitions
+    )
+    return (*defaults, *_settings(of_new_ones))
 
 
 def _text(value: object) -> str:

@@ -189,6 +189,19 @@ def test_settings_are_described(admin):
     assert failure(answers[missing]) == "UNKNOWN_TOPIC_OR_PART"
 
 
+def test_brokers_tell_what_holds_for_topics_that_say_nothing(admin, cluster):
+    def told(client: AdminClient) -> dict[str, ConfigEntry]:
+        broker = ConfigResource(ResourceType.BROKER, "1")
+        return client.describe_configs([broker])[broker].result(SECONDS)
+
+    ours, kafkas = told(admin), told(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}))
+    defaults = {name: entry.synonyms[name].value for name, entry in ours.items() if name in kafkas}
+    assert defaults == {name: kafkas[name].synonyms[name].value for name in defaults}
+    assert {"num.partitions", "log.cleanup.policy", "message.max.bytes"} <= defaults.keys()
+    assert ours["auto.create.topics.enable"].value == kafkas["auto.create.topics.enable"].value == "false"
+    assert not ours["auto.create.topics.enable"].is_default
+
+
 def test_settings_are_altered_and_told(admin):
     def entry(name: str, value: str | None, operation=AlterConfigOpType.SET) -> ConfigEntry:
         return ConfigEntry(name, value, incremental_operation=operation)
