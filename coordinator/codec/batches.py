@@ -66,11 +66,20 @@ class BatchHeader(NamedTuple):
 
 @cache
 def _crc32c() -> Callable[[bytes | memoryview], int]:
-    """aiokafka's, which is native. Importing it takes 0.2 s, so it waits for the first batch."""
+    """aiokafka's, which is native."""
     from aiokafka.record.util import calc_crc32c
 
     function: Callable[[bytes | memoryview], int] = calc_crc32c
     return function
+
+
+def load_records() -> None:
+    """Load what the first batch takes.
+
+    It takes 0.2 s. And modules of aiokafka import each other: of two threads that load it at the same time
+    one fails, and a client's thread may do so at any time once brokers run.
+    """
+    _crc32c()
 
 
 def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHeader:

@@ -63,27 +63,41 @@ async def test_serve_says_when_it_is_ready_and_ends_when_cancelled():
     assert await wire.ended()
 
 
-FIRST_QUESTION = """
+FIRST_REQUEST = """
 import asyncio, sys
 from fencepost.coordinator.server.broker import Broker
 
 async def main():
-    async with Broker() as broker:
+    async with Broker({"t": 1}) as broker:
         before = set(sys.modules)
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-        writer.write(bytes.fromhex("00000011 0012 0004 00000001 0001 61 00 0261 0262 00"))
+        writer.write(bytes.fromhex(sys.argv[1]))
         await reader.readexactly(4)
         writer.close()
         print(*{name.partition(".")[0] for name in set(sys.modules) - before} - {"kio"})
 
 asyncio.run(main())
 """
+FIRST_RECORD = (
+    "0000006b 0000 0003 00000001 000161 ffff 0001 000003e8 00000001 000174 00000001 00000000 00000045"
+    " 0000000000000000 00000039 ffffffff 02 9e41f0b2 0000 00000000 0000000000000000 0000000000000000"
+    " ffffffffffffffff ffff ffffffff 00000001 0e 00 00 00 01 02 76 00"
+)
 
 
-def test_the_first_client_waits_for_no_library():
-    """What is imported while it waits takes seconds on a busy machine."""
+@pytest.mark.parametrize(
+    "request_",
+    ["00000011 0012 0004 00000001 0001 61 00 0261 0262 00", FIRST_RECORD],
+    ids=["ApiVersions", "Produce"],
+)
+def test_the_first_client_waits_for_no_library(request_):
+    """What is imported while it waits takes seconds on a busy machine, and its thread may import it too."""
     asked = subprocess.run(
-        [sys.executable, "-c", FIRST_QUESTION], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", FIRST_REQUEST, request_],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert asked.stdout.split() == []
 
