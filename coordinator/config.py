@@ -188,6 +188,16 @@ class NewTopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_ranges(self)
 
+    @classmethod
+    def taken_from(cls, properties: dict[str, Any]) -> NewTopicConfig:
+        """What these properties say of it, which are removed. Unless they say so, no topic is created.
+
+        :raises FencepostError: for a value of the wrong type, or one out of its range.
+        """
+        names = (setting.name for setting in _settings(cls).values())
+        found = {name: properties.pop(name) for name in names if name in properties}
+        return _from_properties(cls, {"auto.create.topics.enable": False, **found})
+
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for one group once its own configuration and the broker's are put together."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.server.broker import Broker
 from fencepost.coordinator.server.storage import Storage
+
+NO_NEW_TOPICS = NewTopicConfig(auto_create_topics_enable=False)
 
 
 async def serve(
@@ -17,6 +19,7 @@ async def serve(
     config: GroupCoordinatorConfig,
     on_ready: Callable[[Broker], None],
     *,
+    new_topics: NewTopicConfig = NO_NEW_TOPICS,
     storage: Storage | None = None,
     users: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
@@ -29,7 +32,17 @@ async def serve(
     :raises EnvironmentLacks: if the address can't be listened on, or the storage takes no more; the text says
         what to do.
     """
-    broker = Broker(topics, host=host, port=port, config=config, storage=storage, users=users, tls=tls)
+    broker = Broker(
+        topics,
+        host=host,
+        port=port,
+        config=config,
+        auto_create_topics=new_topics.auto_create_topics_enable,
+        default_partitions=new_topics.num_partitions,
+        storage=storage,
+        users=users,
+        tls=tls,
+    )
     async with broker:
         on_ready(broker)
         await broker.until_failure()

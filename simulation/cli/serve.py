@@ -16,7 +16,7 @@ import structlog
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.simulation.cli.arguments import Json, key_values, whole
 from fencepost.simulation.cli.client_config import client_security
@@ -115,7 +115,7 @@ def serve(
     if trace_config is not None and (trace_topic is None or "/" not in trace_topic):
         raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
     security = client_security(trace_config, "--trace-config")
-    settings = _settings(config or [])
+    new_topics, settings = _settings(config or [])
     users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")
     storage = _storage(journal, settings, journal_records, journal_repair)
@@ -138,12 +138,28 @@ def serve(
                 await stack.enter_async_context(rabbit)
             told = partial(tell, rabbit=rabbit)
             if trace_topic is None:
-                await run_server(host, port, counts, settings, told, storage=storage, users=users, tls=tls)
+                await run_server(
+                    host,
+                    port,
+                    counts,
+                    settings,
+                    told,
+                    new_topics=new_topics,
+                    storage=storage,
+                    users=users,
+                    tls=tls,
+                )
                 return
             from fencepost.simulation.embedded.endpoint import Endpoint
             from fencepost.simulation.embedded.tracing import serve_traced
 
-            options = {"storage": storage, "users": users or None, "tls": tls}
+            options = {
+                "auto_create_topics": new_topics.auto_create_topics_enable,
+                "default_partitions": new_topics.num_partitions,
+                "storage": storage,
+                "users": users or None,
+                "tls": tls,
+            }
             endpoint = Endpoint(
                 topics=counts,
                 brokers=1,
@@ -187,10 +203,10 @@ def _require(library: str) -> None:
         raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
-def _settings(words: Sequence[str]) -> GroupCoordinatorConfig:
+def _settings(words: Sequence[str]) -> tuple[NewTopicConfig, GroupCoordinatorConfig]:
     properties = key_values(words, "--config")
     try:
-        return GroupCoordinatorConfig.from_properties(properties)
+        return NewTopicConfig.taken_from(properties), GroupCoordinatorConfig.from_properties(properties)
     except FencepostError as error:
         raise FencepostError(f"--config: {error}") from None
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.rabbit_codec.codec import encode
@@ -55,6 +56,23 @@ def test_rabbitmq_s_streams_are_served_beside() -> None:
             assert client.recv(4) != b""
             process.terminate()
             assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("traced", [(), ("--topics", "trace:1", "--trace-topic", "trace")], ids=len)
+def test_topics_are_created_when_they_are_asked_for_if_it_is_told_so(traced: tuple[str, ...]) -> None:
+    settings = ("--config", "auto.create.topics.enable=true", "--config", "num.partitions=5")
+    with subprocess.Popen(
+        [*SERVE, *settings, *traced], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        servers = process.stdout.readline().split()[-1]
+        producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+        producer.produce("orders", "first")
+        assert producer.flush(20) == 0
+        assert len(producer.list_topics("orders", timeout=20).topics["orders"].partitions) == 5
+        process.terminate()
+        assert process.wait(timeout=20) == 0
 
 
 @pytest.mark.real
@@ -105,6 +123,8 @@ def test_a_port_that_is_taken_is_exit_3() -> None:
         (["--config", "group.consumer.session.timeout.ms"], "expected KEY=VALUE"),
         (["--config", "group.consumer.session.timeout=1"], "group.consumer.session.timeout.ms"),
         (["--config", "group.consumer.session.timeout.ms=soon"], "group.consumer.session.timeout.ms"),
+        (["--config", "auto.create.topics.enable=ja"], "--config: auto.create.topics.enable"),
+        (["--config", "num.partitions=0"], "--config: num.partitions"),
         (["--port", "65536"], "--port"),
         (["--sasl-user", "alice"], "--sasl-user alice: expected alice:PASSWORD, or the password in the env"),
         (["--sasl-user", ":geheim"], "--sasl-user: user '': expected a name"),
