@@ -18,6 +18,7 @@ from fencepost.coordinator.rabbit_codec.frames import Heartbeat
 from fencepost.coordinator.rabbit_server.cluster import Cluster
 from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
 from fencepost.coordinator.rabbit_server.session import Session, Step
+from fencepost.coordinator.server.accepting import socket_number
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +104,11 @@ class Connection(asyncio.Protocol):
         self._transport.resume_reading()
         self._guarded(self.session.pump)
         self._work()
+
+    @property
+    def socket_number(self) -> int:
+        """The file descriptor; -1 if there is none any more."""
+        return socket_number(self._transport)
 
     def close(self) -> None:
         """Close now, as when a node dies; what the client does not read is dropped."""

@@ -23,6 +23,12 @@ _GOODBYE_S = 1.0
 _RETRY_S = 1.0
 
 
+def socket_number(transport: asyncio.BaseTransport) -> int:
+    """The file descriptor of a connection; -1 if it has none any more."""
+    connected = transport.get_extra_info("socket")
+    return -1 if connected is None else int(connected.fileno())
+
+
 class Acceptor:
     """Makes a connection of each client that comes to a listening socket, from now on until it is closed.
 
@@ -82,6 +88,11 @@ class Acceptor:
     def port(self) -> int:
         """The port that clients come to."""
         return int(self._listening.getsockname()[1])
+
+    def socket_numbers(self) -> list[int]:
+        """The file descriptors of the port."""
+        listening = [self._listening, *(() if self._few is None else self._few.sockets)]
+        return [each.fileno() for each in listening]
 
     @property
     def handshakes(self) -> int:

@@ -29,6 +29,7 @@ from fencepost.coordinator.codec.registry import (
 from fencepost.coordinator.codec.sasl import bare_token
 from fencepost.coordinator.codec.writer import LARGE_BYTES
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
 from fencepost.coordinator.server.repeated import Question, RepeatedAnswers
@@ -153,6 +154,11 @@ class Connection(asyncio.Protocol):
     def is_closed(self) -> bool:
         """Whether nothing is answered any more."""
         return self._stopped
+
+    @property
+    def socket_number(self) -> int:
+        """The file descriptor; -1 if there is none any more."""
+        return socket_number(self._transport)
 
     def close(self) -> None:
         """Close the connection, without a goodbye; answers that the client does not read are dropped."""

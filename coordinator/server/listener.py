@@ -15,6 +15,7 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
+from fencepost.coordinator.server.forks import keep_from_children
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +29,10 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Close it; what its client does not read is dropped."""
+
+    @property
+    def socket_number(self) -> int:
+        """Its file descriptor; -1 if it has none any more."""
 
 
 C = TypeVar("C", bound=Closable)
@@ -91,6 +96,7 @@ class Listener(Generic[C]):
         except OSError as error:
             raise EnvironmentLacks(_why(error, self.host, self.port)) from error
         self._acceptor, self.port = acceptor, acceptor.port
+        keep_from_children(self)
 
     def drop(self) -> None:
         """Close all connections; the port stays open."""
@@ -110,6 +116,13 @@ class Listener(Generic[C]):
         if self.connections:
             self._all_gone = asyncio.Event()
             await self._all_gone.wait()
+
+    def socket_numbers(self) -> list[int]:
+        """The file descriptors of the port and of the connections."""
+        numbers = [connection.socket_number for connection in self.connections]
+        if self._acceptor is not None:
+            numbers += self._acceptor.socket_numbers()
+        return [number for number in numbers if number >= 0]
 
     @property
     def address(self) -> str:

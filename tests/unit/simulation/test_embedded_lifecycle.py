@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -131,6 +132,34 @@ def test_a_forked_process_is_told_where_it_runs(do: Callable[[EmbeddedKafka], ob
         }
         kafka.produce("orders", "x")
         assert len(kafka.records("orders")) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes can't be forked here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_keeps_neither_connections_nor_the_port_open() -> None:
+    question = bytes.fromhex("0000000b 0012 0000 00000001 0001 61")  # ApiVersions of the client "a"
+    with EmbeddedKafka() as kafka, socket.create_connection(_place(kafka), timeout=20) as client:
+        client.sendall(question)
+        client.recv(1_000)
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        try:
+            kafka.disconnect("a")
+            assert client.recv(1) == b""
+            place = _place(kafka)
+            kafka.close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(place, timeout=20)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _place(kafka: EmbeddedKafka) -> tuple[str, int]:
+    host, _, port = kafka.bootstrap_servers.partition(":")
+    return host, int(port)
 
 
 @pytest.mark.parametrize("what", ['group("g")', "awaited", "bootstrap_servers"])
