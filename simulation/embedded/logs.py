@@ -11,6 +11,7 @@ from fencepost.coordinator.codec.batches import stored_batch
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.record_contents import records_in, timestamp_of
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.protocol.logs import (
     AppendedPartition,
@@ -22,6 +23,7 @@ from fencepost.coordinator.protocol.logs import (
 )
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.cluster_apis import metadata
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.services import Asked
 from fencepost.simulation.embedded.settings import utf_8
@@ -98,6 +100,10 @@ class LogAccess:
         timestamp_ms: int | None,
     ) -> list[ReadRecord]:
         """Append values; the records that they became. Without key and partition all take turns."""
+        if isinstance(name, str) and name not in self._brokers.cluster.image.by_name:
+            # Where topics are created for those who ask, a producer of the test is one of them.
+            asked_for = MetadataRequest(topics=(TopicReference(name=name),))
+            metadata(self._brokers.services[0], asked_for, self._asked)
         topic = self.topic(name)
         if partition is not None:
             self.partition(topic, partition)

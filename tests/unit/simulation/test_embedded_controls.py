@@ -261,6 +261,15 @@ def test_records_go_in_and_come_out(kafka: EmbeddedKafka) -> None:
     assert kafka.produce("orders") == []
 
 
+def test_a_topic_is_created_for_what_is_produced_where_it_would_be_for_a_client() -> None:
+    with EmbeddedKafka(topics=["t"], auto_create_topics=True, default_partitions=3) as kafka:
+        assert [record.partition for record in kafka.produce("orders", "a", "b", "c")] == [0, 1, 2]
+        with pytest.raises(FencepostError, match=r"there is no topic 'or/ders'; there are orders, t"):
+            kafka.produce("or/ders", "a")
+        with pytest.raises(FencepostError, match="there is no topic 'other'"):
+            kafka.records("other")
+
+
 def test_many_records_go_in_as_many_batches(kafka: EmbeddedKafka) -> None:
     values = [b"%06d" % number + b"x" * 10_000 for number in range(300)]
     sent = kafka.produce("orders", *values, partition=1)
