@@ -30,7 +30,7 @@ _WHOLE = re.compile("[+-]?[0-9]{1,1000}")
 """Nothing longer is in any range, and Python refuses to convert some thousand digits."""
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)[fd]?", re.IGNORECASE)
 """As Java reads it: its type may follow, and `1_0` is none."""
-_REPLICAS = re.compile("[0-9]+:[0-9]+")
+_REPLICAS = re.compile("(?:[0-9]+:[0-9]+)?")
 
 
 def _within(number: float, low: int, high: int) -> str:
@@ -112,8 +112,8 @@ def _policies(text: str) -> str:
 
 
 def _throttled(text: str) -> str:
-    replicas = _elements(text)
-    if replicas != ("*",) and not all(map(_REPLICAS.fullmatch, replicas)):
+    replicas = [part.strip() for part in text.split(",")]
+    if "".join(replicas) != "*" and not all(map(_REPLICAS.fullmatch, replicas)):
         raise ValueError("expected the literal '*' or a list of [partitionId]:[brokerId]")
     return ",".join(replicas)
 
@@ -149,7 +149,7 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "remote.log.copy.disable": TopicSetting("false", ConfigType.BOOLEAN, _flag),
     "remote.log.delete.on.disable": TopicSetting("false", ConfigType.BOOLEAN, _flag),
     "remote.storage.enable": TopicSetting("false", ConfigType.BOOLEAN, _no_tiers),
-    "retention.bytes": _long(-1, -1),
+    "retention.bytes": _long(-1, -_LONG_MAX - 1),
     "retention.ms": _long(-1, -1),
     "segment.bytes": _int(1_073_741_824, 1_048_576),
     "segment.index.bytes": _int(10_485_760, 4),

@@ -164,6 +164,8 @@ async def test_a_resource_that_comes_twice_is_refused(brokers):
         ("min.cleanable.dirty.ratio", "1e-1", "0.1"),
         ("min.cleanable.dirty.ratio", ".5d", "0.5"),
         ("leader.replication.throttled.replicas", "0:1, 1:1", "0:1,1:1"),
+        ("leader.replication.throttled.replicas", "0:1, ,0:1,", "0:1,,0:1,"),
+        ("retention.bytes", "-2", "-2"),
     ],
 )
 async def test_settings_of_topics_are_read_as_by_kafka(brokers, name, written, read):
@@ -192,6 +194,7 @@ async def test_a_list_with_spaces_is_a_list(brokers):
         ("cleanup.policy", "compact,", "values must not be empty"),
         ("compression.gzip.level", "0", "Value must be between 1 and 9 or equal to -1"),
         ("leader.replication.throttled.replicas", "all", "expected the literal '*' or a list"),
+        ("leader.replication.throttled.replicas", "*,*", "expected the literal '*' or a list"),
         ("remote.storage.enable", "true", "Tiered Storage functionality is disabled in the broker"),
     ],
 )
