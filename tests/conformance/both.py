@@ -12,6 +12,7 @@ import sys
 import time
 import typing
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -20,6 +21,11 @@ from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.codec.registry import ApiKey
 from tests.batches import batch
+
+with warnings.catch_warnings():
+    # It reads its schemas through an API that Python 3.11 deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.admin import DescribeTransactionsResponse
 
 SECOND = datetime.timedelta(seconds=1)
 TRY_AGAIN = {
@@ -65,7 +71,7 @@ def of_struct(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def fields_of(key: int, version: int, **values: Any) -> dict[str, Any]:
+def fields_of(key: int, version: int, /, **values: Any) -> dict[str, Any]:
     """The fields of a request, from dictionaries for structs and numbers for times."""
     return of_struct(load_request_schema(key, version), values)
 
@@ -126,7 +132,7 @@ class Peer:
         await self.close()
         await self.connect(self.servers)
 
-    async def ask(self, key: int, version: int, **fields: Any) -> Any:
+    async def ask(self, key: int, version: int, /, **fields: Any) -> Any:
         """The answer to a request with kio's values."""
         frame = await self.frame(key, version, **fields)
         answer = load_response_schema(key, version)
@@ -135,11 +141,11 @@ class Peer:
         reply, _ = entity_reader(answer)(frame, 5 if flexible else 4)
         return reply
 
-    async def ask_plain(self, key: int, version: int, **fields: Any) -> Any:
+    async def ask_plain(self, key: int, version: int, /, **fields: Any) -> Any:
         """The answer to a request with dictionaries for structs, and numbers for times."""
         return await self.ask(key, version, **fields_of(key, version, **fields))
 
-    async def asked(self, key: int, version: int, *hidden: str, **fields: Any) -> Any:
+    async def asked(self, key: int, version: int, /, *hidden: str, **fields: Any) -> Any:
         """As `ask_plain`; the answer without the fields that are `hidden`, lists sorted, or "closed"."""
         try:
             reply = await self.ask_plain(key, version, **fields)
@@ -148,7 +154,7 @@ class Peer:
             await self.connect_again()
             return "closed"
 
-    async def frame(self, key: int, version: int, **fields: Any) -> bytes:
+    async def frame(self, key: int, version: int, /, **fields: Any) -> bytes:
         schema = load_request_schema(key, version)
         body = io.BytesIO()
         entity_writer(schema)(body, schema(**fields))
@@ -157,6 +163,11 @@ class Peer:
         self.writer.write(struct.pack(">i", len(frame)) + frame)
         (size,) = struct.unpack(">i", await self.reader.readexactly(4))
         return await self.reader.readexactly(size)
+
+    async def described_transactions(self, *names: str) -> Any:
+        """DescribeTransactions, which kio can't read: it knows no time of -1, which stands for none."""
+        frame = await self.frame(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=names)
+        return DescribeTransactionsResponse[0].decode(frame, framed=False, header=True)
 
     async def until_settled(self, code, key: int, version: int, **fields: Any) -> Any:
         """The answer once coordinators are there and earlier transactions are over."""

@@ -6,7 +6,6 @@ import asyncio
 import pathlib
 import tempfile
 import time
-import warnings
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,11 +13,6 @@ import pytest
 
 from fencepost.simulation.embedded import EmbeddedKafka
 from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, struct_of
-
-with warnings.catch_warnings():
-    # It reads its schemas through an API that Python 3.11 deprecated.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol.admin import DescribeTransactionsResponse
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -124,10 +118,7 @@ class Producer(Peer):
         """What DescribeTransactions says; of times whether there is one."""
         deadline = time.monotonic() + 60
         while True:
-            frame = await self.frame(65, 0, transactional_ids=(transactional_id,))
-            # kio reads no time of -1, which stands for none.
-            reply = DescribeTransactionsResponse[0].decode(frame, framed=False, header=True)
-            (found,) = reply.transaction_states
+            (found,) = (await self.described_transactions(transactional_id)).transaction_states
             if found.error_code not in {14, 15, 16}:  # the coordinator may be loading
                 break
             assert time.monotonic() < deadline, found
