@@ -24,6 +24,8 @@ TOPICS: Final = ("~a", "~b", "~c", "~d.x")
 KEPT: Final = "~c"
 """A topic that is never deleted: of the group "~g" there is an offset in it."""
 GROUPS: Final = ("~g", "~h", "~i")
+INHABITED: Final = "~h"
+"""A group with a member."""
 TRANSACTIONS: Final = ("~t", "~u")
 UNKNOWN: Final = 500_000
 """Ids of producers from here on nobody has."""
@@ -34,9 +36,11 @@ _NAMES: Final = (*GROUPS, *TRANSACTIONS, "~none", "")
 _PARTITIONS: Final = (0, 0, 0, 0, 1, 1, 2, 3, 9, -1, -2, 2**31 - 1, -(2**31))
 _EPOCHS: Final = (-1, -1, 0, 0, 1, -2, 5, 2**31 - 1)
 _TYPES: Final = (0, 1, 2, 2, 3, 3, 4, 5, 7, 13, 15, 99, -1, -128)
+_LEFT_ALONE: Final = {"segment.index.bytes", "max.message.bytes", "retention.bytes", "retention.ms"}
+"""Kafka takes index sizes with which it can make no log, and limits that its own markers exceed. What is
+retained is decided every second here, and every five minutes there."""
 _TOPIC_SETTINGS: Final = (
-    # Kafka takes index sizes with which it can make no log.
-    *(name for name in TOPIC_SETTINGS if name != "segment.index.bytes"),
+    *(name for name in TOPIC_SETTINGS if name not in _LEFT_ALONE),
     *("nope", "", "consumer.session.timeout.ms"),
 )
 _GROUP_SETTINGS: Final = (
@@ -50,7 +54,7 @@ _GROUP_SETTINGS: Final = (
 )
 _NUMBERS: Final = ("0", "1", "-1", "-2", "4", " 5 ", "+7", "1000", "5000", "45000", "50000", "2147483648")
 _VALUES: Final = (
-    *(*_NUMBERS, *_NUMBERS, "0.5", ".5d", "1e-1", "1_0", "0x10", "NaN", "x", "", ",", None),
+    *(*_NUMBERS, *_NUMBERS, "0.5", ".5d", "1e-1", "1_0", "0x10", "x", "", ",", None),
     *("true", "TRUE", "false", "no", "delete", "compact", "compact,delete", "delete , compact"),
     *("delete,delete", "producer", "zstd", "gzip", "CreateTime", "LogAppendTime", "*", "0:1", "0:1,1:1"),
 )
@@ -109,8 +113,9 @@ _POOLS: Final[dict[str | tuple[int, str], Sequence[Any]]] = {
     "state_filters": ("Empty", "Ongoing", "CompleteAbort", "Dead", "PrepareEpochFence", "ongoing", "", "No"),
     "states_filter": ("Stable", "Empty", "empty", "DEAD", "PreparingRebalance", "Assigning", "", "nope"),
     "timeout": (5_000,),
-    # Not -3: of the largest timestamp Kafka may name a record that was deleted.
-    "timestamp": (-1, -1, -2, -2, -4, -5, -6, -7, 0, 10**15, 2**63 - 1, -(2**63)),
+    # Not -3: of the largest timestamp Kafka may name a record that was deleted. Nor a time with records after
+    # it, which are compacted earlier here.
+    "timestamp": (-1, -1, -2, -2, -4, -5, -6, -7, 10**15, 2**63 - 1, -(2**63)),
     "topic": _TOPICS,
     "topic_name": _TOPICS,
     "topic_id": (*(uuid.UUID(int=number) for number in (0, 1, 2, 3, 77)), None),
@@ -124,7 +129,11 @@ _POOLS: Final[dict[str | tuple[int, str], Sequence[Any]]] = {
 }
 """What is drawn for a field, by its name; for one API only where its key stands before."""
 
-_OF_GROUPS: Final = {"resource_name": _GROUPS, "value": _GROUP_VALUES}
+_OF_GROUPS: Final = {
+    # Not the one with a member: its session is not to end.
+    "resource_name": tuple(name for name in _GROUPS if name != INHABITED),
+    "value": _GROUP_VALUES,
+}
 
 _OLD: Final = "v3_and_below_"
 _NEVER_EMPTY: Final = {ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.ADD_PARTITIONS_TO_TXN}

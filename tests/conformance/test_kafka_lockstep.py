@@ -18,7 +18,7 @@ from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.protocol.administration import ConfigSource, ResourceType
 from fencepost.simulation.conform.compare import differing
 from tests.conformance.both import TRY_AGAIN, Peer, batch_now, shown
-from tests.conformance.drawn_requests import GROUPS, KEPT, TOPICS, TRANSACTIONS, UNKNOWN, Draw
+from tests.conformance.drawn_requests import GROUPS, INHABITED, KEPT, TOPICS, TRANSACTIONS, UNKNOWN, Draw
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -110,7 +110,7 @@ class Side(Peer):
         await self.ask_plain(8, 8, **who, topics=topics)
         member = {"member_id": "m", "rebalance_timeout": 5_000, "topic_partitions": []}
         names = [self.named("~members")]
-        await self.ask_plain(68, 1, group_id=self.named("~h"), **member, subscribed_topic_names=names)
+        await self.ask_plain(68, 1, group_id=self.named(INHABITED), **member, subscribed_topic_names=names)
 
     async def answer(self, key: int, version: int, fields: dict[str, Any]) -> Any:
         """What is told, but for what no two brokers say alike, or "closed"."""
