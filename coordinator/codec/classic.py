@@ -57,15 +57,16 @@ def encode_join(reply: classic.JoinGroupResponse, shape: Shape) -> Any:
 
 
 def decode_sync(values: dict[str, Any], context: RequestContext) -> classic.SyncGroupRequest:
-    """SyncGroup, versions 0 to 5. From 5 on the protocol must be named: a name that is missing fits none."""
-    named = context.api_version >= 5
+    """SyncGroup, versions 0 to 5. From 5 on the protocol must be named."""
+    protocol = values.get("protocol_type"), values.get("protocol_name")
     return classic.SyncGroupRequest(
         group_id=values["group_id"],
         generation=values["generation_id"],
         member_id=values["member_id"],
         instance_id=values.get("group_instance_id"),
-        protocol_type=(values["protocol_type"] or "") if named else None,
-        protocol_name=(values["protocol_name"] or "") if named else None,
+        protocol_type=protocol[0],
+        protocol_name=protocol[1],
+        lacks_protocol=context.api_version >= 5 and None in protocol,
         assignments={each["member_id"]: each["assignment"] for each in values["assignments"]},
     )
 

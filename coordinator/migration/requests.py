@@ -131,7 +131,7 @@ class ClassicProtocol:
 
     def sync(self, request: SyncGroupRequest, now_ms: int) -> Outcome:
         """SyncGroup."""
-        if "" in (request.protocol_type, request.protocol_name):
+        if request.lacks_protocol:
             # Kafka looks at what is missing in the request before it looks for the group.
             return Outcome(reply=SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         group = self._groups.get(request.group_id)

@@ -76,6 +76,8 @@ class SyncGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     protocol_type: str | None = None
     protocol_name: str | None = None
+    lacks_protocol: bool = False
+    """Of a version that has to name the protocol, and does not name all of it."""
     assignments: dict[MemberId, bytes] = {}
     token: Token = 0
 

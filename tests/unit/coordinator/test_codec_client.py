@@ -411,10 +411,17 @@ def test_syncs_and_their_answers_arrive(version: int) -> None:
     assert client_reads(ApiKey.SYNC_GROUP, version, reply) == reply
 
 
-def test_a_sync_without_the_protocol_fits_none() -> None:
-    request = classic.SyncGroupRequest(group_id="g", generation=3, member_id="m")
-    read = server_reads(ApiKey.SYNC_GROUP, 5, request)
-    assert (read.protocol_type, read.protocol_name) == ("", "")
+@pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
+@pytest.mark.parametrize("fields", [{}, {"protocol_type": "consumer"}, {"protocol_name": ""}])
+def test_a_sync_without_the_protocol_lacks_it_where_it_is_due(version: int, fields: dict[str, str]) -> None:
+    request = classic.SyncGroupRequest(group_id="g", generation=3, member_id="m", **fields)
+    assert server_reads(ApiKey.SYNC_GROUP, version, request).lacks_protocol == (version >= 5)
+
+
+def test_an_empty_name_of_a_protocol_is_a_name() -> None:
+    names = {"protocol_type": "", "protocol_name": ""}
+    request = classic.SyncGroupRequest(group_id="g", generation=3, member_id="m", **names)
+    assert server_reads(ApiKey.SYNC_GROUP, 5, request) == request
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))

@@ -81,7 +81,9 @@ def test_a_generation_is_one_record(classic: Any) -> None:
         (None, 2, {}, "ILLEGAL_GENERATION"),
         (None, 1, {"protocol_type": "connect"}, "INCONSISTENT_GROUP_PROTOCOL"),
         (None, 1, {"protocol_name": "sticky"}, "INCONSISTENT_GROUP_PROTOCOL"),
-        ("stranger", 1, {"protocol_name": ""}, "INCONSISTENT_GROUP_PROTOCOL"),
+        (None, 1, {"protocol_name": ""}, "INCONSISTENT_GROUP_PROTOCOL"),
+        ("stranger", 1, {"protocol_name": ""}, "UNKNOWN_MEMBER_ID"),
+        ("stranger", 1, {"lacks_protocol": True}, "INCONSISTENT_GROUP_PROTOCOL"),
         (None, 1, {"instance_id": "i"}, "UNKNOWN_MEMBER_ID"),
     ],
 )
