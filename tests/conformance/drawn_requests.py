@@ -26,6 +26,7 @@ KEPT: Final = "~c"
 GROUPS: Final = ("~g", "~h", "~i")
 INHABITED: Final = "~h"
 """A group with a member."""
+MEMBER: Final = "m"
 TRANSACTIONS: Final = ("~t", "~u")
 UNKNOWN: Final = 500_000
 """Ids of producers from here on nobody has."""
@@ -63,6 +64,7 @@ _GROUP_VALUES: Final = tuple(value for value in _VALUES if value is None or valu
 _PATTERNS: Final = (None, None, "", ".*", "~.", "~t|x", "~", "[", "(?=x)", "\\p{Lower}+", "a{2000}")
 
 _POOLS: Final[dict[str | tuple[int, str], Sequence[Any]]] = {
+    "assignment": (b"", b"x"),
     "broker_ids": (1, 1, 1, 1, 2, 0, -1),
     "config_operation": (0, 0, 0, 1, 2, 3),
     "coordinator_keys": _NAMES,
@@ -70,8 +72,10 @@ _POOLS: Final[dict[str | tuple[int, str], Sequence[Any]]] = {
     "current_leader_epoch": _EPOCHS,
     "duration_filter": (-1, -1, 0, 10**9, -5, 2**63 - 1, -(2**63)),
     "endpoint_type": (1, 1, 1, 0, 2, 3, -1),
+    "generation_id": (-1, 0, 0, 1, 2, 5),
     "group_id": _GROUPS,
     "group_ids": _GROUPS,
+    "group_instance_id": (None, None, "", "i"),
     "groups": _GROUPS,
     "groups_names": _GROUPS,
     "host": ("*", "", "127.0.0.1"),
@@ -80,6 +84,7 @@ _POOLS: Final[dict[str | tuple[int, str], Sequence[Any]]] = {
     "key": _NAMES,
     "key_type": (0, 0, 1, 1, 2, 3, -1),
     "leader_epoch": _EPOCHS,
+    "member_id": (MEMBER, "", "x", "x"),
     "name": _TOPICS,
     (ApiKey.DELETE_TOPICS, "name"): tuple(name for name in _TOPICS if name != KEPT),
     (ApiKey.DELETE_TOPICS, "topic_names"): tuple(name for name in _TOPICS if name != KEPT),
@@ -100,6 +105,9 @@ _POOLS: Final[dict[str | tuple[int, str], Sequence[Any]]] = {
     "producer_epoch": (-1,),
     "producer_id": (-1,),
     "producer_id_filters": (0, 1, 2, UNKNOWN),
+    "protocol_name": (None, "range", ""),
+    "protocol_type": (None, "consumer", "", "connect"),
+    "reason": (None, "", "r"),
     "replica_id": (-1,),
     "replication_factor": (1, 1, 1, 1, -1, 0, 2, -2),
     "resource_name": _TOPICS,

@@ -1,6 +1,6 @@
 """The same requests to our broker and to Kafka's, drawn by a seed: what `fencepost conform` does not send.
 
-That is all but members' requests and records, in all versions. After a request that may have changed
+That is all but joins, commits and records, in all versions. After a request that may have changed
 something both are asked what there is, until they say the same. What differs on purpose is not drawn; texts
 of errors and the order of lists are free.
 """
@@ -18,7 +18,16 @@ from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.protocol.administration import ConfigSource, ResourceType
 from fencepost.simulation.conform.compare import differing
 from tests.conformance.both import TRY_AGAIN, Peer, batch_now, shown
-from tests.conformance.drawn_requests import GROUPS, INHABITED, KEPT, TOPICS, TRANSACTIONS, UNKNOWN, Draw
+from tests.conformance.drawn_requests import (
+    GROUPS,
+    INHABITED,
+    KEPT,
+    MEMBER,
+    TOPICS,
+    TRANSACTIONS,
+    UNKNOWN,
+    Draw,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -34,14 +43,16 @@ READS: Final = (
     *(ApiKey.STREAMS_GROUP_DESCRIBE, ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TRANSACTIONS),
     *(ApiKey.LIST_TRANSACTIONS, ApiKey.LIST_CONFIG_RESOURCES, ApiKey.DESCRIBE_CONFIGS),
     *(ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),
+    *(ApiKey.HEARTBEAT, ApiKey.SYNC_GROUP),
 )
-"""Change nothing: there are no rights to give or take."""
+"""Change nothing: there are no rights to give or take, and no members of the classic protocol."""
 CHANGES: Final = (
     *(ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_RECORDS),
     *(ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS),
-    *(ApiKey.OFFSET_DELETE, ApiKey.DELETE_GROUPS),
+    *(ApiKey.OFFSET_DELETE, ApiKey.DELETE_GROUPS, ApiKey.LEAVE_GROUP),
     *(ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN),
 )
+OF_GROUPS: Final = {ApiKey.OFFSET_DELETE, ApiKey.DELETE_GROUPS, ApiKey.LEAVE_GROUP}
 VERSIONS: Final = {api.api_key: (api.min_version, api.max_version) for api in SPOKEN} | {
     ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3)  # later ones are for brokers
 }
@@ -108,7 +119,7 @@ class Side(Peer):
         topics = [{"name": self.named(KEPT), "partitions": [offset]}]
         who = {"group_id": self.named("~g"), "generation_id_or_member_epoch": -1, "member_id": ""}
         await self.ask_plain(8, 8, **who, topics=topics)
-        member = {"member_id": "m", "rebalance_timeout": 5_000, "topic_partitions": []}
+        member = {"member_id": MEMBER, "rebalance_timeout": 5_000, "topic_partitions": []}
         names = [self.named("~members")]
         await self.ask_plain(68, 1, group_id=self.named(INHABITED), **member, subscribed_topic_names=names)
 
@@ -248,7 +259,7 @@ async def test_the_same_requests_have_the_same_answers(seed, ours, cluster):
             assert differing(kafkas, told) == [], (step, key.name, version, fields)
             if key in CHANGES:
                 draw.hear(fields, told)
-                for side in (mine, theirs) if key in {ApiKey.OFFSET_DELETE, ApiKey.DELETE_GROUPS} else ():
+                for side in (mine, theirs) if key in OF_GROUPS else ():
                     await side.grouped()
                 await until_same(mine, theirs)
     finally:
