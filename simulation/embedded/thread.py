@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.server.loop import new_event_loop
 
 P = ParamSpec("P")
@@ -67,7 +67,16 @@ class LoopThread:
         self._submitting = threading.Lock()
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread.
+
+        :raises EnvironmentLacks: where threads are none: a loop would run, and nothing else.
+        """
+        patched = _threads_patched_by()
+        if patched is not None:
+            raise EnvironmentLacks(
+                f"{self.what} needs a thread, and {patched} has replaced threads in this process: take "
+                "`fencepost serve`, or do without its monkey-patching of threads"
+            )
         self._pid = os.getpid()
         self._loop = loop = new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
@@ -140,6 +149,16 @@ class LoopThread:
             raise error.with_traceback(None) from error.__cause__
         finally:
             future.cancel()
+
+
+def _threads_patched_by() -> str | None:
+    """The library whose coroutines stand in for threads here, if one does."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        return "gevent"
+    if eventlet is not None and eventlet.is_monkey_patched("thread"):
+        return "eventlet"
+    return None
 
 
 async def _cancel_the_rest() -> None:

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.embedded import EmbeddedKafka
 from tests.unit.simulation.wire_member import WireMember
 
@@ -160,6 +161,21 @@ def test_a_forked_process_keeps_neither_connections_nor_the_port_open() -> None:
 def _place(kafka: EmbeddedKafka) -> tuple[str, int]:
     host, _, port = kafka.bootstrap_servers.partition(":")
     return host, int(port)
+
+
+@pytest.mark.parametrize(
+    ("module", "asked"), [("gevent.monkey", "is_module_patched"), ("eventlet.patcher", "is_monkey_patched")]
+)
+def test_where_coroutines_stand_in_for_threads_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, module: str, asked: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{asked: lambda name: True}))
+    library = module.partition(".")[0]
+    with pytest.raises(EnvironmentLacks, match=f"this Kafka needs a thread, and {library} has replaced"):
+        EmbeddedKafka().start()
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{asked: lambda name: False}))
+    with EmbeddedKafka() as kafka:
+        assert kafka.is_running
 
 
 @pytest.mark.parametrize("what", ['group("g")', "awaited", "bootstrap_servers"])
