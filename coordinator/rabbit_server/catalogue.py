@@ -97,6 +97,26 @@ class Catalogue:
             Binding(key, each, order) for order, (key, each) in enumerate(zip(keys, names, strict=True))
         ]
 
+    def add_partition(self, name: str, key: str, arguments: Mapping[str, str]) -> str:
+        """A new partition behind the others of a super stream; the new stream's name.
+
+        An index that a deleted partition had is given again only if that was the last one.
+
+        :raises Refused: if there is no such super stream, or such a stream can't be made.
+        """
+        order = self.next_index(name)
+        stream = self.create(f"{name}-{key}", arguments)
+        self._bindings(name).append(Binding(key, stream.name, order))
+        return stream.name
+
+    def next_index(self, name: str) -> int:
+        """The index of the next partition of a super stream.
+
+        :raises Refused: if there is no such super stream.
+        """
+        bindings = self._bindings(name)
+        return bindings[-1].order + 1 if bindings else 0
+
     def delete_super(self, name: str) -> list[Stream]:
         """Forget a super stream and its partitions.
 

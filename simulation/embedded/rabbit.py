@@ -81,6 +81,18 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
         return self.endpoint.create_super_stream(name, keys, arguments)
 
     @on_loop
+    def add_partition(
+        self, name: str, key: str | None = None, arguments: Mapping[str, object] = _NO_ARGUMENTS
+    ) -> str:
+        """Add a partition behind the others of a super stream; the stream, named after both.
+
+        `key` is its binding key, or else its index. Consumers go on with the partitions that they know.
+
+        :raises FencepostError: if there is no such super stream, or RabbitMQ would refuse the stream.
+        """
+        return self.endpoint.add_partition(name, key, arguments)
+
+    @on_loop
     def delete_stream(self, name: str) -> None:
         """Delete a stream, or a super stream with its partitions. Clients that use it are told.
 

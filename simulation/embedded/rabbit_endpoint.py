@@ -87,6 +87,13 @@ class RabbitEndpoint:
         _mended(lambda: self.catalogue.create_super(name, partitions, binding_keys, texts))
         return partitions
 
+    def add_partition(self, name: str, key: str | None, arguments: Mapping[str, object]) -> str:
+        """A new partition of a super stream, by its binding key or the next number."""
+        texts = _texts(arguments)
+        if key is None:
+            key = _mended(lambda: str(self.catalogue.next_index(name)))
+        return _mended(lambda: self.catalogue.add_partition(name, _name(key), texts))
+
     def delete(self, name: str) -> None:
         """Delete a stream, or a super stream with its partitions."""
         if name in self.catalogue.super_streams:

@@ -95,9 +95,11 @@ def test_streams_are_made_filled_read_and_deleted(rabbit: EmbeddedRabbitStream) 
     assert rabbit.offsets("s") == {}
     assert rabbit.create_super_stream("x", 2) == ["x-0", "x-1"]
     assert rabbit.create_super_stream("y", ("eu", "us")) == ["y-eu", "y-us"]
+    assert rabbit.add_partition("x") == "x-2"
+    assert rabbit.add_partition("y", "asia", {"max-age": "1h"}) == "y-asia"
     rabbit.delete_stream("x")
     rabbit.delete_stream("s")
-    assert rabbit.streams() == ["y-eu", "y-us"]
+    assert rabbit.streams() == ["y-asia", "y-eu", "y-us"]
 
 
 def test_a_batch_that_no_client_can_read_is_told(rabbit: EmbeddedRabbitStream) -> None:
@@ -236,6 +238,9 @@ def test_other_users_than_guest(rabbit: EmbeddedRabbitStream) -> None:
         (lambda rabbit: rabbit.create_super_stream("x", 0), "partitions=0: expected a whole number"),
         (lambda rabbit: rabbit.create_super_stream("x", "eu"), "partitions='eu': expected a number, or"),
         (lambda rabbit: rabbit.create_super_stream("x", ["a", "a"]), "all different"),
+        (lambda rabbit: rabbit.add_partition("none"), "there is no super stream 'none'"),
+        (lambda rabbit: rabbit.add_partition("none", "0"), "there is no super stream 'none'"),
+        (lambda rabbit: rabbit.add_partition("x", 3), "the name 3: expected text"),
         (lambda rabbit: rabbit.delete_stream("none"), "there is no stream 'none'"),
         (lambda rabbit: rabbit.publish("none", "x"), "there is no stream 'none'"),
         (lambda rabbit: rabbit.publish("there", "x", 5), "value=5: expected bytes or text"),

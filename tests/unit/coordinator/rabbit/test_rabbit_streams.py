@@ -83,6 +83,28 @@ def test_a_partition_keeps_its_index_when_another_is_deleted(rig):
     assert catalogue.partition_index("y", "x-0") == -1
 
 
+def test_a_partition_is_added_behind_the_others(rig):
+    rig.super_stream("x", 3)
+    client, catalogue = rig.client(), rig.cluster.virtual_hosts["/"]
+    assert client.code(frames.Delete, "x-1") is OK
+    assert catalogue.add_partition("x", "3", {}) == "x-3"
+    assert client.ask(frames.Partitions, "x").streams == ("x-0", "x-2", "x-3")
+    assert client.ask(frames.Route, "3", "x").streams == ("x-3",)
+    assert [catalogue.partition_index("x", f"x-{n}") for n in range(4)] == [0, -1, 2, 3]
+    assert client.code(frames.Delete, "x-3") is OK
+    assert catalogue.next_index("x") == 3
+    assert client.code(frames.DeleteSuperStream, "x") is OK
+    assert catalogue.streams == {}
+
+
+def test_a_super_stream_that_has_lost_all_partitions_begins_anew(rig):
+    rig.super_stream("x", 1)
+    assert rig.client().code(frames.Delete, "x-0") is OK
+    catalogue = rig.cluster.virtual_hosts["/"]
+    assert catalogue.add_partition("x", "0", {}) == "x-0"
+    assert catalogue.partition_index("x", "x-0") == 0
+
+
 @pytest.mark.parametrize(
     ("name", "partitions", "keys", "code"),
     [
