@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -73,6 +74,12 @@ class JavaProcess:
             self.said.append(line)
             if condition(line):
                 return line
+
+    def listen(self, seconds: float) -> None:
+        """Take in what it says, until it has said nothing for so long."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.said.append(self._lines.get(timeout=seconds))
 
     def tell(self, line: str) -> None:
         """A line for its standard input."""
