@@ -36,8 +36,8 @@ def runs_of(out: Path) -> list[dict[str, Any]]:
 @pytest.mark.filterwarnings("default")
 def test_a_killed_campaign_goes_on_without_what_it_had_finished(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    grid = {"duration": ["10m"]}
-    options = ["--seeds", str(SEEDS), "--grid", "duration=10m", "--traces", "failed", "--master", "local[1]"]
+    grid = {"duration": ["40m"]}  # the runs take some seconds: a busy machine sees one end before the last
+    options = ["--seeds", str(SEEDS), "--grid", "duration=40m", "--traces", "failed", "--master", "local[1]"]
     command = [sys.executable, "-m", "fencepost.simulation", "campaign", "churn", *options, "--out", str(out)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # of what it leaves when it is killed
