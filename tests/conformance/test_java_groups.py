@@ -150,12 +150,9 @@ class Scene:
         if self.place.ours is not None:
             self.place.ours.add_partition(self.name)
             return
-        order = [RABBITMQ, "run", "rabbitmqctl", "eval", ADDED.format(name=self.name, index=PARTITIONS)]
-        done = await asyncio.to_thread(
-            subprocess.run, order, capture_output=True, text=True, check=False, timeout=60
-        )
-        if done.returncode:
-            pytest.skip(f"nobody can add a partition there: {done.stderr.strip()}")
+        if (await operate("ping")).returncode:
+            pytest.skip("another RabbitMQ than .ci/rabbitmq's: nobody here can add a partition")
+        (await operate("eval", ADDED.format(name=self.name, index=PARTITIONS))).check_returncode()
 
     async def stored(self) -> dict[str, bytes]:
         """The message whose offset is stored last, of each stream and name."""
@@ -167,6 +164,12 @@ class Scene:
                     offset = await self._memory.query_offset(self.named(stream), name)
                     found[f"{stream} {name}"] = values[offset]
         return found
+
+
+async def operate(*words: str) -> subprocess.CompletedProcess[bytes]:
+    """Have the operator of `.ci/rabbitmq` do something."""
+    command = [RABBITMQ, "run", "rabbitmqctl", *words]
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False, timeout=60)
 
 
 Start = Callable[[RabbitPlace], Awaitable[Scene]]
