@@ -181,6 +181,20 @@ def rewritten(batch: bytes, *, attributes: int, last_offset_delta: int, max_time
     return bytes(changed)
 
 
+def refilled(batch: bytes, records: bytes, *, attributes: int, count: int, max_timestamp: int) -> bytes:
+    """Return a stored batch at its place with other records; the other fields of its header stay."""
+    changed = bytearray(memoryview(batch)[:HEADER_BYTES]) + records
+    header = BatchHeader._make(_HEADER.unpack_from(batch))._replace(
+        length=len(changed) - _BATCH_OVERHEAD,
+        attributes=attributes,
+        records=count,
+        max_timestamp=max_timestamp,
+    )
+    _HEADER.pack_into(changed, 0, *header)
+    struct.pack_into(">I", changed, _CRC_FROM - 4, _crc32c()(bytes(changed[_CRC_FROM:])))
+    return bytes(changed)
+
+
 def last_offset(batch: bytes) -> int:
     """The offset of a stored batch's last record, or of the last one that it had."""
     header = BatchHeader._make(_HEADER.unpack_from(batch))

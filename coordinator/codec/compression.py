@@ -1,43 +1,59 @@
-"""Compressed records, opened: as strictly as clients do it, and no more of them than a batch may hold."""
+"""Compressed records, opened as strictly as clients open them, and never beyond a fixed size.
+
+A few hundred bytes can stand for gigabytes. So each codec first gets room for a common ratio. Records that
+need more are opened in further slices. Those that exceed `MAX_UNCOMPRESSED_BYTES` are refused before they
+take more memory than that.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.slices import Sliced, at_once
 
-MOST_BYTES: Final = 1 << 26
-"""What any batch may become, however short it is."""
-MOST_TIMES: Final = 64
-"""How many times as long as it was a longer one may become."""
+MAX_UNCOMPRESSED_BYTES: Final = 1 << 26
+"""The size limit of the records of one compressed batch (64 MiB)."""
 
 _GZIP = 16 + zlib.MAX_WBITS
-"""What zlib calls gzip."""
-_FIRST_BYTES, _FIRST_TIMES, _GROWTH = 1 << 16, 8, 16
-"""How much room is made at first for what was compressed, and how many times as much after that."""
+"""The number by which zlib knows gzip."""
+_QUICK_BYTES, _QUICK_TIMES, _GROWTH = 1 << 18, 8, 16
+"""The room that the first slice has: this many bytes, or this many times the input. Later ones get more."""
+_SLICE_BYTES: Final = 1 << 22
+"""The size that one slice of a stream may have."""
+_SLICE_BLOCKS: Final = 4_096
+"""Snappy blocks that one slice opens; a block may be empty."""
 _SNAPPY_STREAM: Final = b"\x82SNAPPY\0" + 2 * (1).to_bytes(4)
-"""What Java's snappy puts before its blocks: its name, and twice the number of its format."""
+"""The header that Java's snappy puts before its blocks: its name, and twice the number of its format."""
 
 
 class TooLong(Exception):
-    """What was compressed is longer than allowed."""
+    """The data exceeds the limit when it is decompressed."""
 
 
 def decompressed(compression: int, data: bytes) -> bytes:
-    """The records of a batch; `compression` is that of its attributes, 1 to 4.
+    """Return the records of a batch, see `opening`."""
+    return at_once(opening(compression, data))
 
-    :raises ProtocolError: UNKNOWN_SERVER_ERROR, as from Kafka, if they can't be decompressed; or if they
-        become longer than allowed: a megabyte can hold gigabytes.
+
+def opening(compression: int, data: bytes) -> Sliced[bytes]:
+    """Decompress the records of a batch; `compression` is that of its attributes, 1 to 4.
+
+    Records that are not compressed much are there after the first slice.
+    :raises ProtocolError: MESSAGE_TOO_LARGE if they exceed `MAX_UNCOMPRESSED_BYTES`, so that a producer may
+        split the batch; UNKNOWN_SERVER_ERROR, as from Kafka, if they can't be decompressed.
     """
     name, decompress = _CODECS[compression - 1]
-    most = max(MOST_BYTES, MOST_TIMES * len(data))
     try:
-        return decompress(data, most)
+        return (yield from decompress(data, MAX_UNCOMPRESSED_BYTES))
     except TooLong:
-        reason = f"the records become longer than {most} bytes when they are decompressed with {name}"
-        raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from None
+        reason = (
+            f"the records exceed {MAX_UNCOMPRESSED_BYTES} bytes when they are decompressed with {name}: "
+            "send smaller batches"
+        )
+        raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, reason) from None
     except Exception as error:
         # Codecs raise what they like on bytes that they did not write.
         reason = f"the records are not compressed with {name}: {error}"
@@ -45,52 +61,77 @@ def decompressed(compression: int, data: bytes) -> bytes:
 
 
 def gunzipped(data: bytes, most: int) -> bytes:
-    """By zlib, which is as strict as clients are; Python's own reader of gzip passes over unknown flags.
+    """Return what a gzip stream holds, see `_gunzipping`."""
+    return at_once(_gunzipping(data, most))
 
-    :raises TooLong: if it becomes more than so many bytes.
-    :raises ValueError: if the data is cut short, or goes on behind the end.
+
+def _gunzipping(data: bytes, most: int) -> Sliced[bytes]:
+    """Decompress with zlib, which is as strict as clients are; Python's own gzip ignores unknown flags.
+
+    :raises TooLong: if it becomes more than `most` bytes.
+    :raises ValueError: if the data is cut short, or continues behind the end.
     :raises zlib.error: if it is no gzip.
     """
     stream = zlib.decompressobj(wbits=_GZIP)
-    found = stream.decompress(data, most + 1)
+    found = stream.decompress(data, min(most + 1, max(_QUICK_BYTES, _QUICK_TIMES * len(data), _SLICE_BYTES)))
+    if not stream.eof and stream.unconsumed_tail and len(found) <= most:
+        pieces, size = [found], len(found)
+        while not stream.eof and stream.unconsumed_tail and size <= most:
+            yield
+            pieces.append(stream.decompress(stream.unconsumed_tail, min(most + 1 - size, _SLICE_BYTES)))
+            size += len(pieces[-1])
+        found = b"".join(pieces)
     if len(found) > most:
-        raise TooLong(f"more than {most} bytes")
+        raise TooLong
     if not stream.eof or stream.unused_data:
         raise ValueError("the stream and the batch end at different places")
     return found
 
 
-def _unsnapped(data: bytes, most: int) -> bytes:
-    """Each block says how long it becomes."""
+def _unsnapping(data: bytes, most: int) -> Sliced[bytes]:
+    """Decompress snappy, raw or in Java's blocks. Each block states the size that it becomes."""
     import cramjam
 
     if not data.startswith(_SNAPPY_STREAM):
-        return _unsnapped_block(cramjam, data, most)
+        if _unsnapped_bytes(cramjam, data, most) > _QUICK_BYTES:
+            yield
+        return bytes(cramjam.snappy.decompress_raw(data))
     found = bytearray()
     at = len(_SNAPPY_STREAM)
+    blocks = pause_at = 0
     while at < len(data):
+        if blocks == _SLICE_BLOCKS or len(found) > pause_at + _SLICE_BYTES:
+            yield
+            blocks, pause_at = 0, len(found)
+        blocks += 1
         end = at + 4 + int.from_bytes(data[at : at + 4])
-        found += _unsnapped_block(cramjam, data[at + 4 : end], most - len(found))
+        block = data[at + 4 : end]
+        _unsnapped_bytes(cramjam, block, most - len(found))
+        found += cramjam.snappy.decompress_raw(block)
         at = end
     if at != len(data):
         raise ValueError("a block goes beyond the end")
     return bytes(found)
 
 
-def _unsnapped_block(cramjam: Any, block: bytes, most: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(block) > most:
+def _unsnapped_bytes(cramjam: Any, block: bytes, most: int) -> int:
+    size = int(cramjam.snappy.decompress_raw_len(block))
+    if size > most:
         raise TooLong
-    return bytes(cramjam.snappy.decompress_raw(block))
+    return size
 
 
-def _into_room(name: str) -> Callable[[bytes, int], bytes]:
-    """For formats that do not say how long they become: into some room, else into more of it."""
+_Decompress: TypeAlias = Callable[[bytes, int], Sliced[bytes]]
 
-    def decompress(data: bytes, most: int) -> bytes:
+
+def _into_room(name: str) -> _Decompress:
+    """Return how to decompress a format that does not state its size: into some room, else into more."""
+
+    def decompress(data: bytes, most: int) -> Sliced[bytes]:
         import cramjam
 
         codec = getattr(cramjam, name)
-        size = max(_FIRST_BYTES, _FIRST_TIMES * len(data))
+        size = max(_QUICK_BYTES, _QUICK_TIMES * len(data))
         while True:
             room = bytearray(min(size, most))
             try:
@@ -101,14 +142,53 @@ def _into_room(name: str) -> Callable[[bytes, int], bytes]:
                 if size >= most:
                     raise TooLong from None
                 size *= _GROWTH
+            del room
+            yield
 
     return decompress
 
 
-_CODECS: Final[tuple[tuple[str, Callable[[bytes, int], bytes]], ...]] = (
-    ("gzip", gunzipped),
-    ("snappy", _unsnapped),
+_CODECS: Final[tuple[tuple[str, _Decompress], ...]] = (
+    ("gzip", _gunzipping),
+    ("snappy", _unsnapping),
     ("lz4", _into_room("lz4")),
     ("zstd", _into_room("zstd")),
 )
 """By the number in a batch's attributes, less one."""
+
+
+def compressing(compression: int, data: bytes) -> Sliced[bytes]:
+    """Compress records as `opening` reads them, with the levels that Kafka has by default."""
+    from aiokafka import codec
+
+    match _CODECS[compression - 1][0]:
+        case "gzip":
+            gzip = zlib.compressobj(wbits=_GZIP)
+            return (yield from _in_pieces(gzip.compress, gzip.flush, data))
+        case "lz4":
+            import cramjam
+
+            # Kafka wants blocks that do not depend on each other (KIP-57).
+            lz4 = cramjam.lz4.Compressor(level=9, content_checksum=False, block_linked=False)
+
+            def feed(piece: bytes) -> bytes:
+                lz4.compress(piece)
+                return b""
+
+            return (yield from _in_pieces(feed, lambda: bytes(lz4.finish()), data))
+        case name:
+            encoded = codec.snappy_encode(data) if name == "snappy" else codec.zstd_encode(data)
+            return bytes(encoded)
+
+
+def _in_pieces(feed: Callable[[bytes], bytes], finish: Callable[[], bytes], data: bytes) -> Sliced[bytes]:
+    out = []
+    for at in range(0, len(data), _PIECE_BYTES):
+        if at:
+            yield
+        out.append(feed(data[at : at + _PIECE_BYTES]))
+    return b"".join((*out, finish()))
+
+
+_PIECE_BYTES: Final = 1 << 20
+"""The size that is compressed in one slice."""

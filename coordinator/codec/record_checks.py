@@ -9,14 +9,22 @@ have room for, lengths below -1, and attributes of records from 0x80 on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from fencepost.coordinator.codec.batches import COMPRESSION, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader
-from fencepost.coordinator.codec.compression import decompressed
+from fencepost.coordinator.codec.compression import opening
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import RecordError, RefusedRecords
+from fencepost.coordinator.protocol.slices import Sliced, at_once
 
-_INT, _LONG = 5, 10
+MAX_RECORDS: Final = 1_000_000
+"""The number of records that one batch may have."""
+MAX_RECORD_ERRORS: Final = 1_000
+"""The number of refused records that a response names for one batch."""
+SLICE_RECORDS: Final = 4_096
+"""The number of records, or of their headers, that one slice reads."""
+INT, LONG = 5, 10
 """Bytes of the longest varint of 32 and of 64 bits."""
 _NULL = 1
 """The length -1 in zigzag."""
@@ -48,31 +56,42 @@ class _Walked(NamedTuple):
 
 
 def check_records(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> int:
+    """Return the latest time of a batch's records, see `checking`."""
+    return at_once(checking(batch, header, rules))
+
+
+def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> Sliced[int]:
     """Read the records of a batch whose header was checked; the latest of their times, -1 if none has one.
 
+    A batch of at most `SLICE_RECORDS` records that are not compressed much takes one slice.
     :raises ProtocolError: INVALID_RECORD if they can't be read; UNKNOWN_SERVER_ERROR, as from Kafka, if they
-        can't be decompressed, or are compressed and their offsets are not consecutive.
+        can't be decompressed, or are compressed and their offsets are not consecutive; MESSAGE_TOO_LARGE if
+        they are too many or too large.
     :raises RefusedRecords: INVALID_RECORD or INVALID_TIMESTAMP if some of them break a rule (KIP-467).
     """
+    if header.records > MAX_RECORDS:
+        reason = f"a batch of {header.records} records, at most {MAX_RECORDS}: send smaller batches"
+        raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, reason)
     compression = header.attributes & COMPRESSION
     try:
         if compression:
-            data, start = decompressed(compression, bytes(batch[HEADER_BYTES:])), 0
+            data, start = (yield from opening(compression, bytes(batch[HEADER_BYTES:]))), 0
         else:
             data, start = bytes(batch), HEADER_BYTES
-        walked = _walk(data, start, header.records, is_compressed=bool(compression))
+        walked = yield from _walk(data, start, header.records, is_compressed=bool(compression))
     except IndexError:
         raise _invalid("the batch ends within a record") from None
     different = _times(header, set(walked.times))
-    keyless = walked.keyless if rules.needs_key else []
+    keyless = walked.keyless[:MAX_RECORD_ERRORS] if rules.needs_key else []
     late = {}
     if _may_be_late(different, header, rules):
-        late = dict(_late(_times(header, walked.times), header, rules))
+        late = dict(islice(_late(_times(header, walked.times), header, rules), MAX_RECORD_ERRORS))
     if keyless or late:
         text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
         errors = late | dict.fromkeys(keyless, text)
         code = ErrorCode.INVALID_TIMESTAMP if late.keys() - set(keyless) else ErrorCode.INVALID_RECORD
-        raise RefusedRecords(code, tuple(RecordError(*each) for each in sorted(errors.items())))
+        named = islice(sorted(errors.items()), MAX_RECORD_ERRORS)
+        raise RefusedRecords(code, tuple(RecordError(*each) for each in named))
     return max(_NO_TIMESTAMP, *different)
 
 
@@ -82,7 +101,7 @@ def _times(header: BatchHeader, deltas: Iterable[int]) -> list[int]:
     times = [header.base_timestamp + (delta >> 1 ^ -(delta & 1)) for delta in deltas]
     if min(times) >= -(2**63) and max(times) < 2**63:
         return times
-    return list(map(_in_64_bits, times))
+    return list(map(in_64_bits, times))
 
 
 def _may_be_late(times: list[int], header: BatchHeader, rules: RecordRules) -> bool:
@@ -109,13 +128,13 @@ def _late(times: list[int], header: BatchHeader, rules: RecordRules) -> Iterator
             yield (
                 index,
                 f"Timestamp {time} of message with offset {offset} is out of range. "
-                f"The timestamp should be within [{_in_64_bits(first)}, {_in_64_bits(last)}]",
+                f"The timestamp should be within [{in_64_bits(first)}, {in_64_bits(last)}]",
             )
 
 
 def _walk(  # noqa: C901, PLR0912, PLR0915  # a call for each number would take twice as long
     data: bytes, at: int, count: int, *, is_compressed: bool
-) -> _Walked:
+) -> Sliced[_Walked]:
     """Read `count` records up to the end of the data; an IndexError if it ends before.
 
     Each record that is produced goes through here: numbers of one byte, and those that often have two, are
@@ -124,99 +143,110 @@ def _walk(  # noqa: C901, PLR0912, PLR0915  # a call for each number would take 
     times: list[int] = []
     keyless: list[int] = []
     size = len(data)
+    headers = 0
     bad_length = ErrorCode.INVALID_RECORD if is_compressed else ErrorCode.UNKNOWN_SERVER_ERROR
     bad_offset = ErrorCode.UNKNOWN_SERVER_ERROR if is_compressed else ErrorCode.INVALID_RECORD
-    for index in range(count):
-        length = data[at]
-        if length < 0x80:
+    for first in range(0, count, SLICE_RECORDS):
+        if first:
+            yield
+        for index in range(first, min(first + SLICE_RECORDS, count)):
+            length = data[at]
+            if length < 0x80:
+                at += 1
+            elif (second := data[at + 1]) < 0x80:
+                length = length & 0x7F | second << 7
+                at += 2
+            else:
+                length, at = varint(data, at, INT, bad_length)
+            end = at + (length >> 1)
+            if length & 1 or end > size:
+                raise _invalid(f"record {index} does not fit into the batch")
+            if data[at] > 0x7F:
+                raise _invalid(f"record {index} has the attributes {data[at]:#x}")
             at += 1
-        elif (second := data[at + 1]) < 0x80:
-            length = length & 0x7F | second << 7
-            at += 2
-        else:
-            length, at = _varint(data, at, _INT, bad_length)
-        end = at + (length >> 1)
-        if length & 1 or end > size:
-            raise _invalid(f"record {index} does not fit into the batch")
-        if data[at] > 0x7F:
-            raise _invalid(f"record {index} has the attributes {data[at]:#x}")
-        at += 1
-        time = data[at]
-        if time < 0x80:
-            at += 1
-        elif (second := data[at + 1]) < 0x80:
-            time = time & 0x7F | second << 7
-            at += 2
-        else:
-            time, at = _varint(data, at, _LONG)
-        times.append(time)
-        delta = data[at]
-        if delta < 0x80:
-            at += 1
-        elif (second := data[at + 1]) < 0x80:
-            delta = delta & 0x7F | second << 7
-            at += 2
-        else:
-            delta, at = _varint(data, at, _INT)
-        if delta != index << 1:
-            raise ProtocolError(bad_offset, f"record {index} has the offset delta {_signed(delta)}")
-        key = data[at]
-        if key < 0x80:
-            at += 1
-        else:
-            key, at = _varint(data, at, _INT)
-        if key & 1 == 0:
-            at += key >> 1
-        elif key == _NULL:
-            keyless.append(index)
-        else:
-            raise _invalid(f"record {index} has a key of {_signed(key)} bytes")
-        value = data[at]
-        if value < 0x80:
-            at += 1
-        elif (second := data[at + 1]) < 0x80:
-            value = value & 0x7F | second << 7
-            at += 2
-        else:
-            value, at = _varint(data, at, _INT)
-        if value & 1 == 0:
-            at += value >> 1
-        elif value != _NULL:
-            raise _invalid(f"record {index} has a value of {_signed(value)} bytes")
-        at = _behind_headers(data, at, end) if data[at] else at + 1
-        if at != end:
-            raise _invalid(f"record {index} has {at - end:+} bytes more than its length says")
+            time = data[at]
+            if time < 0x80:
+                at += 1
+            elif (second := data[at + 1]) < 0x80:
+                time = time & 0x7F | second << 7
+                at += 2
+            else:
+                time, at = varint(data, at, LONG)
+            times.append(time)
+            delta = data[at]
+            if delta < 0x80:
+                at += 1
+            elif (second := data[at + 1]) < 0x80:
+                delta = delta & 0x7F | second << 7
+                at += 2
+            else:
+                delta, at = varint(data, at, INT)
+            if delta != index << 1:
+                raise ProtocolError(bad_offset, f"record {index} has the offset delta {_signed(delta)}")
+            key = data[at]
+            if key < 0x80:
+                at += 1
+            else:
+                key, at = varint(data, at, INT)
+            if key & 1 == 0:
+                at += key >> 1
+            elif key == _NULL:
+                keyless.append(index)
+            else:
+                raise _invalid(f"record {index} has a key of {_signed(key)} bytes")
+            value = data[at]
+            if value < 0x80:
+                at += 1
+            elif (second := data[at + 1]) < 0x80:
+                value = value & 0x7F | second << 7
+                at += 2
+            else:
+                value, at = varint(data, at, INT)
+            if value & 1 == 0:
+                at += value >> 1
+            elif value != _NULL:
+                raise _invalid(f"record {index} has a value of {_signed(value)} bytes")
+            if data[at]:
+                at, headers = yield from _behind_headers(data, at, end, headers)
+            else:
+                at += 1
+            if at != end:
+                raise _invalid(f"record {index} has {at - end:+} bytes more than its length says")
     if at != size:
         raise _invalid(f"{size - at} bytes follow the last of {count} records")
     return _Walked(times, keyless)
 
 
-def _behind_headers(data: bytes, at: int, end: int) -> int:
-    count, at = _varint(data, at, _INT)
+def _behind_headers(data: bytes, at: int, end: int, before: int) -> Sliced[tuple[int, int]]:
+    """Return the place behind the headers of a record, and their number on top of those `before`."""
+    count, at = varint(data, at, INT)
     if count & 1:
         raise _invalid("a record has a negative number of headers")
-    for _ in range(count >> 1):
-        key, at = _varint(data, at, _INT)
+    behind = before + (count >> 1)
+    for number in range(before, behind):
+        if number % SLICE_RECORDS == SLICE_RECORDS - 1:
+            yield
+        key, at = varint(data, at, INT)
         if key & 1:
             raise _invalid("a record has a header without a name")
-        value, at = _varint(data, at + (key >> 1), _INT)
+        value, at = varint(data, at + (key >> 1), INT)
         if value & 1 == 0:
             at += value >> 1
         elif value != _NULL:
             raise _invalid(f"a record has a header of {_signed(value)} bytes")
         if at > end:
             raise _invalid("a record's headers do not fit into it")
-    return at
+    return at, behind
 
 
-def _varint(data: bytes, at: int, most: int, code: ErrorCode = ErrorCode.INVALID_RECORD) -> tuple[int, int]:
+def varint(data: bytes, at: int, most: int, code: ErrorCode = ErrorCode.INVALID_RECORD) -> tuple[int, int]:
     """An unsigned varint of at most so many bytes, and what follows it."""
     number = 0
     for index in range(most):
         byte = data[at + index]
         number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            if number >> (32 if most == _INT else 64):
+            if number >> (32 if most == INT else 64):
                 break
             return number, at + index + 1
     raise ProtocolError(code, "a number within the records has too many bits")
@@ -226,7 +256,8 @@ def _signed(zigzag: int) -> int:
     return zigzag >> 1 ^ -(zigzag & 1)
 
 
-def _in_64_bits(number: int) -> int:
+def in_64_bits(number: int) -> int:
+    """Return the number as a signed one of 64 bits, as Java's arithmetic does."""
     return (number + 2**63) % 2**64 - 2**63
 
 

@@ -1,74 +1,145 @@
-"""What is inside of stored record batches: for a log that keeps one record of each key, and to find times."""
+"""The records inside stored batches, read in slices: to compact a log, and to find times."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec.batches import (
     COMPRESSION,
+    HEADER_BYTES,
     LOG_APPEND_TIME,
     BatchHeader,
-    placed,
+    refilled,
     rewritten,
     stored_batch,
 )
+from fencepost.coordinator.codec.compression import compressing, decompressed, opening
+from fencepost.coordinator.codec.record_checks import INT, LONG, SLICE_RECORDS, in_64_bits, varint
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.slices import Sliced
 
 
-class KeyedRecord(NamedTuple):
-    """A record without its value; the timestamp is in milliseconds."""
+class StoredRecord(NamedTuple):
+    """A record without its value; the timestamp is in milliseconds, -1 if it has none."""
 
     offset: int
     timestamp: int
     key: bytes | None
     is_tombstone: bool
+    start: int
+    end: int
+    """The record's place in the opened batch."""
 
 
-def keyed_records(batch: bytes) -> list[KeyedRecord]:
-    """The records of a stored batch.
+class OpenedBatch(NamedTuple):
+    """A stored batch whose records are decompressed."""
 
-    :raises ProtocolError: CORRUPT_MESSAGE if they can't be read.
+    batch: bytes
+    header: BatchHeader
+    data: bytes
+    start: int
+    """The place of the first record in the data."""
+
+    def records(self) -> Iterator[list[StoredRecord]]:
+        """Read the records, at most `SLICE_RECORDS` at a time.
+
+        :raises ProtocolError: CORRUPT_MESSAGE if they can't be read.
+        """
+        found: list[StoredRecord] = []
+        at = self.start
+        try:
+            for _ in range(self.header.records):
+                record = self._record(at)
+                at = record.end
+                found.append(record)
+                if len(found) == SLICE_RECORDS:
+                    yield found
+                    found = []
+        except (IndexError, ProtocolError) as error:
+            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"records can't be read: {error}") from error
+        if found:
+            yield found
+
+    def _record(self, at: int) -> StoredRecord:
+        data, header = self.data, self.header
+        start = at
+        length, at = varint(data, at, INT)
+        end = at + (length >> 1)
+        time, at = varint(data, at + 1, LONG)
+        delta, at = varint(data, at, INT)
+        size, at = varint(data, at, INT)
+        key = None
+        if size & 1 == 0:
+            key = data[at : at + (size >> 1)]
+            at += size >> 1
+        is_tombstone = bool(data[at] & 1)
+        if length & 1 or not at < end <= len(data):
+            raise IndexError("a record does not fit into the batch")
+        timestamp = header.max_timestamp
+        if not header.attributes & LOG_APPEND_TIME:
+            timestamp = in_64_bits(header.base_timestamp + (time >> 1 ^ -(time & 1)))
+        return StoredRecord(header.base_offset + (delta >> 1), timestamp, key, is_tombstone, start, end)
+
+
+def opened(batch: bytes) -> Sliced[OpenedBatch]:
+    """Decompress the records of a stored batch.
+
+    :raises ProtocolError: CORRUPT_MESSAGE if they can't be decompressed, or exceed the limit.
     """
-    return [
-        KeyedRecord(record.offset, timestamp_of(record), record.key, record.value is None)
-        for record in records_in(batch)
-    ]
-
-
-def without(batch: bytes, dropped: frozenset[int]) -> bytes | None:
-    """A stored batch without the records at some offsets; None if none is left.
-
-    The other records keep their offsets, and the batch its first and its last one, as Kafka's cleaner has it.
-    """
-    from aiokafka.record.default_records import DefaultRecordBatchBuilder
-
-    kept = [record for record in records_in(batch) if record.offset not in dropped]
-    if not kept:
-        return None
     header = stored_batch(batch)
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=header.attributes & COMPRESSION,
-        is_transactional=header.is_transactional,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        batch_size=2**31 - 1,
-    )
-    for record in kept:
-        delta = record.offset - header.base_offset
-        builder.append(delta, timestamp_of(record), record.key, record.value, record.headers)
-    built = rewritten(
-        bytes(builder.build()),
-        attributes=header.attributes,
-        last_offset_delta=header.last_offset_delta,
-        max_timestamp=max(map(timestamp_of, kept)),
-    )
-    return placed(built, header.base_offset, header.leader_epoch)
+    compression = header.attributes & COMPRESSION
+    if not compression:
+        return OpenedBatch(batch, header, batch, HEADER_BYTES)
+    try:
+        data = yield from opening(compression, batch[HEADER_BYTES:])
+    except (ProtocolError, IndexError) as error:
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"records can't be read: {error}") from error
+    return OpenedBatch(batch, header, data, 0)
+
+
+def keeping(opened: OpenedBatch, is_kept: Callable[[StoredRecord], bool]) -> Sliced[bytes | None]:
+    """Return a batch with some of its records only; None if there are none, the same one if it keeps all.
+
+    The records keep their offsets, and the batch its first and its last one, as Kafka's cleaner does.
+    :raises ProtocolError: CORRUPT_MESSAGE if the records can't be read.
+    """
+    kept = bytearray()
+    count, latest = 0, -1
+    for records in opened.records():
+        for record in records:
+            if is_kept(record):
+                kept += memoryview(opened.data)[record.start : record.end]
+                count += 1
+                latest = max(latest, record.timestamp)
+        if len(records) == SLICE_RECORDS:
+            yield
+    if count == opened.header.records:
+        return opened.batch
+    if not count:
+        return None
+    content, attributes = bytes(kept), opened.header.attributes
+    if compression := attributes & COMPRESSION:
+        content = yield from compressing(compression, content)
+    return refilled(opened.batch, content, attributes=attributes, count=count, max_timestamp=latest)
+
+
+def first_record(batch: bytes, is_wanted: Callable[[StoredRecord], bool]) -> Sliced[StoredRecord | None]:
+    """Return the first record of a stored batch that is wanted, and read none behind it.
+
+    :raises ProtocolError: CORRUPT_MESSAGE if the records before it can't be read.
+    """
+    for records in (yield from opened(batch)).records():
+        for record in records:
+            if is_wanted(record):
+                return record
+        if len(records) == SLICE_RECORDS:
+            yield
+    return None
 
 
 def timed(batch: bytes | memoryview, header: BatchHeader, max_timestamp: int, *, stamps: bool) -> bytes:
-    """The batch with its latest time; with `stamps` that is the time of all its records (KIP-32)."""
+    """Return the batch with its latest time; with `stamps` that is the time of all its records (KIP-32)."""
     kept = header.attributes & ~LOG_APPEND_TIME
     return rewritten(
         bytes(batch),
@@ -78,22 +149,24 @@ def timed(batch: bytes | memoryview, header: BatchHeader, max_timestamp: int, *,
     )
 
 
-def timestamps(batch: bytes) -> list[tuple[int, int]]:
-    """(offset, timestamp in ms) of each record of a stored batch.
-
-    :raises ProtocolError: CORRUPT_MESSAGE if its records can't be read.
-    """
-    return [(record.offset, timestamp_of(record)) for record in records_in(batch)]
-
-
 def records_in(batch: bytes) -> list[Any]:
-    """aiokafka's records of a stored batch. Where one has no time, aiokafka says None: ask `timestamp_of`.
+    """Return aiokafka's records of a stored batch. It says None for a missing time: use `timestamp_of`.
 
-    :raises ProtocolError: CORRUPT_MESSAGE if they can't be read.
+    :raises ProtocolError: CORRUPT_MESSAGE if they can't be read, or exceed the limit when decompressed.
     """
     from aiokafka.record.memory_records import MemoryRecords
 
     try:
+        header = stored_batch(batch)
+        if compression := header.attributes & COMPRESSION:
+            # aiokafka would decompress them without a limit.
+            batch = refilled(
+                batch,
+                decompressed(compression, batch[HEADER_BYTES:]),
+                attributes=header.attributes & ~COMPRESSION,
+                count=header.records,
+                max_timestamp=header.max_timestamp,
+            )
         return list(MemoryRecords(batch).next_batch())
     except Exception as error:
         # Codecs and readers raise what they like on bytes that no producer should have sent.
@@ -101,5 +174,5 @@ def records_in(batch: bytes) -> list[Any]:
 
 
 def timestamp_of(record: Any) -> int:
-    """The time of one of aiokafka's records, in ms; -1 where it has none."""
+    """Return the time of one of aiokafka's records, in ms; -1 if it has none."""
     return -1 if record.timestamp is None else int(record.timestamp)

@@ -32,6 +32,7 @@ from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.transactions import TransactionCoordinators
+from fencepost.coordinator.server.turns import Turns
 
 Self = TypeVar("Self", bound="Brokers")
 
@@ -95,6 +96,7 @@ class Brokers:
             Listener(host, port, max_connections=max_connections, tls=tls) for port in ports
         )
         self._gate = Gate() if storage is None else storage.gate
+        self._turns = Turns()
         self._failed = asyncio.Event()
         try:
             self.cluster.have_topics(topics or {})
@@ -125,6 +127,7 @@ class Brokers:
                 config=self.config,
                 node_id=node_id,
                 loop=loop,
+                turns=self._turns,
                 gate=self._gate,
                 auto_create_topics=self._auto_create_topics,
                 default_partitions=self._default_partitions,
@@ -183,6 +186,7 @@ class Brokers:
     async def close(self) -> None:
         """Stop listening and close all connections. Clients are told nothing, as when brokers die."""
         self.cleaner.close()
+        self._turns.close()
         self.transactions.close()
         self.groups.close()
         self._gate.open()

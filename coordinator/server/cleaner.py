@@ -1,4 +1,4 @@
-"""Deletes and compacts what the settings of topics say shall not be kept."""
+"""Deletes and compacts what the settings of topics say shall not be kept, in slices beside other work."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import structlog
 
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
+from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.topic_configs import setting_of
+from fencepost.coordinator.server.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +31,8 @@ class Cleaner:
         self._cluster = cluster
         self._clock: LoopClock | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._turns = Turns()
+        self._is_cleaning = False
 
     def start(self, clock: LoopClock) -> None:
         """From now on."""
@@ -38,31 +42,41 @@ class Cleaner:
     def close(self) -> None:
         """No more."""
         self._clock = None
+        self._turns.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def settings_changed(self) -> None:
         """Perhaps there is something to do from now on."""
-        if self._clock is not None and self._timer is None and any(map(self._acts, self._cluster.configs)):
-            self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._round)
+        is_idle = self._timer is None and not self._is_cleaning
+        if self._clock is not None and is_idle and any(map(self._acts, self._cluster.configs)):
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._start_round)
 
-    def _round(self) -> None:
-        self._timer = None
+    def _start_round(self) -> None:
+        self._timer, self._is_cleaning = None, True
+        self._turns.run(self._round())
+
+    def _round(self) -> Sliced[None]:
         try:
-            self.run()
+            yield from self._cleaning()
         finally:
+            self._is_cleaning = False
             self.settings_changed()
 
     def run(self) -> None:
-        """One round now. A log that can't be cleaned is told, and the others have their turn."""
+        """Clean all logs now, without a pause."""
+        at_once(self._cleaning())
+
+    def _cleaning(self) -> Sliced[None]:
+        """One round. A log that can't be cleaned is told, and the others have their turn."""
         if self._clock is None:
             return
         now_ms = self._clock.now_ms()
         for topic, configs in self._told():
             for partition, each in self._cluster.logs_of(topic):
                 try:
-                    self._clean(topic, partition, each, configs, now_ms)
+                    yield from self._clean(topic, partition, each, configs, now_ms)
                 except Exception as error:
                     # Whatever is wrong with one log, the others must not grow for ever.
                     log.warning("log_not_cleaned", topic=topic.name, partition=partition, reason=str(error))
@@ -80,7 +94,9 @@ class Cleaner:
 
     def _clean(
         self, topic: Topic, partition: int, each: PartitionLog, configs: Mapping[str, str], now_ms: int
-    ) -> None:
+    ) -> Sliced[None]:
+        if each.is_closed:
+            return
         policy = setting_of(configs, "cleanup.policy").split(",")
         if "delete" in policy:
             start = each.retained_from(
@@ -91,7 +107,7 @@ class Cleaner:
             if start > each.log_start_offset:
                 self._cluster.delete_records(topic, partition, start)
         if "compact" in policy:
-            unreadable = each.compact(
+            unreadable = yield from each.compact(
                 now_ms,
                 min_lag_ms=int(setting_of(configs, "min.compaction.lag.ms")),
                 delete_retention_ms=int(setting_of(configs, "delete.retention.ms")),

@@ -357,7 +357,8 @@ class Connection(asyncio.Protocol):
             if self._stopped or future.cancelled():
                 return
             try:
-                self._out += codec.encode(correlation_id, future.result())
+                if (reply := future.result()) is not NO_REPLY:
+                    self._out += codec.encode(correlation_id, reply)
                 if self._login is not None:
                     self._went_on(self._login)
             except Unanswered as error:

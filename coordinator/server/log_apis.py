@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fencepost.coordinator.codec.batches import is_transactional, sent_batch
+from fencepost.coordinator.codec.record_checks import SLICE_RECORDS
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
+from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
-from fencepost.coordinator.server.logs import PartitionLog
+from fencepost.coordinator.server.logs import CheckedBatch, PartitionLog
 from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Services, Unanswered
 
 P = TypeVar("P")
 A = TypeVar("A")
+
+_SLICE_SEARCHES: Final = 8
+"""The number of logs that one slice searches by time."""
 
 _SPECS_FROM: dict[int, int] = {
     OffsetSpec.LATEST: 0,
@@ -34,10 +40,10 @@ _SPECS_FROM: dict[int, int] = {
 def _each(
     services: Services,
     topics: tuple[OfTopic[P], ...],
-    answer: Callable[[Topic, P], A],
+    answer: Callable[[Topic, P], Sliced[A]],
     refuse: Callable[[P, ProtocolError], A],
     check: Callable[[OfTopic[P], P], None] = lambda reference, partition: None,
-) -> tuple[OfTopic[A], ...]:
+) -> Sliced[tuple[OfTopic[A], ...]]:
     """An answer for each partition; one that is refused leaves the others alone.
 
     `check` refuses a partition before its topic is looked for.
@@ -48,7 +54,8 @@ def _each(
         for partition in reference.partitions:
             try:
                 check(reference, partition)
-                partitions.append(answer(services.cluster.topic_of(reference), partition))
+                topic = services.cluster.topic_of(reference)
+                partitions.append((yield from answer(topic, partition)))
             except ProtocolError as error:
                 partitions.append(refuse(partition, error))
         answers.append(
@@ -57,56 +64,30 @@ def _each(
     return tuple(answers)
 
 
-def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> logs.ProduceResponse | NoReply:
-    """Batches go to the log as they are; those of a transaction only if it is open."""
+def _short(answer: Callable[[Topic, P], A]) -> Callable[[Topic, P], Sliced[A]]:
+    """The same answer as work of one slice."""
 
-    nameless = request.transactional_id is None and any(
-        is_transactional(one.records) for topic in request.topics for one in topic.partitions
-    )
-    mixed = request.transactional_id is not None and len(_senders(services, request)) > 1
+    def work(topic: Topic, partition: P) -> Sliced[A]:
+        yield from ()
+        return answer(topic, partition)
 
-    def check(reference: OfTopic[logs.ProducedPartition], data: logs.ProducedPartition) -> None:
-        if nameless:
-            raise ProtocolError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "a transactional batch, and no transactional id",
-            )
-        if mixed:
-            raise ProtocolError(
-                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-                "Transactional records contained more than one producer ID",
-            )
+    return work
 
-    def append(topic: Topic, data: logs.ProducedPartition) -> logs.AppendedPartition:
-        log, place = services.log(topic, data.partition), TopicPartition(topic.name, data.partition)
-        header = sent_batch(data.records, request.api_version)
-        services.transactions.check_batch(
-            request.transactional_id, header, place, log.producers, api_version=request.api_version
-        )
-        if request.acks not in {-1, 0, 1}:
-            raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}, expected -1, 0 or 1")
-        clock = services.transactions
-        now_ms = clock.now_ms() if log.settings.stamps else clock.latest_ms()
-        return logs.AppendedPartition(
-            partition=data.partition,
-            base_offset=log.append(
-                data.records,
-                now_ms=now_ms,
-                name=f"{topic.name}-{data.partition}",
-            ),
-            log_start_offset=log.log_start_offset,
-            log_append_time_ms=now_ms if log.settings.stamps else -1,
-        )
 
-    def refuse(data: logs.ProducedPartition, error: ProtocolError) -> logs.AppendedPartition:
-        return logs.AppendedPartition(
-            partition=data.partition,
-            error_code=error.code,
-            error_message=error.message,
-            record_errors=error.errors if isinstance(error, logs.RefusedRecords) else (),
-        )
+def produce(
+    services: Services, request: logs.ProduceRequest, asked: Asked
+) -> logs.ProduceResponse | NoReply | asyncio.Future[logs.ProduceResponse | NoReply]:
+    """Batches go to the log as they are; those of a transaction only if it is open.
 
-    topics = _each(services, _merged(request.topics), append, refuse, check)
+    Very large batches are checked in slices, and other clients have a turn in between.
+    """
+    return services.turns.run(_produced(services, request))
+
+
+def _produced(services: Services, request: logs.ProduceRequest) -> Sliced[logs.ProduceResponse | NoReply]:
+    produce = _Produce(services, request)
+    merged = _merged(request.topics)
+    topics = yield from _each(services, merged, produce.append, produce.refuse, produce.check)
     if request.acks != 0:
         return logs.ProduceResponse(topics=topics)
     for topic in topics:
@@ -115,6 +96,90 @@ def produce(services: Services, request: logs.ProduceRequest, asked: Asked) -> l
                 # Nobody waits for an answer: only a closed connection makes the producer look again.
                 raise Unanswered(f"{topic.name or topic.topic_id}: {partition.error_message}")
     return NO_REPLY
+
+
+class _Produce:
+    """One request to append."""
+
+    __slots__ = ("_mixed", "_nameless", "_records", "_request", "_services")
+
+    def __init__(self, services: Services, request: logs.ProduceRequest) -> None:
+        self._services = services
+        self._request = request
+        self._nameless = request.transactional_id is None and any(
+            is_transactional(one.records) for topic in request.topics for one in topic.partitions
+        )
+        self._mixed = request.transactional_id is not None and len(_senders(services, request)) > 1
+        self._records = 0
+        """The number of records that were read in this slice."""
+
+    def check(self, reference: OfTopic[logs.ProducedPartition], data: logs.ProducedPartition) -> None:
+        """Refuse what the whole request is refused for."""
+        if self._nameless:
+            raise ProtocolError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a transactional batch, and no transactional id",
+            )
+        if self._mixed:
+            raise ProtocolError(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                "Transactional records contained more than one producer ID",
+            )
+
+    def append(self, topic: Topic, data: logs.ProducedPartition) -> Sliced[logs.AppendedPartition]:
+        """Check and append one batch."""
+        log = self._permitted(topic, data)
+        acks = self._request.acks
+        if acks not in {-1, 0, 1}:
+            raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}, expected -1, 0 or 1")
+        clock = self._services.transactions
+        now_ms = clock.now_ms() if log.settings.stamps else clock.latest_ms()
+        checking = log.checking(data.records, now_ms=now_ms, name=f"{topic.name}-{data.partition}")
+        is_long = False
+        while True:
+            try:
+                next(checking)
+            except StopIteration as end:
+                checked: CheckedBatch = end.value
+                break
+            is_long = True
+            yield
+        if is_long:
+            # Topics and transactions may have ended in between.
+            if log.is_closed:
+                raise ProtocolError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted meanwhile"
+                )
+            log = self._permitted(topic, data)
+        answer = logs.AppendedPartition(
+            partition=data.partition,
+            base_offset=log.append_checked(checked, now_ms),
+            log_start_offset=log.log_start_offset,
+            log_append_time_ms=now_ms if log.settings.stamps else -1,
+        )
+        self._records += checked.header.records
+        if self._records >= SLICE_RECORDS:
+            self._records = 0
+            yield
+        return answer
+
+    def _permitted(self, topic: Topic, data: logs.ProducedPartition) -> PartitionLog:
+        services, request = self._services, self._request
+        log, place = services.log(topic, data.partition), TopicPartition(topic.name, data.partition)
+        header = sent_batch(data.records, request.api_version)
+        services.transactions.check_batch(
+            request.transactional_id, header, place, log.producers, api_version=request.api_version
+        )
+        return log
+
+    def refuse(self, data: logs.ProducedPartition, error: ProtocolError) -> logs.AppendedPartition:
+        """Answer for a batch that is refused."""
+        return logs.AppendedPartition(
+            partition=data.partition,
+            error_code=error.code,
+            error_message=error.message,
+            record_errors=error.errors if isinstance(error, logs.RefusedRecords) else (),
+        )
 
 
 def _senders(services: Services, request: logs.ProduceRequest) -> set[tuple[int, int]]:
@@ -132,13 +197,24 @@ def _senders(services: Services, request: logs.ProduceRequest) -> set[tuple[int,
 
 def list_offsets(
     services: Services, request: logs.ListOffsetsRequest, asked: Asked
-) -> logs.ListOffsetsResponse:
-    """Positions by time, or the ends of the log; of committed records only if asked so (KIP-79, KIP-734)."""
+) -> logs.ListOffsetsResponse | asyncio.Future[logs.ListOffsetsResponse]:
+    """Positions by time, or the ends of the log; of committed records only if asked so (KIP-79, KIP-734).
+
+    Long searches by time are done in slices, and other clients have a turn in between.
+    """
+    return services.turns.run(_listed(services, request, asked))
+
+
+def _listed(
+    services: Services, request: logs.ListOffsetsRequest, asked: Asked
+) -> Sliced[logs.ListOffsetsResponse]:
+    searches = 0
 
     def end(log: PartitionLog) -> int:
         return log.last_stable_offset if request.committed else log.high_watermark
 
-    def look(topic: Topic, wanted: logs.ListOffsetsPartition) -> logs.ListedOffset:
+    def look(topic: Topic, wanted: logs.ListOffsetsPartition) -> Sliced[logs.ListedOffset]:
+        nonlocal searches
         log = services.log(topic, wanted.partition)
         log.check_leader_epoch(wanted.current_leader_epoch)
         timestamp_ms, offset = -1, -1
@@ -149,10 +225,13 @@ def list_offsets(
                 offset = log.log_start_offset
             case OffsetSpec.LATEST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
                 pass
-            case OffsetSpec.MAX_TIMESTAMP:
-                offset, timestamp_ms = log.offset_of_max_timestamp() or (-1, -1)
             case time_ms:
-                offset, timestamp_ms = log.offset_for_time(time_ms) or (-1, -1)
+                searches += 1
+                if searches % _SLICE_SEARCHES == 0:
+                    yield
+                by_time = time_ms != OffsetSpec.MAX_TIMESTAMP
+                search = log.offset_for_time(time_ms) if by_time else log.offset_of_max_timestamp()
+                offset, timestamp_ms = (yield from search) or (-1, -1)
         if offset > end(log) or (timestamp_ms >= 0 and offset == end(log)):
             timestamp_ms, offset = -1, -1
         return logs.ListedOffset(
@@ -176,7 +255,8 @@ def list_offsets(
                 ErrorCode.UNSUPPORTED_VERSION, f"timestamp {wanted.timestamp_ms} is not known in this version"
             )
 
-    return logs.ListOffsetsResponse(topics=_each(services, _merged(request.topics), look, refuse, check))
+    topics = yield from _each(services, _merged(request.topics), look, refuse, check)
+    return logs.ListOffsetsResponse(topics=topics)
 
 
 def _merged(topics: tuple[OfTopic[Any], ...]) -> tuple[OfTopic[Any], ...]:
@@ -213,7 +293,8 @@ def offset_for_leader_epoch(
     def refuse(wanted: logs.LeaderEpochPartition, error: ProtocolError) -> logs.EpochEndOffset:
         return logs.EpochEndOffset(partition=wanted.partition, error_code=error.code)
 
-    return logs.OffsetForLeaderEpochResponse(topics=_each(services, request.topics, look, refuse))
+    topics = at_once(_each(services, request.topics, _short(look), refuse))
+    return logs.OffsetForLeaderEpochResponse(topics=topics)
 
 
 def delete_records(
@@ -231,4 +312,5 @@ def delete_records(
     def refuse(wanted: logs.DeleteRecordsPartition, error: ProtocolError) -> logs.DeletedRecords:
         return logs.DeletedRecords(partition=wanted.partition, error_code=error.code)
 
-    return logs.DeleteRecordsResponse(topics=_each(services, _merged(request.topics), delete, refuse))
+    topics = at_once(_each(services, _merged(request.topics), _short(delete), refuse))
+    return logs.DeleteRecordsResponse(topics=topics)

@@ -16,11 +16,13 @@ from fencepost.coordinator.codec.batches import (
     placed,
     stored_batch,
 )
-from fencepost.coordinator.codec.record_checks import RecordRules, check_records
-from fencepost.coordinator.codec.record_contents import KeyedRecord, keyed_records, timed, timestamps, without
+from fencepost.coordinator.codec.record_checks import RecordRules, checking
+from fencepost.coordinator.codec.record_contents import StoredRecord, first_record, timed
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import AbortedTransaction
+from fencepost.coordinator.protocol.slices import Sliced, at_once
+from fencepost.coordinator.server.compaction import Compaction
 from fencepost.coordinator.server.producers import Producers
 
 MAX_BATCH_BYTES = 1_048_588
@@ -53,6 +55,15 @@ class LogSettings(NamedTuple):
     """How far ahead of the time a record may be."""
 
 
+class CheckedBatch(NamedTuple):
+    """A producer's batch that may be appended."""
+
+    records: bytes | memoryview
+    header: BatchHeader
+    latest: int
+    """The latest time of its records."""
+
+
 class PartitionLog:
     """Appends, reads and searches batches. There is one replica, so the log's end is its high watermark."""
 
@@ -61,8 +72,10 @@ class PartitionLog:
         "_batches",
         "_before",
         "_cleaned_to",
+        "_compaction",
         "_ends",
         "_has_gaps",
+        "_latest",
         "_max_timestamps",
         "_watchers",
         "high_watermark",
@@ -96,19 +109,17 @@ class PartitionLog:
         """Whether batches are missing between others, and not only at the start."""
         self._cleaned_to = -1
         """The log's end when it was compacted last, with no tombstone left in it."""
+        self._compaction: Compaction | None = None
+        """The newest one; an older one that is not over is void."""
+        self._latest: tuple[bytes, tuple[int, int]] | None = None
+        """The last answer of `offset_of_max_timestamp`, and the batch that it is about."""
 
-    def append(
-        self,
-        records: bytes | memoryview | None,
-        *,
-        now_ms: int | None = None,
-        name: str = "",
-    ) -> int:
-        """Append one batch; the offset of its first record.
+    def checking(
+        self, records: bytes | memoryview | None, *, now_ms: int | None = None, name: str = ""
+    ) -> Sliced[CheckedBatch]:
+        """Check one batch for `append`; only a very large one takes more than one slice.
 
-        A batch that an idempotent producer sends again is not appended again. Whether a transaction is
-        open is for its coordinator to say, before. By `now_ms` records are too old or too far ahead, and it
-        is their time where the log sets it. `name` is for messages.
+        By `now_ms` records are too old or too far ahead. `name` is for messages.
         :raises ProtocolError: with the code that Kafka answers for such a batch.
         """
         settings = self.settings
@@ -122,7 +133,27 @@ class PartitionLog:
             before_max_ms=settings.before_max_ms,
             after_max_ms=settings.after_max_ms,
         )
-        latest = check_records(records, header, rules)
+        return CheckedBatch(records, header, (yield from checking(records, header, rules)))
+
+    def append(
+        self,
+        records: bytes | memoryview | None,
+        *,
+        now_ms: int | None = None,
+        name: str = "",
+    ) -> int:
+        """Check one batch and append it, see `append_checked`."""
+        return self.append_checked(at_once(self.checking(records, now_ms=now_ms, name=name)), now_ms)
+
+    def append_checked(self, checked: CheckedBatch, now_ms: int | None = None) -> int:
+        """Append one batch; the offset of its first record.
+
+        A batch that an idempotent producer sends again is not appended again. Whether a transaction is
+        open is for its coordinator to say, before. `now_ms` is the records' time where the log sets it.
+        :raises ProtocolError: with the code that Kafka answers for such a batch.
+        """
+        settings = self.settings
+        records, header, latest = checked
         duplicate = self.producers.check(header)
         if duplicate is not None:
             return duplicate
@@ -280,23 +311,38 @@ class PartitionLog:
         end = self._base_offsets[last] if last < len(self._batches) else self.high_watermark
         return ReadRecords(batches, tuple(self.producers.aborted(offset, end)))
 
-    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after that time."""
-        for index, latest in enumerate(self._max_timestamps):
-            if latest >= timestamp_ms:
-                for offset, timestamp in timestamps(self._batches[index]):
-                    if timestamp >= timestamp_ms and offset >= self.log_start_offset:
-                        return offset, timestamp
+    def offset_for_time(self, timestamp_ms: int) -> Sliced[tuple[int, int] | None]:
+        """Find (offset, timestamp) of the first record at or after that time; none behind it is read."""
+
+        def fits(record: StoredRecord) -> bool:
+            return record.timestamp >= timestamp_ms and record.offset >= self.log_start_offset
+
+        for batch, latest in tuple(zip(self._batches, self._max_timestamps, strict=True)):
+            if latest >= timestamp_ms and (found := (yield from first_record(batch, fits))) is not None:
+                return found.offset, found.timestamp
         return None
 
-    def offset_of_max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the latest record, the first of several (KIP-734)."""
+    def offset_of_max_timestamp(self) -> Sliced[tuple[int, int] | None]:
+        """Find (offset, timestamp) of the latest record, the first of several (KIP-734).
+
+        The answer is remembered while that batch is the latest.
+        """
         if not self._batches:
             return None
         latest = max(self._max_timestamps)
-        index = self._max_timestamps.index(latest)
-        found = timestamps(self._batches[index])
-        return max(found, key=lambda record: (record[1], -record[0]))
+        batch = self._batches[self._max_timestamps.index(latest)]
+        if self._latest is None or self._latest[0] is not batch:
+            best = StoredRecord(last_offset(batch), -1, None, False, 0, 0)
+
+            def is_latest(record: StoredRecord) -> bool:
+                # In an older journal a header may state a later time than any record has.
+                nonlocal best
+                best = record if record.timestamp > best.timestamp else best
+                return record.timestamp >= latest
+
+            yield from first_record(batch, is_latest)
+            self._latest = batch, (best.offset, best.timestamp)
+        return self._latest[1]
 
     def retained_from(self, now_ms: int, *, retention_ms: int, retention_bytes: int) -> int:
         """The offset before which batches are too old, or too many; -1 is no limit.
@@ -314,56 +360,47 @@ class PartitionLog:
             offset = max(offset, behind)
         return offset
 
-    def compact(self, now_ms: int, *, min_lag_ms: int, delete_retention_ms: int) -> list[int]:
+    def compact(self, now_ms: int, *, min_lag_ms: int, delete_retention_ms: int) -> Sliced[list[int]]:
         """Keep the newest record of each key, and no tombstone that is older than that.
 
         The newest batch is left alone, as Kafka leaves the segment that is written to, and so are
         transactions: what they wrote stays, and replaces nothing. So do batches that can't be read, which
-        older journals hold; where they start is returned.
+        older journals hold; where they start is returned. Batches may be appended or deleted between slices.
         """
         if self._cleaned_to == self.high_watermark:
             return []
+        end = self.high_watermark
+        compaction = self._compaction = Compaction(now_ms - delete_retention_ms)
         closed = [
-            index
-            for index, batch in enumerate(self._batches[:-1])
-            if self._max_timestamps[index] <= now_ms - min_lag_ms
+            batch
+            for batch, latest in zip(self._batches[:-1], self._max_timestamps, strict=False)
+            if latest <= now_ms - min_lag_ms
             and not (header := stored_batch(batch)).is_transactional
             and not header.is_control
         ]
         everything = len(closed) == len(self._batches) - 1
-        contents: dict[int, list[KeyedRecord]] = {}
-        unreadable = []
-        for index in closed:
-            try:
-                contents[index] = keyed_records(self._batches[index])
-            except ProtocolError:
-                unreadable.append(self._base_offsets[index])
-        newest = {record.key: record.offset for records in contents.values() for record in records}
-        tombstones = False
-        replaced: dict[int, bytes | None] = {}
-        for index, records in contents.items():
-            dropped = set()
-            for record in records:
-                is_newest = record.key is not None and newest[record.key] == record.offset
-                is_over = record.is_tombstone and record.timestamp < now_ms - delete_retention_ms
-                if not is_newest or is_over:
-                    dropped.add(record.offset)
-                tombstones |= record.is_tombstone and not is_over
-            if dropped:
-                replaced[index] = without(self._batches[index], frozenset(dropped))
-        if replaced:
-            self._rewrite(replaced)
-        self._cleaned_to = self.high_watermark if everything and not tombstones else -1
-        return unreadable
+        start: int | None = 0
+        while start is not None:
+            start = yield from compaction.remember(closed, start)
+            replaced = yield from compaction.replace(closed)
+            if self.is_closed or self._compaction is not compaction:
+                return []
+            if replaced:
+                self._rewrite(replaced)
+                closed = [
+                    kept
+                    for batch in closed
+                    if (kept := replaced.get(int.from_bytes(batch[:8]), batch)) is not None
+                ]
+        self._cleaned_to = end if everything and not compaction.has_tombstones else -1
+        return sorted(compaction.unreadable)
 
     def _rewrite(self, replaced: Mapping[int, bytes | None]) -> None:
-        """Put other batches, or none, in the place of some."""
+        """Put other batches, or none, in the place of some, by their base offsets."""
         kept = [
-            (base, batch, latest)
-            for index, (base, old, latest) in enumerate(
-                zip(self._base_offsets, self._batches, self._max_timestamps, strict=True)
-            )
-            if (batch := replaced.get(index, old)) is not None
+            (base, batch, latest if batch is old else stored_batch(batch).max_timestamp)
+            for base, old, latest in zip(self._base_offsets, self._batches, self._max_timestamps, strict=True)
+            if (batch := replaced.get(base, old)) is not None
         ]
         end = self._before
         self._base_offsets, self._batches, self._max_timestamps, self._ends = [], [], [], []

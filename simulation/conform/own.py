@@ -46,6 +46,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.transactions import TransactionCoordinators
+from fencepost.coordinator.server.turns import Turns
 from fencepost.simulation.conform.targets import TARGET_RULES, Target, broken_rules
 
 
@@ -126,6 +127,7 @@ class Own:
             config=config,
             node_id=1,
             loop=asyncio.get_running_loop(),
+            turns=Turns(),
         )
         self._change(self._cluster.image)
 

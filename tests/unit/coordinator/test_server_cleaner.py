@@ -13,6 +13,7 @@ from fencepost.coordinator.codec.batches import placed
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.slices import at_once
 from fencepost.coordinator.server import cleaner
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
@@ -59,7 +60,7 @@ def held(log: PartitionLog, offset: int | None = None) -> list[tuple[int, bytes 
 
 
 def compact(log: PartitionLog, now_ms: int = 1_000, lag_ms: int = 0, retention_ms: int = 10_000) -> None:
-    log.compact(now_ms, min_lag_ms=lag_ms, delete_retention_ms=retention_ms)
+    at_once(log.compact(now_ms, min_lag_ms=lag_ms, delete_retention_ms=retention_ms))
 
 
 @COMPRESSIONS
@@ -106,11 +107,11 @@ def test_a_batch_that_nobody_can_read_stays_and_the_others_are_compacted(compres
     log.restore(poison(1, compression))
     for each in (batch((2, b"a", b"2")), batch((3, b"b", b"1")), batch((4, b"c", b"1"))):
         log.append(each)
-    assert log.compact(1_000, min_lag_ms=0, delete_retention_ms=0) == [1]
+    assert at_once(log.compact(1_000, min_lag_ms=0, delete_retention_ms=0)) == [1]
     starts = [int.from_bytes(one[:8], "big") for one in log.read(0, 1 << 20, at_least_one=True).batches]
     assert starts == [1, 3, 4, 5]
-    assert log.compact(1_000, min_lag_ms=0, delete_retention_ms=0) == [], "there is nothing new"
-    assert log.compact(1_000, min_lag_ms=0, delete_retention_ms=0) == []
+    assert at_once(log.compact(1_000, min_lag_ms=0, delete_retention_ms=0)) == [], "there is nothing new"
+    assert at_once(log.compact(1_000, min_lag_ms=0, delete_retention_ms=0)) == []
 
 
 def test_records_that_are_too_young_are_left_alone() -> None:
@@ -149,8 +150,8 @@ def test_the_log_sets_the_time(compression: int) -> None:
     records = MemoryRecords(one).next_batch()
     assert records.validate_crc()
     assert [(record.timestamp, record.timestamp_type) for record in records] == [(5_000, 1)] * 2
-    assert log.offset_for_time(4_999) == (0, 5_000)
-    assert log.offset_for_time(5_001) is None
+    assert at_once(log.offset_for_time(4_999)) == (0, 5_000)
+    assert at_once(log.offset_for_time(5_001)) is None
 
 
 def test_what_is_too_old_or_too_much() -> None:

@@ -7,6 +7,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.slices import at_once
 from fencepost.coordinator.server.logs import PartitionLog
 from tests.batches import batch
 
@@ -127,17 +128,17 @@ def test_sequences_wrap():
 
 def test_offsets_by_time():
     log = PartitionLog()
-    assert log.offset_for_time(0) is None
-    assert log.offset_of_max_timestamp() is None
+    assert at_once(log.offset_for_time(0)) is None
+    assert at_once(log.offset_of_max_timestamp()) is None
     log.append(batch(b"a", b"b", at=1000))
     log.append(batch(b"c", b"d", at=3000, compression=2))
     log.append(batch(b"e", at=2000))
-    assert log.offset_for_time(0) == (0, 1000)
-    assert log.offset_for_time(1001) == (1, 1001)
-    assert log.offset_for_time(1002) == (2, 3000)
-    assert log.offset_for_time(3001) == (3, 3001)
-    assert log.offset_for_time(3002) is None
-    assert log.offset_of_max_timestamp() == (3, 3001)
+    assert at_once(log.offset_for_time(0)) == (0, 1000)
+    assert at_once(log.offset_for_time(1001)) == (1, 1001)
+    assert at_once(log.offset_for_time(1002)) == (2, 3000)
+    assert at_once(log.offset_for_time(3001)) == (3, 3001)
+    assert at_once(log.offset_for_time(3002)) is None
+    assert at_once(log.offset_of_max_timestamp()) == (3, 3001)
 
 
 def test_leader_epochs():
@@ -174,7 +175,7 @@ def test_records_are_deleted_from_the_start_and_offsets_go_on():
     assert [offset for offset, _ in read(log, 3)] == [2, 3, 4, 5]
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         log.read(2, 100, at_least_one=True)
-    assert log.offset_for_time(0) == (3, 1001)
+    assert at_once(log.offset_for_time(0)) == (3, 1001)
     assert log.available(3) == log.size == 2 * len(batch(b"b", b"b"))
     assert log.delete_records(1) == 2, "a log does not start earlier again"
     assert log.delete_records(-1) == 6
