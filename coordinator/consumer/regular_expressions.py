@@ -8,10 +8,6 @@ step only says that they should be, and the answer comes back as an event.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from functools import lru_cache
-
-import re2
 
 from fencepost.coordinator.consumer.group import NO_REFRESH, ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -25,55 +21,52 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupRegularExpressionValue,
     Record,
 )
+from fencepost.coordinator.protocol.regular_expressions import compiled, matching
+from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 MIN_REFRESH_INTERVAL_MS = 10_000
 """A group's expressions are not resolved again within this time, not even for a new one."""
 NEVER_MS = 2**63 - 1
 
-_options = re2.Options()
-_options.log_errors = False
-
-
-@lru_cache(maxsize=256)
-def _compiled(expression: str) -> re2._Regexp:
-    return re2.compile(expression, _options)
+_SHOWN = 200
+"""Characters of an expression that an error shows."""
 
 
 def validate(expression: str) -> None:
-    """Check that RE2 understands the expression.
+    """Check that RE2 understands the expression, within the limits.
 
     :raises ProtocolError: INVALID_REGULAR_EXPRESSION if it does not.
     """
     try:
-        _compiled(expression)
-    except (re2.error, UnicodeEncodeError) as error:
-        reason = error.args[0] if error.args else error
-        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        compiled(expression)
+    except ProtocolError as error:
+        shown = expression if len(expression) <= _SHOWN else f"{expression[:_SHOWN]}..."
         raise ProtocolError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {text}.",
+            f"SubscribedTopicRegex `{shown}` is not a valid regular expression: {error.message}.",
         ) from error
 
 
-def whole_matches(expression: str) -> Callable[[str], bool]:
-    """Whether RE2 finds a name to be, as a whole, what the expression says.
+def resolving(effect: ResolveRegularExpressions, image: TopicsImage) -> Sliced[RegularExpressionsResolved]:
+    """Carry the effect out on this image: return the event to feed back to the coordinator.
 
-    :raises ProtocolError: INVALID_REGULAR_EXPRESSION if it does not understand the expression.
+    An expression that is not valid matches nothing. The coordinator refuses it before a member can subscribe
+    to it, so it comes from a journal of another version.
     """
-    validate(expression)
-    fullmatch = _compiled(expression).fullmatch
-    return lambda name: fullmatch(name) is not None
-
-
-def resolve(effect: ResolveRegularExpressions, image: TopicsImage) -> RegularExpressionsResolved:
-    """Carry the effect out on this image: the event to feed back to the coordinator."""
     names = sorted(image.by_name)
     topics = {}
     for expression in effect.regular_expressions:
-        fullmatch = _compiled(expression).fullmatch
-        topics[expression] = tuple(name for name in names if fullmatch(name) is not None)
+        try:
+            topics[expression] = yield from matching(expression, names)
+        except ProtocolError:
+            topics[expression] = ()
     return RegularExpressionsResolved(group_id=effect.group_id, topics=topics, image_version=image.version)
+
+
+def resolve(effect: ResolveRegularExpressions, image: TopicsImage) -> RegularExpressionsResolved:
+    """Do the same in one step."""
+    return at_once(resolving(effect, image))
 
 
 class RegexChange(enum.Enum):

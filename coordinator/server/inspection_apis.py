@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from fencepost.coordinator.consumer.regular_expressions import whole_matches
+import asyncio
+
 from fencepost.coordinator.protocol import inspection
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.regular_expressions import matching
+from fencepost.coordinator.protocol.slices import Sliced
 from fencepost.coordinator.protocol.transaction_records import TransactionValue
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
@@ -76,14 +79,14 @@ def _described(services: Services, transactional_id: str) -> inspection.Describe
 
 def list_transactions(
     services: Services, request: inspection.ListTransactionsRequest, asked: Asked
-) -> inspection.ListTransactionsResponse:
+) -> inspection.ListTransactionsResponse | asyncio.Future[inspection.ListTransactionsResponse]:
     """Those that this broker leads; an administrator asks all brokers."""
-    matches = None
-    if request.pattern:
-        try:
-            matches = whole_matches(request.pattern)
-        except ProtocolError as error:
-            return inspection.ListTransactionsResponse(error_code=error.code)
+    return services.turns.run(_listed(services, request))
+
+
+def _listed(
+    services: Services, request: inspection.ListTransactionsRequest
+) -> Sliced[inspection.ListTransactionsResponse]:
     now_ms = services.transactions.now_ms()
 
     def is_wanted(transactional_id: str, value: TransactionValue) -> bool:
@@ -92,9 +95,19 @@ def list_transactions(
             and (not request.producer_ids or value.producer_id in request.producer_ids)
             and (not request.states or TransactionState.of_code(value.status) in request.states)
             and (request.longer_than_ms < 0 or now_ms - value.start_ms > request.longer_than_ms)
-            and (matches is None or matches(transactional_id))
         )
 
+    found = {
+        transactional_id: value
+        for transactional_id, value in sorted(services.transactions.coordinator.transactions.items())
+        if is_wanted(transactional_id, value)
+    }
+    if request.pattern:
+        try:
+            matched = yield from matching(request.pattern, found)
+        except ProtocolError as error:
+            return inspection.ListTransactionsResponse(error_code=error.code)
+        found = {transactional_id: found[transactional_id] for transactional_id in matched}
     return inspection.ListTransactionsResponse(
         unknown_states=tuple(state for state in dict.fromkeys(request.states) if state not in _STATES),
         transactions=tuple(
@@ -103,8 +116,7 @@ def list_transactions(
                 producer_id=value.producer_id,
                 state=TransactionState.of_code(value.status),
             )
-            for transactional_id, value in sorted(services.transactions.coordinator.transactions.items())
-            if is_wanted(transactional_id, value)
+            for transactional_id, value in found.items()
         ),
     )
 

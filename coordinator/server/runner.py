@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import re2
 import structlog
 
+from fencepost.coordinator.consumer.regular_expressions import resolving, validate
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest, Token
+from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.outcome import (
     Answer,
     CreateInternalTopics,
@@ -20,7 +21,7 @@ from fencepost.coordinator.protocol.outcome import (
     ResolveRegularExpressions,
     Response,
 )
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.slices import Sliced
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.internal_topics import InternalTopics
@@ -103,7 +104,7 @@ class CoordinatorRunner:
                         # It is cancelled when the client has hung up.
                         future.set_result(effect.response)
                 case ResolveRegularExpressions():
-                    self._later(partial(self._resolve, effect))
+                    self._later(partial(self._start_resolving, effect))
                 case CreateInternalTopics():
                     self._later(partial(self._create, effect))
                 case MemberFenced() if structlog.is_configured():
@@ -127,29 +128,23 @@ class CoordinatorRunner:
         handle = asyncio.get_running_loop().call_soon(run)
         self._background[handle] = None
 
-    def _resolve(self, effect: ResolveRegularExpressions) -> None:
-        image = self._coordinator.image
-        topics = {expression: matching(expression, image) for expression in effect.regular_expressions}
-        self.process(
-            RegularExpressionsResolved(group_id=effect.group_id, topics=topics, image_version=image.version)
-        )
+    def _start_resolving(self, effect: ResolveRegularExpressions) -> None:
+        for expression in effect.regular_expressions:
+            try:
+                validate(expression)
+            except ProtocolError as error:
+                log.warning("regular_expression_unreadable", reason=error.message)
+        self._resolve(resolving(effect, self._coordinator.image))
+
+    def _resolve(self, work: Sliced[RegularExpressionsResolved]) -> None:
+        """Run one slice: the others of this loop have their turn before the next one."""
+        try:
+            next(work)
+        except StopIteration as end:
+            self.process(end.value)
+        else:
+            self._later(partial(self._resolve, work))
 
     def _create(self, effect: CreateInternalTopics) -> None:
         retry_ms = 2 * self._coordinator.streams.settings(effect.group_id).heartbeat_interval_ms
         self._internal_topics.request(effect, now_ms=self._clock.now_ms(), retry_ms=retry_ms)
-
-
-def matching(expression: str, image: TopicsImage) -> tuple[str, ...]:
-    """The names of all topics that the expression matches as a whole, sorted.
-
-    An expression that does not compile matches nothing: the coordinator refused it before anyone could
-    subscribe to it, so it comes from a journal of another version.
-    """
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(expression, options)
-    except re2.error:
-        log.warning("regular_expression_unreadable", expression=expression)
-        return ()
-    return tuple(name for name in sorted(image.by_name) if compiled.fullmatch(name))

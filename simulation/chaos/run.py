@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-import re2
-
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.protocol.regular_expressions import matching
+from fencepost.coordinator.protocol.slices import at_once
 from fencepost.member.application.changelog import changelog_topic
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import Admin, TopicTaken
@@ -175,10 +175,10 @@ async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) ->
             f"the cluster has a group {scenario.group.id} already: choose another group.id for the scenario"
         )
     if isinstance(scenario, Scenario) and (found := patterns(scenario)):
-        for topic in await admin.topics():
-            for pattern in found:
-                if re2.fullmatch(pattern, topic) is not None:
-                    raise EnvironmentLacks(
-                        f"the cluster has a topic {topic}, which members would read because of the pattern"
-                        f" {pattern!r}: expected a cluster without it, or a pattern that does not match it"
-                    )
+        topics = await admin.topics()
+        for pattern in found:
+            for topic in at_once(matching(pattern, topics)):
+                raise EnvironmentLacks(
+                    f"the cluster has a topic {topic}, which members would read because of the pattern"
+                    f" {pattern!r}: expected a cluster without it, or a pattern that does not match it"
+                )

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-import re2
-
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from fencepost.coordinator.protocol.regular_expressions import matching
+from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.chaos import messages as m
 from fencepost.simulation.chaos.admin import OFFSETS_TOPIC
 from fencepost.simulation.chaos.happenings import HeartbeatSeen
@@ -111,7 +111,7 @@ class RealStage(Staging[RealWorld]):
     def _subscribed(self, topic: str) -> bool:
         """Whether anybody who runs at the end subscribes to the topic."""
         return any(
-            topic in names or (pattern is not None and re2.fullmatch(pattern, topic) is not None)
+            topic in names or (pattern is not None and bool(at_once(matching(pattern, (topic,)))))
             for names, pattern in self._subscriptions
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.consumer.regular_expressions import resolve, whole_matches
+from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
@@ -14,6 +14,8 @@ from fencepost.coordinator.protocol.outcome import (
     RegularExpressionsResolved,
     ResolveRegularExpressions,
 )
+from fencepost.coordinator.protocol.regular_expressions import matching
+from fencepost.coordinator.protocol.slices import at_once
 from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.nodes.broker import ACTIVE, BrokerHost
@@ -221,8 +223,7 @@ class Cluster:
             by_name = self.topics.by_name
             return {name: by_name[name].partitions for name in request.topics if name in by_name}
         if isinstance(request, MatchingTopics):
-            matches = whole_matches(request.pattern)
-            return tuple(name for name in sorted(self.topics.by_name) if matches(name))
+            return at_once(matching(request.pattern, sorted(self.topics.by_name)))
         if isinstance(request, OffsetsSince):
             logs = {partition: self.logs.log(partition) for partition in request.partitions}
             return {partition: log.first(request.since_us) for partition, log in logs.items() if log}

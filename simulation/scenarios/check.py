@@ -8,7 +8,8 @@ from typing import TypeAlias
 import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
+from fencepost.coordinator.protocol.regular_expressions import compiled
 from fencepost.coordinator.protocol.topics import is_valid_name
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
@@ -186,17 +187,11 @@ def _unknown_topics(scenario: s.Scenario, path: Path, topics: Iterable[str]) -> 
 
 
 def pattern_mistake(pattern: str) -> str | None:
-    """Why nobody can subscribe to it."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
+    """Say why no member can subscribe to the pattern."""
     try:
-        re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0]
-        text = reason.decode() if isinstance(reason, bytes) else str(reason)
-        return f"expected a regular expression in RE2's syntax: {text}"
+        compiled(pattern)
+    except ProtocolError as error:
+        return f"expected a regular expression in RE2's syntax: {error.message}"
     return None
 
 
