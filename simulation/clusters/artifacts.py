@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.clusters.checksums import check_jars
 from fencepost.simulation.clusters.classes import classes_file, is_wanted, options, record
 from fencepost.simulation.clusters.layout import META
 from fencepost.simulation.clusters.ports import LOOPBACK
@@ -150,7 +151,7 @@ async def _alone(folder: Path) -> AsyncIterator[None]:
 
 
 async def _fetch(version: KafkaVersion, folder: Path, environ: Mapping[str, str]) -> None:
-    """The jars, all of them or none."""
+    """Fetch the jars, all of them or none, and compare their checksums."""
     maven = shutil.which("mvn", path=environ.get("PATH"))
     if maven is None:
         raise EnvironmentLacks(
@@ -174,6 +175,7 @@ async def _fetch(version: KafkaVersion, folder: Path, environ: Mapping[str, str]
                 f"Maven cannot fetch Kafka {version}: {telling_line(done.output)}; "
                 "check the connection, or Maven's settings.xml if there is a mirror"
             )
+        check_jars(lib, version)
         shutil.rmtree(folder / "lib", ignore_errors=True)
         lib.rename(folder / "lib")
 

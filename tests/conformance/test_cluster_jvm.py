@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.clusters.artifacts import Installation
+from fencepost.simulation.clusters.checksums import check_jars
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.clusters.probe import examine
 from fencepost.simulation.clusters.runner import Condition
@@ -34,6 +35,10 @@ def wait_until(condition: Callable[[], bool], seconds: float, told: Callable[[],
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, told()
+
+
+async def test_the_jars_are_those_whose_checksums_are_on_record(kafka_installation: Installation) -> None:
+    check_jars(kafka_installation.jars[0].parent, kafka_installation.version)
 
 
 def produce(servers: str, values: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import shlex
 import signal
@@ -19,7 +20,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.clusters import artifacts, classes, jvm, ports, state
+from fencepost.simulation.clusters import artifacts, checksums, classes, jvm, ports, state
 from fencepost.simulation.clusters.cluster import Cluster, tidy_up
 from fencepost.simulation.clusters.ports import PortTaken
 from fencepost.simulation.clusters.processes import ProcessIdentity, sight_of
@@ -33,6 +34,7 @@ pytestmark = [
 
 FAKE = Path(__file__).with_name("fake_java.py")
 MAIN_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
+FETCHED = ("a.jar", "b.jar", MAIN_JAR)
 
 
 def script(path: Path, text: str) -> None:
@@ -386,13 +388,18 @@ def _only_in(folder: Path, name: str) -> str | None:
     return str(folder / name) if (folder / name).exists() else None
 
 
-async def test_maven_fetches_what_is_missing_once(empty_cache: Path) -> None:
-    fetching = (
+def fetching(cache: Path) -> str:
+    """A Maven that makes empty jars, and counts its calls."""
+    touched = " ".join(f'"${{word#*=}}/{name}"' for name in FETCHED)
+    return (
         'for word; do case "$word" in -DoutputDirectory=*) mkdir -p "${word#*=}"; '
-        f'touch "${{word#*=}}/b.jar" "${{word#*=}}/a.jar" "${{word#*=}}/{MAIN_JAR}";; esac; done; '
-        f"echo x >> {shlex.quote(str(empty_cache / 'calls'))}"
+        f"touch {touched};; esac; done; echo x >> {shlex.quote(str(cache / 'calls'))}"
     )
-    script(empty_cache / "bin/mvn", fetching)
+
+
+async def test_maven_fetches_what_is_missing_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "pinned", lambda _: dict.fromkeys(FETCHED, hashlib.sha256().hexdigest()))
+    script(empty_cache / "bin/mvn", fetching(empty_cache))
     first, second = await asyncio.gather(artifacts.prepare(), artifacts.prepare())
     assert first == second
     assert [jar.name for jar in first.jars] == ["a.jar", "b.jar", MAIN_JAR]
@@ -440,6 +447,15 @@ async def test_a_java_without_classes_is_asked_again_after_an_hour(
     third = await artifacts.prepare()
     assert third.classes.read_text() == "classes"
     assert f"-XX:SharedArchiveFile={third.classes}" in third.command("kafka.Kafka")
+
+
+async def test_jars_with_other_checksums_are_not_kept(empty_cache: Path) -> None:
+    script(empty_cache / "bin/mvn", fetching(empty_cache))
+    with pytest.raises(EnvironmentLacks, match="the jars that Maven fetched for Kafka"):
+        await artifacts.prepare()
+    folder = empty_cache / f"cache/fencepost/kafka-{KAFKA_VERSION}"
+    assert not (folder / "lib" / MAIN_JAR).exists()
+    assert list(folder.glob(".fetching-*")) == []
 
 
 async def test_no_maven_is_told(empty_cache: Path) -> None:
