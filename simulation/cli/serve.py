@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import signal
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from fencepost.coordinator.server.storage import Storage
 
 log = structlog.get_logger(__name__)
+
+
+_DIGITS = 10
+"""Of a number of partitions; more digits are a mistake."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,6 +123,12 @@ def serve(
     new_topics, settings = _settings(config or [])
     users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")
+    if not users and not _is_loopback(host):
+        log.warning(
+            "open_to_everybody",
+            host=host,
+            reason="clients from other machines need no login: use --sasl-user, or --host 127.0.0.1",
+        )
     storage = _storage(journal, settings, journal_records, journal_repair)
 
     def tell(broker: Brokers, rabbit: StreamBroker | None) -> None:
@@ -174,6 +185,14 @@ def serve(
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_until_told(serving()))
     return 0
+
+
+def _is_loopback(host: str) -> bool:
+    """True if only this machine can connect to that address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _storage(
@@ -234,7 +253,7 @@ def _topics(words: Iterable[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for word in (part.strip() for each in words for part in each.split(",")):
         name, _, number = word.partition(":")
-        if not name or not number.isascii() or not number.isdecimal():
+        if not name or not number.isascii() or not number.isdecimal() or len(number) > _DIGITS:
             raise FencepostError(f"--topics {word or '(empty)'}: expected NAME:PARTITIONS, such as orders:12")
         try:
             check_topic_name(name)

@@ -98,6 +98,33 @@ def test_json_is_one_document_with_the_address() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.parametrize(
+    ("words", "warnings"),
+    [
+        (("--host", "0.0.0.0"), 1),
+        (("--host", "0.0.0.0", "--sasl-user", "alice:secret"), 0),
+        (("--host", "127.0.0.1"), 0),
+        (("--host", "localhost"), 0),
+    ],
+    ids=["open", "users", "loopback", "localhost"],
+)
+def test_a_server_that_other_machines_reach_without_a_login_warns_in_one_line(
+    words: tuple[str, ...], warnings: int
+) -> None:
+    with subprocess.Popen(
+        [*SERVE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("fencepost ready ")
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+        lines = process.stderr.read().splitlines()
+    assert len(lines) == warnings, lines
+    assert all("open_to_everybody" in line and "--sasl-user" in line for line in lines)
+
+
+@pytest.mark.real
 def test_a_port_that_is_taken_is_exit_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -161,7 +188,7 @@ def test_users_come_from_options_the_environment_and_a_file(
         users_from([], file)
     assert "geheim" not in str(refused.value)
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(FencepostError, match="it is no utf-8 text"):
+    with pytest.raises(FencepostError, match="it is no UTF-8 text"):
         users_from([], file)
 
 
