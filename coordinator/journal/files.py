@@ -7,6 +7,8 @@ write, and no other connection is made before all was found to be whole.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,12 +18,15 @@ from typing import Final
 from fencepost.coordinator.journal import wal
 from fencepost.coordinator.journal.encoding import HINT, BrokenJournal
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.reading import UnreadableFile, check_regular
 
 APPLICATION_ID: Final = 0x66656E63
 """Says that a database is a journal, and none of another program."""
 FORMAT: Final = 1
 MAGIC: Final = b"SQLite format 3\0"
 HEADER_BYTES: Final = 100
+PRIVATE: Final = 0o600
+"""The mode of a journal that is created, as PostgreSQL's files have it."""
 _WAL_BYTES: Final = 4 << 20
 _PATIENCE: Final = 0.2
 """Seconds to wait for another process, which may be about to end."""
@@ -88,6 +93,7 @@ def check_beginning(path: Path) -> bool:
     if not path.parent.is_dir():
         there = "is no directory" if path.parent.exists() else "does not exist"
         raise FencepostError(f"journal {path}: {path.parent} {there}")
+    check_regular_files(path)
     with named(path):
         has_log = not wal.is_empty(path)
         is_there = path.exists() and path.stat().st_size > 0
@@ -103,6 +109,19 @@ def check_beginning(path: Path) -> bool:
             lacks = "is empty" if path.exists() else "is missing"
             raise BrokenJournal(f"journal {path}: it {lacks}, but {wal.beside(path).name} is not{HINT}")
     return is_there
+
+
+def check_regular_files(path: Path) -> None:
+    """See that a journal and its log, as far as they exist, are regular files.
+
+    :raises FencepostError: if one is a pipe or a device, which may never end.
+    """
+    for file in (path, wal.beside(path)):
+        try:
+            if not file.is_dir():  # to open it fails with the reason
+                check_regular(file)
+        except UnreadableFile as error:
+            raise FencepostError(f"journal {file}: {error.reason}") from None
 
 
 def never_a_journal(beginning: bytes) -> bool:
@@ -134,6 +153,9 @@ def connect(path: Path) -> sqlite3.Connection:
 
     :raises sqlite3.Error: if the file can't be opened, or is no database.
     """
+    with contextlib.suppress(OSError):  # SQLite tells why it can't be made
+        # Its log has the same mode. SQLite alone would let everybody read what groups and users do.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
     database = _connection(path.absolute().as_uri())
     try:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -145,7 +167,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _connection(uri: str) -> sqlite3.Connection:
-    return sqlite3.connect(uri, isolation_level=None, timeout=_PATIENCE, check_same_thread=False, uri=True)
+    database = sqlite3.connect(
+        uri, isolation_level=None, timeout=_PATIENCE, check_same_thread=False, uri=True
+    )
+    # What a stranger put into the schema may call no function that does more than compute.
+    database.execute("PRAGMA trusted_schema = OFF")
+    return database
 
 
 def is_unmade(database: sqlite3.Connection) -> bool:
@@ -181,6 +208,11 @@ def check_kind(path: Path, database: sqlite3.Connection) -> None:
         raise BrokenJournal(f"journal {path}: this is an SQLite database of another program")
     if version != FORMAT:
         raise BrokenJournal(f"journal {path}: format {version} is unknown, {FORMAT} was expected")
+    for kind, name, text in database.execute("SELECT type, name, sql FROM sqlite_master"):
+        if kind != "table" or text not in _SCHEMA:
+            raise BrokenJournal(
+                f"journal {path}: the {kind} {name} is no part of a journal, and could change it{HINT}"
+            )
 
 
 def claim(path: Path, database: sqlite3.Connection) -> None:

@@ -103,7 +103,7 @@ def _salvage(path: Path, copy: Path, log: bytes) -> _Found:
     _remove(copy)
     _copy(path, copy)
     if (taken := wal.contents(log).taken) > 0:
-        wal.beside(copy).write_bytes(log[:taken])
+        _write(wal.beside(copy), log[:taken])
     try:
         with closing(SqliteJournal(copy)) as journal:
             age = True, journal.appended
@@ -131,7 +131,13 @@ def _copy(path: Path, copy: Path) -> None:
     for place, part in _SAME_IN_ALL.items():
         data[place : place + len(part)] = part
     data += bytes(-len(data) % _PAGE_BYTES)
-    copy.write_bytes(data)
+    _write(copy, data)
+
+
+def _write(path: Path, data: bytes | bytearray) -> None:
+    """Write a file that only its owner may read."""
+    with open(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, files.PRIVATE), "wb") as file:
+        file.write(data)
 
 
 def _was_a_journal(page: bytes | bytearray) -> bool:
@@ -215,6 +221,7 @@ def _replace(path: Path, new: Path) -> Path:
     try:
         for old, kept in ((path, backup), (wal.beside(path), wal.beside(backup))):
             if old.exists():
+                _write(kept, b"")
                 shutil.copyfile(old, kept)
                 _sync(kept)
         _sync(path.parent)
