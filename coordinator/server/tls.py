@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import UnreadableFile, read_file
 
 
 def tls_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
@@ -38,10 +39,9 @@ def tls_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
 
 def _pem(file: Path, what: str) -> bytes:
     try:
-        return file.read_bytes()
-    except OSError as error:
-        reason = (error.strerror or "it can't be read").lower()
-        raise FencepostError(f"TLS {what} {file}: {reason}") from None
+        return read_file(file)
+    except UnreadableFile as error:
+        raise FencepostError(f"TLS {what} {file}: {error.reason}") from None
 
 
 class _Locked(Exception):

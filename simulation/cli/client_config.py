@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import UnreadableFile, read_text
 from fencepost.coordinator.sasl.credentials import check_user
 from fencepost.coordinator.sasl.mechanisms import MECHANISMS
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE
@@ -111,10 +112,9 @@ def _login(properties: Mapping[str, str], where: str, environ: Mapping[str, str]
 
 def _text(file: Path, where: str) -> str:
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (getattr(error, "strerror", None) or "it is no UTF-8 text").lower()
-        raise FencepostError(f"{where}: can't be read: {reason}") from None
+        return read_text(file)
+    except UnreadableFile as error:
+        raise FencepostError(f"{where}: can't be read: {error.reason}") from None
 
 
 def _properties(text: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ import msgspec
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import read_file
 from fencepost.simulation.cli.arguments import Count, Json, Seed, only_with
 from fencepost.simulation.cli.brokers import Kafka, Profile, check_own, reached
 from fencepost.simulation.cli.output import print_json
@@ -117,10 +118,7 @@ async def _judged(
 def _schedules(file: Path) -> list[Schedule]:
     from fencepost.simulation.conform.schedule import schedules_of
 
-    try:
-        return schedules_of(file.read_bytes(), str(file))
-    except OSError as error:
-        raise FencepostError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from error
+    return schedules_of(read_file(file), str(file))
 
 
 def _print(report: Report) -> None:

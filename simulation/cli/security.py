@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import UnreadableFile, read_text
 from fencepost.coordinator.sasl.credentials import check_user
 
 if TYPE_CHECKING:
@@ -53,10 +54,9 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
     if file is None:
         return
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (getattr(error, "strerror", None) or "it is no UTF-8 text").lower()
-        raise FencepostError(f"--sasl-users {file}: can't be read: {reason}") from None
+        lines = read_text(file).splitlines()
+    except UnreadableFile as error:
+        raise FencepostError(f"--sasl-users {file}: can't be read: {error.reason}") from None
     told = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     told = [(number, line) for number, line in told if line and not line.startswith("#")]
     if not told:

@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.clusters.processes import ProcessIdentity, sight_of
 from fencepost.simulation.clusters.settings import (
     KAFKA_VERSION,
@@ -155,9 +156,9 @@ def left_behind(environ: Mapping[str, str] = os.environ) -> Iterator[StateFolder
 
 def _read(path: Path) -> StateFolder | None:
     try:
-        text = (path / STATE_FILE).read_bytes()
+        text = read_file(path / STATE_FILE)
         return StateFolder(path, msgspec.json.decode(text, type=ClusterState))
-    except (OSError, msgspec.MsgspecError):
+    except (UnreadableFile, msgspec.MsgspecError):
         return None
 
 

@@ -257,7 +257,7 @@ def schedules_of(text: bytes, source: str) -> list[Schedule]:
     """
     try:
         found = msgspec.json.decode(text, type=Schedule | list[Schedule])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FencepostError(f"{source} holds no schedules: {error}") from error
     if found == []:
         raise FencepostError(f"{source} holds no schedules: the list is empty")

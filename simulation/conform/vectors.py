@@ -12,18 +12,19 @@ and each subscribed partition with exactly one of its subscribers.
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from fencepost.coordinator.assign.registry import BUILT_IN
 from fencepost.coordinator.assign.spec import GroupSpec
+from fencepost.coordinator.codec.compression import TooLong, gunzipped
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
+from fencepost.coordinator.reading import read_file
 from fencepost.simulation.conform import sac_vectors
 from fencepost.simulation.conform.sac_vectors import SacSequence
 from fencepost.simulation.conform.targets import moves, placement, sizes, valid
@@ -79,6 +80,8 @@ class _Head(msgspec.Struct):
     assignor: object = None
 
 
+MAX_VECTOR_BYTES: Final = 64 << 20
+"""The size that a file of vectors may have, before and after decompression (64 MiB)."""
 _FORMAT = "an assignor sequence {seed, assignor, steps}"
 
 
@@ -112,12 +115,14 @@ def replay_vectors(path: Path) -> VectorReport:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        data = path.read_bytes()
+        data = read_file(path, MAX_VECTOR_BYTES)
         if data.startswith(b"\x1f\x8b"):
-            data = gzip.decompress(data)
-    except OSError as error:
-        raise FencepostError(f"cannot read {path}: {error.strerror or error}") from error
-    except (EOFError, zlib.error) as error:
+            data = gunzipped(data, MAX_VECTOR_BYTES)
+    except TooLong:
+        raise FencepostError(
+            f"{path}: is longer than {MAX_VECTOR_BYTES} bytes when it is decompressed, which is the limit"
+        ) from None
+    except (ValueError, zlib.error) as error:
         raise FencepostError(f"{path} is a damaged gzip file: {error}") from error
     return (line for line in data.splitlines() if line.strip())
 
@@ -137,7 +142,7 @@ def _sequence(line: bytes, where: str) -> _AssignorSequence | SacSequence:
         if msgspec.json.decode(line, type=_Head).assignor is None:
             return msgspec.json.decode(line, type=SacSequence)
         sequence = msgspec.json.decode(line, type=_AssignorSequence)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FencepostError(f"{where} is not {_FORMAT} or {sac_vectors.FORMAT}: {error}") from error
     if sequence.assignor not in BUILT_IN:
         raise FencepostError(f"{where}: assignor {sequence.assignor!r} is none of {', '.join(BUILT_IN)}")

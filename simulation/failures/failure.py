@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import read_file
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.faults.fitting import misfit
 from fencepost.simulation.faults.plan import Plan
@@ -109,7 +110,7 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
         failure = msgspec.json.decode(text, type=Failure)
     except msgspec.ValidationError as error:
         raise FencepostError(f"{source}: not a failure that fencepost wrote: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FencepostError(
             f"{source}: not JSON: {error}; expected what simulate --failure, shrink or a campaign wrote"
         ) from None
@@ -129,10 +130,7 @@ def read_failure(path: str | Path) -> Failure:
 
     :raises FencepostError: if it can't be read, or is none.
     """
-    try:
-        return decode(Path(path).read_bytes(), str(path))
-    except OSError as error:
-        raise FencepostError(f"{path}: can't be read: {(error.strerror or str(error)).lower()}") from None
+    return decode(read_file(Path(path)), str(path))
 
 
 def replay(

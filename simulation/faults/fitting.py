@@ -98,7 +98,7 @@ def _no_subscription(entry: Entry, topics: Collection[str]) -> str | None:
 
 def _no_change(entry: Entry, topics: Collection[str]) -> str | None:
     """Why that can't be done to a topic; None if it can."""
-    if entry.kind is Kind.CREATE_TOPIC and (wrong := topic_name_mistake(entry.name, ())):
+    if entry.kind is Kind.CREATE_TOPIC and (wrong := topic_name_mistake(entry.name, {})):
         return f"name: {wrong}"
     if entry.name not in topics:
         return f"name: {_no_topic(entry.name, topics)}"

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import read_file
 from fencepost.simulation.pipeline.traces import TRACES
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class LiveFolder:
                 lock = on_failure.enter_context((path / "lock").open("w"))
                 self._claim(following, lock)
                 for file in self._batches.glob("*.json"):
-                    self._count(int(file.stem), msgspec.json.decode(file.read_bytes(), type=Counts))
+                    self._count(int(file.stem), msgspec.json.decode(read_file(file), type=Counts))
             except BlockingIOError:
                 raise FencepostError(f"--out {path}: another process follows a topic into it") from None
             except (msgspec.DecodeError, ValueError) as error:
@@ -90,7 +91,7 @@ class LiveFolder:
         if not numbers:
             return {}
         # The last line is the source's: {"TOPIC": {"PARTITION": OFFSET}}.
-        written = (self.checkpoint / "offsets" / str(max(numbers))).read_bytes().splitlines()[-1]
+        written = read_file(self.checkpoint / "offsets" / str(max(numbers))).splitlines()[-1]
         (of_topic,) = msgspec.json.decode(written, type=dict[str, dict[int, int]]).values()
         return of_topic
 
@@ -149,7 +150,7 @@ class LiveFolder:
             _replace(file, msgspec.json.encode(following))
             return
         try:
-            found = msgspec.json.decode(file.read_bytes(), type=Following)
+            found = msgspec.json.decode(read_file(file), type=Following)
         except msgspec.DecodeError as error:
             raise FencepostError(f"{file}: can't be read ({error})") from None
         if found.topic != following.topic or found.topic_id != following.topic_id:

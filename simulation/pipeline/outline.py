@@ -88,8 +88,8 @@ def is_outline(path: str) -> bool:
     if not path.endswith(".toml") or not Path(path).is_file():
         return False
     try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
+        tables = parse_toml(read_text(Path(path)), path)
+    except FencepostError:
         return False
     return document_of(tables, "scenario") == "campaign"
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.pipeline.plan import Cell
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
 
@@ -157,10 +158,10 @@ class CampaignDirectory:
 
     def _note(self, resume: bool) -> Note:
         try:
-            text = (self.root / NOTE).read_bytes()
+            text = read_file(self.root / NOTE)
             found = msgspec.json.decode(text, type=_Format).format
             note = msgspec.json.decode(text, type=Note) if found == FORMAT else None
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (UnreadableFile, msgspec.DecodeError):
             raise FencepostError(
                 f"--out {self.root}: is not empty and holds no campaign; choose another directory"
             ) from None
@@ -250,7 +251,7 @@ def writing(root: Path, generation: int) -> Iterator[bool]:
     lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _locked(lock, fcntl.LOCK_SH)
-        yield msgspec.json.decode((root / NOTE).read_bytes(), type=Note).generation == generation
+        yield msgspec.json.decode(read_file(root / NOTE), type=Note).generation == generation
     finally:
         os.close(lock)
 

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fencepost.coordinator.reading import read_file
 from fencepost.simulation.pipeline.output import run_schema, whole_file
 from fencepost.simulation.pipeline.traces import RUNS, TRACES
 from fencepost.simulation.trace.parquet import SCHEMA
@@ -100,7 +101,7 @@ def recover(root: Path, prefix: str = "") -> None:
         rows: list[dict[str, Any]] = []
         traces: list[pa.RecordBatch] = []
         if not (root / RUNS / name).exists():
-            for row, trace in _frames(path.read_bytes()):
+            for row, trace in _frames(read_file(path, max_bytes=None)):
                 rows.append(row)
                 traces.extend(trace)
         if rows:

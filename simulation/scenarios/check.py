@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -24,8 +24,14 @@ Mistake: TypeAlias = tuple[Path, str]
 _MOST_MEMBERS = 100_000
 
 
+MAX_LISTED: Final = 10_000
+"""The number of steps, of faults, of topics and of streams that a scenario may have, each."""
+
+
 def first_mistake(scenario: AnyScenario) -> Mistake | None:
     """Where the first mistake is, and what was expected there; None if there is none."""
+    for mistake in _counts(scenario):
+        return mistake
     if isinstance(scenario, SacScenario):
         found = (
             _unused(scenario),
@@ -51,6 +57,12 @@ def first_mistake(scenario: AnyScenario) -> Mistake | None:
         for mistake in checks(scenario):
             return mistake
     return None
+
+
+def _counts(scenario: AnyScenario) -> Iterator[Mistake]:
+    for name in ("topics", "streams", "steps", "faults"):
+        if (number := len(getattr(scenario, name, ()))) > MAX_LISTED:
+            yield (name,), f"expected at most {MAX_LISTED:,}, got {number:,}"
 
 
 def _unused(scenario: SacScenario | StreamsScenario) -> Iterator[Mistake]:
@@ -141,22 +153,27 @@ def _topics(scenario: s.Scenario | StreamsScenario) -> Iterator[Mistake]:
     ]
     if isinstance(scenario, StreamsScenario) and scenario.global_topic is not None:
         named.append((("global_topic", "name"), scenario.global_topic.name))
-    names: set[str] = set()
+    names: dict[str, str] = {}
     for path, name in named:
-        if name in names:
+        if names.get(_unified(name)) == name:
             yield path, f"expected names that differ, {name!r} is there twice"
         if wrong := topic_name_mistake(name, names):
             yield path, wrong
-        names.add(name)
+        names[_unified(name)] = name
 
 
-def topic_name_mistake(name: str, others: Iterable[str]) -> str | None:
-    """Why Kafka refuses to create a topic of that name beside the others."""
+def _unified(name: str) -> str:
+    """What Kafka compares: names of metrics have '_' for '.'."""
+    return name.replace(".", "_")
+
+
+def topic_name_mistake(name: str, others: Mapping[str, str]) -> str | None:
+    """Say why Kafka refuses to create a topic of that name next to the others, by their unified names."""
     if not is_valid_name(name):
         return f"expected letters, digits, '.', '_' and '-', and neither '.' nor '..', got {name!r}"
-    for other in others:
-        if other != name and other.replace(".", "_") == name.replace(".", "_"):
-            return f"expected a name that differs from {other!r} in more than '.' for '_', got {name!r}"
+    other = others.get(_unified(name), name)
+    if other != name:
+        return f"expected a name that differs from {other!r} in more than '.' for '_', got {name!r}"
     return None
 
 
@@ -274,14 +291,16 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
 def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
     """Walks through the steps in time: what is created, grown and deleted must be possible then."""
     counts = {topic.name: topic.partitions for topic in scenario.topics}
+    names = {_unified(name): name for name in counts}
     ordered = sorted(enumerate(scenario.steps), key=lambda item: item[1].at.within(scenario.duration.us))
     for index, step in ordered:
         if isinstance(step, s.CreateTopic):
             if step.name in counts:
                 yield ("steps", index, "name"), f"expected a new name, {step.name!r} exists by then"
-            if wrong := topic_name_mistake(step.name, counts):
+            if wrong := topic_name_mistake(step.name, names):
                 yield ("steps", index, "name"), wrong
             counts[step.name] = step.partitions
+            names[_unified(step.name)] = step.name
         elif isinstance(step, s.GrowTopic | s.DeleteTopic):
             if step.name not in counts:
                 known = ", ".join(counts)
@@ -291,6 +310,7 @@ def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
                 )
             elif isinstance(step, s.DeleteTopic):
                 del counts[step.name]
+                names.pop(_unified(step.name), None)
             elif step.partitions <= counts[step.name]:
                 yield (
                     ("steps", index, "partitions"),

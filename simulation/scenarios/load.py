@@ -252,7 +252,7 @@ def _override(text: str, option: _Option) -> _Override:
         raise FencepostError(f"{given}: expected KEY=VALUE, such as group.members=12")
     try:
         value = tomllib.loads(f"value = {words}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):  # nested as deeply as text may be, and no value
+    except (ValueError, RecursionError):  # nested as deeply as text may be, and no value
         value = words.strip()
     if isinstance(value, float) and key.strip().startswith("config."):
         value = words.strip()  # no setting is a fraction, but a release looks like one: 4.4

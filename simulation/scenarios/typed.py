@@ -9,10 +9,11 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from fencepost.coordinator import reading
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.scenarios import toml_text
 from fencepost.simulation.scenarios.positions import Path, line_of, lines_of
@@ -34,6 +35,9 @@ _TYPES = {
     "array": "a list",
 }
 _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+
+MAX_TOML_BYTES: Final = 1 << 20
+"""The size that a scenario, a campaign or a question may have (1 MiB)."""
 
 T = TypeVar("T")
 
@@ -89,12 +93,7 @@ def read_text(path: FilePath) -> str:
 
     :raises FencepostError: if it can't be read.
     """
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise FencepostError(f"{path}: can't be read: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError:
-        raise FencepostError(f"{path}: can't be read: expected TOML, which is UTF-8 text") from None
+    return reading.read_text(path, MAX_TOML_BYTES, expected="TOML, which is UTF-8 text")
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
@@ -110,8 +109,15 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
                 f"{source}: expected TOML, and this is JSON: `fencepost replay` and `shrink` take a failure's"
             ) from None
         raise FencepostError(f"{source}: not TOML: {error}") from None
+    except ValueError as error:  # what Python itself does not read, as a number of 5,000 digits
+        raise FencepostError(f"{source}: not TOML: {_plain_reason(error)}") from None
     except RecursionError:
         raise FencepostError(f"{source}: can't be read: tables or lists are nested too deeply") from None
+
+
+def _plain_reason(error: ValueError) -> str:
+    """Python's advice on how to lift its limit on digits is for programs."""
+    return "a number has too many digits" if "integer string conversion" in str(error) else str(error)
 
 
 def shown(value: Any) -> str:

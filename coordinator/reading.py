@@ -1,0 +1,99 @@
+"""Files that a user names, read whole: only regular files, and none beyond a limit.
+
+A device or a pipe may never end. A file of gigabytes, taken for a scenario, fills the memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from fencepost.coordinator.protocol.errors import FencepostError
+
+MAX_FILE_BYTES: Final = 16 << 20
+"""The size that a file may have which a user names, unless its reader has another limit (16 MiB)."""
+_KINDS: Final = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class UnreadableFile(FencepostError):
+    """A file that can't be read; `reason` says why, without the file's name."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: can't be read: {reason}")
+        self.reason = reason
+
+
+def read_file(path: Path, max_bytes: int | None = MAX_FILE_BYTES) -> bytes:
+    """Return a regular file's content; a `max_bytes` of None is no limit.
+
+    :raises UnreadableFile: if it can't be read, is no regular file, or exceeds the limit.
+    """
+    try:
+        # Without O_NONBLOCK to open a pipe waits for its writer.
+        opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            found = os.fstat(opened)
+            _check_regular(path, found.st_mode)
+            with open(opened, "rb", closefd=False) as file:
+                if max_bytes is None:
+                    return file.read()
+                data = b"" if found.st_size > max_bytes else file.read(max_bytes + 1)
+        finally:
+            os.close(opened)
+        if found.st_size > max_bytes or len(data) > max_bytes:
+            raise UnreadableFile(path, f"it is longer than {max_bytes} bytes, which is the limit")
+        return data
+    except OSError as error:
+        raise UnreadableFile(path, _reason(error)) from None
+    except ValueError as error:  # a name with a zero byte in it
+        raise UnreadableFile(path, str(error)) from None
+
+
+def read_text(path: Path, max_bytes: int | None = MAX_FILE_BYTES, *, expected: str | None = None) -> str:
+    """Return a regular file's text, which is UTF-8. Line ends become `\\n`; a byte order mark is left out.
+
+    :raises UnreadableFile: as `read_file`, and for another encoding. The message names what was `expected`.
+    """
+    try:
+        text = read_file(path, max_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        reason = "it is no UTF-8 text" if expected is None else f"expected {expected}"
+        raise UnreadableFile(path, reason) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def check_regular(path: Path) -> None:
+    """See that a path, if there is anything, is a regular file.
+
+    :raises UnreadableFile: if it is another kind of file, or can't be looked at.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        reason = _reason(error) if isinstance(error, OSError) else str(error)
+        raise UnreadableFile(path, reason) from None
+    _check_regular(path, mode)
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+    raise UnreadableFile(path, f"it is {kind}, expected a regular file")
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):
+        return "expected a regular file"
+    return (error.strerror or str(error)).lower()
