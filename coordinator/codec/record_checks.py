@@ -20,6 +20,8 @@ from fencepost.coordinator.protocol.slices import Sliced, at_once
 
 MAX_RECORDS: Final = 1_000_000
 """The number of records that one batch may have."""
+_SLICE_TIMES: Final = 65_536
+"""The number of times that one slice compares."""
 MAX_RECORD_ERRORS: Final = 1_000
 """The number of refused records that a response names for one batch."""
 SLICE_RECORDS: Final = 4_096
@@ -81,10 +83,10 @@ def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules)
         walked = yield from _walk(data, start, header.records, is_compressed=bool(compression))
     except IndexError:
         raise _invalid("the batch ends within a record") from None
-    different = _times(header, set(walked.times))
+    earliest, latest = yield from _range_of(walked.times, header)
     keyless = walked.keyless[:MAX_RECORD_ERRORS] if rules.needs_key else []
     late = {}
-    if _may_be_late(different, header, rules):
+    if _may_be_late(earliest, latest, header, rules):
         late = dict(islice(_late(_times(header, walked.times), header, rules), MAX_RECORD_ERRORS))
     if keyless or late:
         text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
@@ -92,7 +94,19 @@ def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules)
         code = ErrorCode.INVALID_TIMESTAMP if late.keys() - set(keyless) else ErrorCode.INVALID_RECORD
         named = islice(sorted(errors.items()), MAX_RECORD_ERRORS)
         raise RefusedRecords(code, tuple(RecordError(*each) for each in named))
-    return max(_NO_TIMESTAMP, *different)
+    return max(_NO_TIMESTAMP, latest)
+
+
+def _range_of(deltas: list[int], header: BatchHeader) -> Sliced[tuple[int, int]]:
+    """Return the earliest and the latest time of records."""
+    if len(deltas) <= _SLICE_TIMES:
+        times = _times(header, set(deltas))
+        return min(times), max(times)
+    found: list[int] = []
+    for first in range(0, len(deltas), _SLICE_TIMES):
+        yield
+        found += yield from _range_of(deltas[first : first + _SLICE_TIMES], header)
+    return min(found), max(found)
 
 
 def _times(header: BatchHeader, deltas: Iterable[int]) -> list[int]:
@@ -104,12 +118,12 @@ def _times(header: BatchHeader, deltas: Iterable[int]) -> list[int]:
     return list(map(in_64_bits, times))
 
 
-def _may_be_late(times: list[int], header: BatchHeader, rules: RecordRules) -> bool:
+def _may_be_late(earliest: int, latest: int, header: BatchHeader, rules: RecordRules) -> bool:
     if rules.stamps:
         return bool(header.attributes & LOG_APPEND_TIME)
     if rules.now_ms is None:
         return False
-    return min(times) < rules.now_ms - rules.before_max_ms or rules.now_ms + rules.after_max_ms < max(times)
+    return earliest < rules.now_ms - rules.before_max_ms or rules.now_ms + rules.after_max_ms < latest
 
 
 def _late(times: list[int], header: BatchHeader, rules: RecordRules) -> Iterator[tuple[int, str]]:

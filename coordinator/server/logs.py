@@ -110,7 +110,7 @@ class PartitionLog:
         self._cleaned_to = -1
         """The log's end when it was compacted last, with no tombstone left in it."""
         self._compaction: Compaction | None = None
-        """The newest one; an older one that is not over is void."""
+        """The newest one that is not over; an older one is void."""
         self._latest: tuple[bytes, tuple[int, int]] | None = None
         """The last answer of `offset_of_max_timestamp`, and the batch that it is about."""
 
@@ -393,6 +393,7 @@ class PartitionLog:
                     if (kept := replaced.get(int.from_bytes(batch[:8]), batch)) is not None
                 ]
         self._cleaned_to = end if everything and not compaction.has_tombstones else -1
+        self._compaction = None  # it holds keys
         return sorted(compaction.unreadable)
 
     def _rewrite(self, replaced: Mapping[int, bytes | None]) -> None:
