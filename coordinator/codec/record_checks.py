@@ -16,10 +16,12 @@ from fencepost.coordinator.codec.batches import COMPRESSION, HEADER_BYTES, LOG_A
 from fencepost.coordinator.codec.compression import opening
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import RecordError, RefusedRecords
-from fencepost.coordinator.protocol.slices import Sliced, at_once
+from fencepost.coordinator.protocol.slices import Sliced
 
 MAX_RECORDS: Final = 1_000_000
 """The number of records that one batch may have."""
+MAX_HEADERS: Final = 100_000
+"""The number of headers that one record may have."""
 _SLICE_TIMES: Final = 65_536
 """The number of times that one slice compares."""
 MAX_RECORD_ERRORS: Final = 1_000
@@ -57,13 +59,17 @@ class _Walked(NamedTuple):
     """The places of the records without a key."""
 
 
-def check_records(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> int:
-    """Return the latest time of a batch's records, see `checking`."""
-    return at_once(checking(batch, header, rules))
+class CheckedBatch(NamedTuple):
+    """A producer's batch that may be appended."""
+
+    records: bytes | memoryview
+    header: BatchHeader
+    latest: int
+    """The latest time of its records, -1 if none has one."""
 
 
-def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> Sliced[int]:
-    """Read the records of a batch whose header was checked; the latest of their times, -1 if none has one.
+def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> Sliced[CheckedBatch]:
+    """Read the records of a batch whose header was checked.
 
     A batch of at most `SLICE_RECORDS` records that are not compressed much takes one slice.
     :raises ProtocolError: INVALID_RECORD if they can't be read; UNKNOWN_SERVER_ERROR, as from Kafka, if they
@@ -80,10 +86,20 @@ def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules)
             data, start = (yield from opening(compression, bytes(batch[HEADER_BYTES:]))), 0
         else:
             data, start = bytes(batch), HEADER_BYTES
-        walked = yield from _walk(data, start, header.records, is_compressed=bool(compression))
+        walked, count = _Walked([], []), header.records
+        at, read = _walk(data, start, 0, count, walked, is_compressed=bool(compression))
+        while read < count:
+            yield
+            at, read = _walk(data, at, read, count, walked, is_compressed=bool(compression))
     except IndexError:
         raise _invalid("the batch ends within a record") from None
-    earliest, latest = yield from _range_of(walked.times, header)
+    if at != len(data):
+        raise _invalid(f"{len(data) - at} bytes follow the last of {count} records")
+    if len(walked.times) <= _SLICE_TIMES:
+        different = _times(header, set(walked.times))
+        earliest, latest = min(different), max(different)
+    else:
+        earliest, latest = yield from _range_of(walked.times, header)
     keyless = walked.keyless[:MAX_RECORD_ERRORS] if rules.needs_key else []
     late = {}
     if _may_be_late(earliest, latest, header, rules):
@@ -94,18 +110,16 @@ def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules)
         code = ErrorCode.INVALID_TIMESTAMP if late.keys() - set(keyless) else ErrorCode.INVALID_RECORD
         named = islice(sorted(errors.items()), MAX_RECORD_ERRORS)
         raise RefusedRecords(code, tuple(RecordError(*each) for each in named))
-    return max(_NO_TIMESTAMP, latest)
+    return CheckedBatch(batch, header, max(_NO_TIMESTAMP, latest))
 
 
 def _range_of(deltas: list[int], header: BatchHeader) -> Sliced[tuple[int, int]]:
-    """Return the earliest and the latest time of records."""
-    if len(deltas) <= _SLICE_TIMES:
-        times = _times(header, set(deltas))
-        return min(times), max(times)
+    """Return the earliest and the latest time of very many records."""
     found: list[int] = []
     for first in range(0, len(deltas), _SLICE_TIMES):
         yield
-        found += yield from _range_of(deltas[first : first + _SLICE_TIMES], header)
+        times = _times(header, set(deltas[first : first + _SLICE_TIMES]))
+        found += min(times), max(times)
     return min(found), max(found)
 
 
@@ -147,99 +161,97 @@ def _late(times: list[int], header: BatchHeader, rules: RecordRules) -> Iterator
 
 
 def _walk(  # noqa: C901, PLR0912, PLR0915  # a call for each number would take twice as long
-    data: bytes, at: int, count: int, *, is_compressed: bool
-) -> Sliced[_Walked]:
-    """Read `count` records up to the end of the data; an IndexError if it ends before.
+    data: bytes, at: int, first: int, count: int, walked: _Walked, *, is_compressed: bool
+) -> tuple[int, int]:
+    """Read records from the one numbered `first` on; the place and the number of the first that is left.
 
-    Each record that is produced goes through here: numbers of one byte, and those that often have two, are
-    read in place.
+    An IndexError says that the data ends before. At most `SLICE_RECORDS` records are read, and fewer if they
+    have many headers. Each record that is produced goes through here: numbers of one byte, and those that
+    often have two, are read in place.
     """
-    times: list[int] = []
-    keyless: list[int] = []
+    times, keyless = walked
     size = len(data)
     headers = 0
     bad_length = ErrorCode.INVALID_RECORD if is_compressed else ErrorCode.UNKNOWN_SERVER_ERROR
     bad_offset = ErrorCode.UNKNOWN_SERVER_ERROR if is_compressed else ErrorCode.INVALID_RECORD
-    for first in range(0, count, SLICE_RECORDS):
-        if first:
-            yield
-        for index in range(first, min(first + SLICE_RECORDS, count)):
-            length = data[at]
-            if length < 0x80:
-                at += 1
-            elif (second := data[at + 1]) < 0x80:
-                length = length & 0x7F | second << 7
-                at += 2
-            else:
-                length, at = varint(data, at, INT, bad_length)
-            end = at + (length >> 1)
-            if length & 1 or end > size:
-                raise _invalid(f"record {index} does not fit into the batch")
-            if data[at] > 0x7F:
-                raise _invalid(f"record {index} has the attributes {data[at]:#x}")
+    for index in range(first, min(first + SLICE_RECORDS, count)):
+        length = data[at]
+        if length < 0x80:
             at += 1
-            time = data[at]
-            if time < 0x80:
-                at += 1
-            elif (second := data[at + 1]) < 0x80:
-                time = time & 0x7F | second << 7
-                at += 2
-            else:
-                time, at = varint(data, at, LONG)
-            times.append(time)
-            delta = data[at]
-            if delta < 0x80:
-                at += 1
-            elif (second := data[at + 1]) < 0x80:
-                delta = delta & 0x7F | second << 7
-                at += 2
-            else:
-                delta, at = varint(data, at, INT)
-            if delta != index << 1:
-                raise ProtocolError(bad_offset, f"record {index} has the offset delta {_signed(delta)}")
-            key = data[at]
-            if key < 0x80:
-                at += 1
-            else:
-                key, at = varint(data, at, INT)
-            if key & 1 == 0:
-                at += key >> 1
-            elif key == _NULL:
-                keyless.append(index)
-            else:
-                raise _invalid(f"record {index} has a key of {_signed(key)} bytes")
-            value = data[at]
-            if value < 0x80:
-                at += 1
-            elif (second := data[at + 1]) < 0x80:
-                value = value & 0x7F | second << 7
-                at += 2
-            else:
-                value, at = varint(data, at, INT)
-            if value & 1 == 0:
-                at += value >> 1
-            elif value != _NULL:
-                raise _invalid(f"record {index} has a value of {_signed(value)} bytes")
-            if data[at]:
-                at, headers = yield from _behind_headers(data, at, end, headers)
-            else:
-                at += 1
-            if at != end:
-                raise _invalid(f"record {index} has {at - end:+} bytes more than its length says")
-    if at != size:
-        raise _invalid(f"{size - at} bytes follow the last of {count} records")
-    return _Walked(times, keyless)
+        elif (second := data[at + 1]) < 0x80:
+            length = length & 0x7F | second << 7
+            at += 2
+        else:
+            length, at = varint(data, at, INT, bad_length)
+        end = at + (length >> 1)
+        if length & 1 or end > size:
+            raise _invalid(f"record {index} does not fit into the batch")
+        if data[at] > 0x7F:
+            raise _invalid(f"record {index} has the attributes {data[at]:#x}")
+        at += 1
+        time = data[at]
+        if time < 0x80:
+            at += 1
+        elif (second := data[at + 1]) < 0x80:
+            time = time & 0x7F | second << 7
+            at += 2
+        else:
+            time, at = varint(data, at, LONG)
+        times.append(time)
+        delta = data[at]
+        if delta < 0x80:
+            at += 1
+        elif (second := data[at + 1]) < 0x80:
+            delta = delta & 0x7F | second << 7
+            at += 2
+        else:
+            delta, at = varint(data, at, INT)
+        if delta != index << 1:
+            raise ProtocolError(bad_offset, f"record {index} has the offset delta {_signed(delta)}")
+        key = data[at]
+        if key < 0x80:
+            at += 1
+        else:
+            key, at = varint(data, at, INT)
+        if key & 1 == 0:
+            at += key >> 1
+        elif key == _NULL:
+            keyless.append(index)
+        else:
+            raise _invalid(f"record {index} has a key of {_signed(key)} bytes")
+        value = data[at]
+        if value < 0x80:
+            at += 1
+        elif (second := data[at + 1]) < 0x80:
+            value = value & 0x7F | second << 7
+            at += 2
+        else:
+            value, at = varint(data, at, INT)
+        if value & 1 == 0:
+            at += value >> 1
+        elif value != _NULL:
+            raise _invalid(f"record {index} has a value of {_signed(value)} bytes")
+        if data[at]:
+            at, number = _behind_headers(data, at, end)
+            headers += number
+            if headers >= SLICE_RECORDS and at == end:
+                return at, index + 1
+        else:
+            at += 1
+        if at != end:
+            raise _invalid(f"record {index} has {at - end:+} bytes more than its length says")
+    return at, min(first + SLICE_RECORDS, count)
 
 
-def _behind_headers(data: bytes, at: int, end: int, before: int) -> Sliced[tuple[int, int]]:
-    """Return the place behind the headers of a record, and their number on top of those `before`."""
+def _behind_headers(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the place behind the headers of a record, and their number."""
     count, at = varint(data, at, INT)
     if count & 1:
         raise _invalid("a record has a negative number of headers")
-    behind = before + (count >> 1)
-    for number in range(before, behind):
-        if number % SLICE_RECORDS == SLICE_RECORDS - 1:
-            yield
+    if count >> 1 > MAX_HEADERS:
+        reason = f"a record has {count >> 1} headers, at most {MAX_HEADERS} are allowed"
+        raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, reason)
+    for _ in range(count >> 1):
         key, at = varint(data, at, INT)
         if key & 1:
             raise _invalid("a record has a header without a name")
@@ -250,7 +262,7 @@ def _behind_headers(data: bytes, at: int, end: int, before: int) -> Sliced[tuple
             raise _invalid(f"a record has a header of {_signed(value)} bytes")
         if at > end:
             raise _invalid("a record's headers do not fit into it")
-    return at, behind
+    return at, count >> 1
 
 
 def varint(data: bytes, at: int, most: int, code: ErrorCode = ErrorCode.INVALID_RECORD) -> tuple[int, int]:

@@ -32,7 +32,7 @@ from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.turns import Turns
+from fencepost.coordinator.server.work_queue import WorkQueue
 
 Self = TypeVar("Self", bound="Brokers")
 
@@ -96,7 +96,7 @@ class Brokers:
             Listener(host, port, max_connections=max_connections, tls=tls) for port in ports
         )
         self._gate = Gate() if storage is None else storage.gate
-        self._turns = Turns()
+        self._work_queue = WorkQueue()
         self._failed = asyncio.Event()
         try:
             self.cluster.have_topics(topics or {})
@@ -127,7 +127,7 @@ class Brokers:
                 config=self.config,
                 node_id=node_id,
                 loop=loop,
-                turns=self._turns,
+                work_queue=self._work_queue,
                 gate=self._gate,
                 auto_create_topics=self._auto_create_topics,
                 default_partitions=self._default_partitions,
@@ -186,7 +186,7 @@ class Brokers:
     async def close(self) -> None:
         """Stop listening and close all connections. Clients are told nothing, as when brokers die."""
         self.cleaner.close()
-        self._turns.close()
+        self._work_queue.close()
         self.transactions.close()
         self.groups.close()
         self._gate.open()

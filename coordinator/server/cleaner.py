@@ -15,7 +15,7 @@ from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.topic_configs import setting_of
-from fencepost.coordinator.server.turns import Turns
+from fencepost.coordinator.server.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Cleaner:
         self._cluster = cluster
         self._clock: LoopClock | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._turns = Turns()
+        self._work_queue = WorkQueue()
         self._is_cleaning = False
 
     def start(self, clock: LoopClock) -> None:
@@ -42,7 +42,7 @@ class Cleaner:
     def close(self) -> None:
         """No more."""
         self._clock = None
-        self._turns.close()
+        self._work_queue.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -55,7 +55,7 @@ class Cleaner:
 
     def _start_round(self) -> None:
         self._timer, self._is_cleaning = None, True
-        self._turns.run(self._round())
+        self._work_queue.run(self._round())
 
     def _round(self) -> Sliced[None]:
         try:

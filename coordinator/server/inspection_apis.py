@@ -81,7 +81,7 @@ def list_transactions(
     services: Services, request: inspection.ListTransactionsRequest, asked: Asked
 ) -> inspection.ListTransactionsResponse | asyncio.Future[inspection.ListTransactionsResponse]:
     """Those that this broker leads; an administrator asks all brokers."""
-    return services.turns.run(_listed(services, request))
+    return services.work_queue.run(_listed(services, request))
 
 
 def _listed(

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
 from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
-from fencepost.coordinator.server.logs import CheckedBatch, PartitionLog
+from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Services, Unanswered
 
 P = TypeVar("P")
@@ -81,7 +81,7 @@ def produce(
 
     Very large batches are checked in slices, and other clients have a turn in between.
     """
-    return services.turns.run(_produced(services, request))
+    return services.work_queue.run(_produced(services, request))
 
 
 def _produced(services: Services, request: logs.ProduceRequest) -> Sliced[logs.ProduceResponse | NoReply]:
@@ -134,17 +134,10 @@ class _Produce:
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}, expected -1, 0 or 1")
         clock = self._services.transactions
         now_ms = clock.now_ms() if log.settings.stamps else clock.latest_ms()
-        checking = log.checking(data.records, now_ms=now_ms, name=f"{topic.name}-{data.partition}")
-        is_long = False
-        while True:
-            try:
-                next(checking)
-            except StopIteration as end:
-                checked: CheckedBatch = end.value
-                break
-            is_long = True
-            yield
-        if is_long:
+        queue = self._services.work_queue
+        slices = queue.slices
+        checked = yield from log.checking(data.records, now_ms=now_ms, name=f"{topic.name}-{data.partition}")
+        if queue.slices != slices:
             # Topics and transactions may have ended in between.
             if log.is_closed:
                 raise ProtocolError(
@@ -202,7 +195,7 @@ def list_offsets(
 
     Long searches by time are done in slices, and other clients have a turn in between.
     """
-    return services.turns.run(_listed(services, request, asked))
+    return services.work_queue.run(_listed(services, request, asked))
 
 
 def _listed(

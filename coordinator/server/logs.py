@@ -16,7 +16,7 @@ from fencepost.coordinator.codec.batches import (
     placed,
     stored_batch,
 )
-from fencepost.coordinator.codec.record_checks import RecordRules, checking
+from fencepost.coordinator.codec.record_checks import CheckedBatch, RecordRules, checking
 from fencepost.coordinator.codec.record_contents import StoredRecord, first_record, timed
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH
@@ -53,15 +53,6 @@ class LogSettings(NamedTuple):
     """How old a record may be when it comes."""
     after_max_ms: int = 3_600_000
     """How far ahead of the time a record may be."""
-
-
-class CheckedBatch(NamedTuple):
-    """A producer's batch that may be appended."""
-
-    records: bytes | memoryview
-    header: BatchHeader
-    latest: int
-    """The latest time of its records."""
 
 
 class PartitionLog:
@@ -133,7 +124,7 @@ class PartitionLog:
             before_max_ms=settings.before_max_ms,
             after_max_ms=settings.after_max_ms,
         )
-        return CheckedBatch(records, header, (yield from checking(records, header, rules)))
+        return checking(records, header, rules)
 
     def append(
         self,

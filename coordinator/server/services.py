@@ -17,7 +17,7 @@ from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.turns import Turns
+from fencepost.coordinator.server.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.login import Login
@@ -43,7 +43,7 @@ class Services(NamedTuple):
     config: GroupCoordinatorConfig
     node_id: int
     loop: asyncio.AbstractEventLoop
-    turns: Turns
+    work_queue: WorkQueue
     gate: Gate = Gate()  # open for good: nobody shuts it
     auto_create_topics: bool = False
     default_partitions: int = 1

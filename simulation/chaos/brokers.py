@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.chaos.admin import Admin
-from fencepost.simulation.chaos.clock import RealTime, Turns
+from fencepost.simulation.chaos.clock import RealTime, WorkQueue
 from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.conform.probe import offsets_partition
 from fencepost.simulation.faults.plan import Kind
@@ -52,7 +52,7 @@ class RealBroker:
         self._cluster = cluster
         self._time = time
         self._tell = tell
-        self.changes = Turns(time)
+        self.changes = WorkQueue(time)
 
     @property
     def running(self) -> bool:

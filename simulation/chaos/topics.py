@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.chaos.admin import Admin, TopicTaken
-from fencepost.simulation.chaos.clock import RealTime, Turns
+from fencepost.simulation.chaos.clock import RealTime, WorkQueue
 from fencepost.simulation.chaos.happenings import Happenings, TopicsChanged
 from fencepost.simulation.chaos.ledger import Ledger
 from fencepost.simulation.chaos.producer import Producer
@@ -25,7 +25,7 @@ class RealTopics:
         self._happenings = happenings
         self._time = time
         self._image = TopicsImage()
-        self.changes = Turns(time)
+        self.changes = WorkQueue(time)
         self._rates: dict[str, float] = {}
         """Records per second of each partition, by topic."""
         self.partitions: dict[str, int] = {}

@@ -46,7 +46,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.turns import Turns
+from fencepost.coordinator.server.work_queue import WorkQueue
 from fencepost.simulation.conform.targets import TARGET_RULES, Target, broken_rules
 
 
@@ -127,7 +127,7 @@ class Own:
             config=config,
             node_id=1,
             loop=asyncio.get_running_loop(),
-            turns=Turns(),
+            work_queue=WorkQueue(),
         )
         self._change(self._cluster.image)
 

@@ -188,7 +188,7 @@ def test_a_log_that_is_compacted_twice_at_a_time_keeps_what_came_meanwhile():
 async def test_a_topic_may_be_deleted_while_a_batch_is_checked(broker, wire):
     wire.send(0, 9, **produced(large(100_000)))
     answer = asyncio.create_task(wire.receive())
-    await until(lambda: bool(broker.services[0].turns._queue))
+    await until(lambda: not broker.services[0].work_queue.is_idle)
     broker.cluster.delete_topic(broker.cluster.image.by_name["orders"])
     assert answer_of(await answer).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -203,10 +203,10 @@ async def test_a_large_batch_that_wants_no_answer_gets_none(broker, wire):
 
 async def test_work_ends_with_its_connection(broker, wire):
     wire.send(0, 9, **produced(large(100_000)))
-    turns = broker.services[0].turns
-    await until(lambda: bool(turns._queue))
+    queue = broker.services[0].work_queue
+    await until(lambda: not queue.is_idle)
     await wire.close()
-    await until(lambda: not turns._queue)
+    await until(lambda: queue.is_idle)
     topic = broker.cluster.image.by_name["orders"]
     assert broker.cluster.log(topic, 0).high_watermark == 0
 
@@ -238,3 +238,27 @@ def test_only_the_first_of_very_many_refused_records_are_named(monkeypatch):
         log.append(large(1_000), now_ms=0)
     assert [each.batch_index for each in refused.value.errors] == [0, 1, 2, 3, 4]
     assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
+def with_headers(records: int, headers: int) -> bytes:
+    out = bytearray()
+    for number in range(records):
+        body = bytearray(b"\0\0")
+        encode_varint(number, body.append)
+        body += b"\1\1"
+        encode_varint(headers, body.append)
+        body += b"\0\1" * headers
+        encode_varint(len(body), out.append)
+        out += body
+    return sealed(bytes(out), records, 4)
+
+
+def test_records_with_very_many_headers_are_read_in_slices():
+    log = PartitionLog()
+    assert slices(log.checking(with_headers(20, 5_000))) == 19
+    assert slices(log.checking(with_headers(20, 10))) == 0
+    assert log.append(with_headers(20, 5_000)) == 0
+    with pytest.raises(ProtocolError, match="100001 headers, at most 100000 are allowed") as refused:
+        log.append(with_headers(1, record_checks.MAX_HEADERS + 1))
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.append(with_headers(1, record_checks.MAX_HEADERS)) == 20

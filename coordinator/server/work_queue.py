@@ -1,7 +1,7 @@
-"""Long work of a broker in slices, so that its other clients never wait for long.
+"""Long work on records and names, in slices, so that other clients never wait for long.
 
-One piece of work runs at a time, which bounds the memory that all of them take, and one slice per turn of the
-loop. The order is that of arrival.
+One piece of work runs at a time, in the order of arrival, and one slice per turn of the loop. A batch that is
+being read may take 64 MiB: the queue bounds the memory that all clients together can make the server take.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from fencepost.coordinator.protocol.slices import Sliced
 T = TypeVar("T")
 
 
-class Turns:
+class WorkQueue:
     """A queue of sliced work on the running loop."""
 
     def __init__(self) -> None:
+        self.slices = 0
+        """The number of slices after first ones. Work that sees it change was interrupted."""
         self._queue: deque[tuple[Sliced[Any], asyncio.Future[Any]]] = deque()
         self._handle: asyncio.Handle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no work waits for its next slice."""
+        return not self._queue
 
     def run(self, work: Sliced[T]) -> T | asyncio.Future[T]:
         """Run the first slice now: the result, or a future of it if more slices follow.
@@ -55,6 +62,7 @@ class Turns:
 
     def _slice(self, loop: asyncio.AbstractEventLoop) -> None:
         self._handle = None
+        self.slices += 1
         work, future = self._queue[0]
         try:
             if future.done():
