@@ -16,6 +16,7 @@ from fencepost.member.application.services import Metrics, Service
 from fencepost.member.application.settings import Processing
 from fencepost.member.application.store import StateDirectory
 from fencepost.member.application.worker import Worker
+from fencepost.member.arguments import refused_awaitable
 from fencepost.member.driver.listener import PROGRAM_ENDS
 from fencepost.member.driver.log import log
 from fencepost.member.streams.actions import (
@@ -224,7 +225,10 @@ class StreamsEngine:
         """The client's step is taken: call the application's listener, before anything follows from it."""
         if self.listener is not None:
             try:
-                self.listener(StreamClientState(step.target), StreamClientState(step.source))
+                returned = self.listener(StreamClientState(step.target), StreamClientState(step.source))
+                refused = refused_awaitable("the state listener", returned)
+                if refused is not None:
+                    log(logging.ERROR, refused)
             except PROGRAM_ENDS:
                 raise
             except BaseException as error:  # such as the CancelledError of a future that it has looked at

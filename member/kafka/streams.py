@@ -245,7 +245,10 @@ class StreamsApp:
             warnings.warn(text, DeprecationWarning, stacklevel=3)
 
     def set_state_listener(self, listener: StateListener | None) -> None:
-        """Call this function with the new and the old state of the client, at each step, in their order.
+        """Call this plain function with the new and the old state of the client, at each step, in order.
+
+        The client does not wait for it. A coroutine that it returns is refused: an error in the log says to
+        write `asyncio.create_task(...)` instead.
 
         :raises IllegalStreamsState: once the client was started.
         :raises TypeError: if it can't be called, or is async.
