@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from typing import TypeVar
 
@@ -48,7 +47,8 @@ def refused_awaitable(name: str, returned: object) -> str | None:
 
     None if it did not. A task or a future runs without being awaited, so it is fine. A coroutine is closed.
     """
-    if returned is None or not inspect.isawaitable(returned) or isinstance(returned, asyncio.Future):
+    runs_by_itself = callable(getattr(returned, "add_done_callback", None))
+    if returned is None or runs_by_itself or not inspect.isawaitable(returned):
         return None
     if inspect.iscoroutine(returned):
         returned.close()

@@ -196,7 +196,7 @@ class Broken(SacListener):
 async def test_start_returns_although_each_activation_fails_at_once(place: Any) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
     stream = await place.stream()
-    for _ in range(20):
+    for _ in range(5):
         consumer = SingleActiveConsumer(
             subscription(stream), transport(place, stream, "one"), listener=Broken()
         )
