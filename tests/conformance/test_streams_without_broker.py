@@ -42,17 +42,32 @@ class Place:
         return StreamsApp(process, bootstrap_servers=self.servers, **settings)
 
 
+Makes = Callable[[], contextlib.AbstractAsyncContextManager[Place]]
+
+
 @pytest.fixture(params=["fencepost", "kafka"])
-async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+def a_place(request: pytest.FixtureRequest) -> Makes:
     if request.param == "fencepost":
-        async with contextlib.AsyncExitStack() as stack:
-            kafka = await stack.enter_async_context(EmbeddedKafka(topics={"orders": 1}, config=NO_DELAY))
-            yield Place(kafka.bootstrap_servers, "orders", stack.aclose)
-        return
+        return _ours
     mortal: World = request.getfixturevalue("mortal")
+    return lambda: _theirs(mortal)
+
+
+@contextlib.asynccontextmanager
+async def _ours() -> AsyncIterator[Place]:
+    async with contextlib.AsyncExitStack() as stack:
+        kafka = await stack.enter_async_context(EmbeddedKafka(topics={"orders": 1}, config=NO_DELAY))
+        yield Place(kafka.bootstrap_servers, "orders", stack.aclose)
+
+
+@contextlib.asynccontextmanager
+async def _theirs(mortal: World) -> AsyncIterator[Place]:
     cluster: Any = mortal.broker
-    yield Place(mortal.servers, mortal.topic(1), lambda: cluster.kill(1))
-    await cluster.restart(1)
+    topic = await asyncio.to_thread(mortal.topic, 1)
+    try:
+        yield Place(mortal.servers, topic, lambda: cluster.kill(1))
+    finally:
+        await cluster.restart(1)
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
@@ -62,15 +77,14 @@ async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["streams", "consumer", "classic"])
-async def test_it_is_disconnected_while_process_runs(place: Place, protocol: str) -> None:
+async def test_it_is_disconnected_while_process_runs(a_place: Makes, protocol: str) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def process(partition: Any, records: Sequence[Any]) -> None:
         begun.set()
         await may_end.wait()
 
-    app = place.app(process, group_protocol=protocol)
-    async with app:
+    async with a_place() as place, place.app(process, group_protocol=protocol) as app:
         await until(lambda: app.state is S.RUNNING)
         await place.produce()
         await asyncio.wait_for(begun.wait(), 60)
@@ -82,27 +96,28 @@ async def test_it_is_disconnected_while_process_runs(place: Place, protocol: str
         assert await app.close(5)
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("limit_s", [None, 5.0])
 async def test_it_closes_in_time_with_few_log_lines_and_says_what_is_not_committed(
-    place: Place, timeout: float | None, caplog: pytest.LogCaptureFixture
+    a_place: Makes, limit_s: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = asyncio.Event()
 
     async def process(partition: Any, records: Sequence[Any]) -> None:
         done.set()
 
-    app = place.app(process)
-    await app.start()
-    await until(lambda: app.state is S.RUNNING)
-    await place.produce()
-    await asyncio.wait_for(done.wait(), 60)
-    await place.die()
-    caplog.set_level(logging.WARNING)
-    caplog.clear()
-    began = time.monotonic()
-    assert await app.close(timeout)
-    took = time.monotonic() - began
-    assert app.state is S.NOT_RUNNING
-    assert took < (timeout or 25)
-    assert caplog.text.count("offsets were not committed") == 1
-    assert len(caplog.records) < 6 * took + 20, "a broker that is gone is tried about once a second"
+    async with a_place() as place:
+        app = place.app(process)
+        await app.start()
+        await until(lambda: app.state is S.RUNNING)
+        await place.produce()
+        await asyncio.wait_for(done.wait(), 60)
+        await place.die()
+        caplog.set_level(logging.WARNING)
+        caplog.clear()
+        began = time.monotonic()
+        assert await app.close(limit_s)
+        took = time.monotonic() - began
+        assert app.state is S.NOT_RUNNING
+        assert took < (limit_s or 25)
+        assert caplog.text.count("offsets were not committed") == 1
+        assert len(caplog.records) < 6 * took + 20, "a broker that is gone is tried about once a second"

@@ -72,7 +72,7 @@ class Played:
         self.closed_within = within_s
         if self.close_gate is not None:
             await self.close_gate.wait()
-        if self.owned:
+        if self.owned and self.commit_gate is None:
             await self.events.on_revoked(self.owned)
         self.closed = True
 
