@@ -72,7 +72,7 @@ class MemberWatch:
     """Tells of each state that the member comes to and of each callback; passes all on to an observer."""
 
     def __init__(
-        self, on_state: Callable[[], None], on_callback: CallbackSeen, observer: MemberObserver | None
+        self, on_state: Callable[[AnyState], None], on_callback: CallbackSeen, observer: MemberObserver | None
     ) -> None:
         self._on_state = on_state
         self._on_callback = on_callback
@@ -81,7 +81,7 @@ class MemberWatch:
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine took an arrow of its table."""
         self._tell("on_state", event, source, target)
-        self._on_state()
+        self._on_state(target)
 
     def on_request(self, request: Request) -> None:
         """A request to the coordinator goes out."""
