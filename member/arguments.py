@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> int:
@@ -29,14 +32,45 @@ def check_function(name: str, value: object) -> None:
         raise TypeError(f"{name} should be a plain function, got {value!r}")
 
 
-def check_methods(name: str, value: object, *methods: str) -> None:
-    """See to it that this is an object with these methods, or None.
+def check_callable(name: str, value: T, what: str) -> T:
+    """Return what can be called, plain or async, or None.
 
-    :raises TypeError: if it lacks one.
+    :raises TypeError: if it can't be called; `what` says what was expected.
+    """
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} should be {what}, got {value!r}")
+    return value
+
+
+def refused_awaitable(name: str, returned: object) -> str | None:
+    """Return what is wrong if a plain function returned something to await, which nothing awaits.
+
+    None if it did not. A task or a future runs without being awaited, so it is fine. A coroutine is closed.
+    """
+    runs_by_itself = callable(getattr(returned, "add_done_callback", None))
+    if returned is None or runs_by_itself or not inspect.isawaitable(returned):
+        return None
+    if inspect.iscoroutine(returned):
+        returned.close()
+    shown = getattr(returned, "__qualname__", None) or repr(returned)
+    return (
+        f"{name} returned {shown}, which is not awaited: {name} should be a plain function; to start async"
+        " work in it, write asyncio.create_task(...), and keep the task"
+    )
+
+
+def check_methods(name: str, value: object, *methods: str, plain: bool = False) -> None:
+    """See to it that this is an object with these methods, or None. `plain` refuses async methods.
+
+    :raises TypeError: if it lacks one, or has an async one that should be plain.
     """
     missing = [] if value is None else [each for each in methods if not callable(getattr(value, each, None))]
     if missing:
         raise TypeError(f"{name} should have {_listed(methods)}; {value!r} has no {' and no '.join(missing)}")
+    if plain and value is not None:
+        for each in methods:
+            if inspect.iscoroutinefunction(getattr(value, each)):
+                raise TypeError(f"{name} should have plain methods, and {each} of {value!r} is async")
 
 
 def _listed(names: tuple[str, ...]) -> str:

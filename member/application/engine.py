@@ -16,6 +16,7 @@ from fencepost.member.application.services import Metrics, Service
 from fencepost.member.application.settings import Processing
 from fencepost.member.application.store import StateDirectory
 from fencepost.member.application.worker import Worker
+from fencepost.member.arguments import refused_awaitable
 from fencepost.member.driver.listener import PROGRAM_ENDS
 from fencepost.member.driver.log import log
 from fencepost.member.streams.actions import (
@@ -98,6 +99,8 @@ class StreamsEngine:
         self._cleanup_delay_s = cleanup_delay_s
         self.observer = observer
         """Hears of each step of each machine."""
+        self.end_by: float | None = None
+        """When `close` returns, in the runtime's seconds; None if it waits as long as it takes."""
         self._global: GlobalWorker | None = None
         self._global_work = global_work
         self._queue: list[Action] = []
@@ -124,8 +127,10 @@ class StreamsEngine:
     async def close(self, timeout_s: float | None) -> bool:
         """End in good order. Whether it is over within the time; without one it waits as long as it takes.
 
+        Threads divide the time between the last commit and leaving the group, so that they end in it.
         A thread that calls this itself does not wait: it would wait for its own end.
         """
+        self.end_by = None if timeout_s is None else self.runtime.now() + timeout_s
         self.carry_out(self.client.close())
         if asyncio.current_task() in [worker.task for worker in self.workers.values()]:
             log(logging.WARNING, "close was called by a stream thread, and does not wait for its end")
@@ -224,7 +229,10 @@ class StreamsEngine:
         """The client's step is taken: call the application's listener, before anything follows from it."""
         if self.listener is not None:
             try:
-                self.listener(StreamClientState(step.target), StreamClientState(step.source))
+                returned = self.listener(StreamClientState(step.target), StreamClientState(step.source))
+                refused = refused_awaitable("the state listener", returned)
+                if refused is not None:
+                    log(logging.ERROR, refused)
             except PROGRAM_ENDS:
                 raise
             except BaseException as error:  # such as the CancelledError of a future that it has looked at

@@ -36,6 +36,9 @@ class ThreadEvents(Protocol):
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """These are gone; nothing can be committed for them."""
 
+    def on_connection(self) -> None:
+        """What `is_connected` of the member returns may have changed; also while records are processed."""
+
     def on_shutdown_requested(self) -> None:
         """The group is to be shut down, as some client of the application asked (KIP-671)."""
 
@@ -75,8 +78,8 @@ class GroupMember(Protocol):
     def wake(self) -> None:
         """End a poll that waits."""
 
-    async def close(self, *, told_to_end: bool = False) -> None:
-        """Leave the group at once, and disconnect. Raises nothing.
+    async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
+        """Leave the group at once, and disconnect, in at most that many seconds. Raises nothing.
 
         `told_to_end` says that the group told all members to end. Where a leave would keep it from telling
         the others, the member does not leave.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
+
+
+class CutShort(Exception):
+    """Work was cancelled because its time was over."""
 
 
 class Runtime(Protocol):
@@ -15,6 +19,14 @@ class Runtime(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
+
+    async def wait_for(
+        self, work: Coroutine[Any, Any, None], told: asyncio.Event, grace_s: Callable[[], float]
+    ) -> None:
+        """Wait for this; once `told` is set, for at most `grace_s` seconds more.
+
+        :raises CutShort: if that was not enough; the work is cancelled then.
+        """
 
     def now(self) -> float:
         """Seconds since an arbitrary moment, never going back."""
@@ -36,6 +48,28 @@ class LoopRuntime:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await asyncio.sleep(seconds)
+
+    async def wait_for(
+        self, work: Coroutine[Any, Any, None], told: asyncio.Event, grace_s: Callable[[], float]
+    ) -> None:
+        """Wait for this; once `told` is set, for at most `grace_s` seconds more.
+
+        :raises CutShort: if that was not enough; the work is cancelled then.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        telling = asyncio.get_running_loop().create_task(told.wait())
+        try:
+            await asyncio.wait((task, telling), return_when="FIRST_COMPLETED")
+            if not task.done():
+                await asyncio.wait((task,), timeout=grace_s())
+            if not task.done():
+                raise CutShort
+            task.result()
+        finally:
+            telling.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
 
     def now(self) -> float:
         """The loop's time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.changelog import Changelog, ChangelogUnavailable
 from fencepost.member.application.port import Batch, CommitRefused, GroupMember
+from fencepost.member.application.runtime import CutShort
 from fencepost.member.application.store import TaskStore
 from fencepost.member.driver.log import log
 from fencepost.member.streams.thread_states import StreamThreadState
@@ -21,6 +23,12 @@ _RESTORE_AGAIN_S = 1.0
 """How soon to try again to read a changelog that could not be read."""
 _LOOK_S = 0.1
 """How soon a thread that waits for its start sees that it is to end."""
+_COMMIT_S = 10.0
+"""How long the last commit of a thread may take."""
+_LEAVE_S = 10.0
+"""How long a thread may take to leave the group."""
+_LEAVE_UNHEARD_S = 2.0
+"""The same if no broker responded to the last commit."""
 _WAITING = (StreamThreadState.STARTING, StreamThreadState.PARTITIONS_REVOKED)
 
 
@@ -47,6 +55,8 @@ class Worker:
         """When that was over; in the runtime's seconds."""
         self._engine = engine
         self._stopping = False
+        self._told = asyncio.Event()
+        """Set with `_stopping`, for what may be cut short then."""
         self._stirred = asyncio.Event()
         """Set when a wait for a store may be over: it is free, or not wanted any more."""
         self._committing = asyncio.Lock()
@@ -62,10 +72,13 @@ class Worker:
         self._current: TopicPartition | None = None
         """What is being processed; its store stays open until that is over, even if the partition is lost."""
         self._commit_at = 0.0
+        self._unheard = False
+        """No broker responded to the last commit."""
 
     def stop(self) -> None:
         """End after what is being processed."""
         self._stopping = True
+        self._told.set()
         self._stirred.set()
         self.member.wake()
 
@@ -107,9 +120,9 @@ class Worker:
             for batch in batches:
                 await self._process(batch)
             if self._engine.runtime.now() >= self._commit_at:
-                await self._commit()
+                await self._commit_in_time()
         await self._finish_round()
-        await self._commit()
+        await self._commit_in_time()
 
     async def _finish_round(self) -> None:
         """Who has asked for the end of the application, or was told of it, ends between two rounds only.
@@ -127,14 +140,19 @@ class Worker:
     async def _note_state(self) -> None:
         """What the member's state means for the thread's."""
         engine, client = self._engine, self._engine.client
-        engine.carry_out(client.connection(self.name, connected=self.member.is_connected()))
+        self.on_connection()
         thread = client.threads[self.name]
         if self.member.joined and thread.state in _WAITING:
             engine.carry_out(client.partitions_assigned(self.name))
         if self.member.joined and thread.state is StreamThreadState.PARTITIONS_ASSIGNED:
             for partition in list(self._fresh):
-                await self._restore(partition)
+                await self._restore_unless_told(partition)
             engine.carry_out(client.tasks_ready(self.name))
+
+    async def _restore_unless_told(self, partition: TopicPartition) -> None:
+        """Open a partition's store, unless the thread is told to end."""
+        with contextlib.suppress(CutShort):
+            await self._engine.runtime.wait_for(self._restore(partition), self._told, lambda: 0.0)
 
     async def _restore(self, partition: TopicPartition) -> None:
         """Open a partition's store, with what its changelog has, or at the offset that was committed.
@@ -191,7 +209,7 @@ class Worker:
     async def _process(self, batch: Batch) -> None:
         engine, partition = self._engine, batch.partition
         if partition in self._fresh:
-            await self._restore(partition)
+            await self._restore_unless_told(partition)
         if partition in self._fresh or not self._may_go_on(partition):
             return
         self._current = partition
@@ -217,6 +235,31 @@ class Worker:
         # What one commit has taken, and not written yet, the next one must not commit.
         async with self._committing:
             await self._commit_all()
+
+    async def _commit_in_time(self) -> None:
+        """Commit; a thread that is told to end waits for it no longer than it may take.
+
+        What is not committed comes again.
+        """
+        if self._unheard:
+            return
+        try:
+            await self._engine.runtime.wait_for(
+                self._commit(), self._told, lambda: self._share(_COMMIT_S, 0.5)
+            )
+        except CutShort:
+            self._unheard = True
+            error = "no response in the time that a thread has for its end"
+            log(logging.WARNING, "offsets were not committed", thread=self.name, error=error)
+
+    def _share(self, most: float, part: float) -> float:
+        """How many seconds a step of the end may take: at most `most`, and a part of what `close` has left.
+
+        A thread that is still at work when that time is over takes what it needs: `close` has returned.
+        """
+        end_by = self._engine.end_by
+        left = 0.0 if end_by is None else end_by - self._engine.runtime.now()
+        return min(most, left * part) if left > 0 else most
 
     async def _commit_all(self) -> None:
         offsets = dict(self._processed)
@@ -252,7 +295,8 @@ class Worker:
         try:
             # A thread that failed leaves in any case (KAFKA-12738).
             told = self._engine.client.shutdown_told and self._clean
-            await self.member.close(told_to_end=told)
+            within_s = self._share(_LEAVE_UNHEARD_S if self._unheard else _LEAVE_S, 0.8)
+            await self.member.close(told_to_end=told, within_s=within_s)
         finally:
             self._forget(list(self._owned))
             self._engine.ended(self.name)
@@ -289,6 +333,12 @@ class Worker:
         """Let go of these; what was processed and not committed comes again."""
         self._engine.carry_out(self._engine.client.partitions_revoked(self.name))
         self._forget(partitions)
+
+    def on_connection(self) -> None:
+        """Take over what the member knows of its connection, also while records are processed (KIP-457)."""
+        client = self._engine.client
+        if self.name in client.threads:
+            self._engine.carry_out(client.connection(self.name, connected=self.member.is_connected()))
 
     def on_shutdown_requested(self) -> None:
         """The application is to be shut down."""

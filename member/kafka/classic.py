@@ -14,7 +14,7 @@ from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.driver.classic import ClassicDriver
 from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.listener import RebalanceListener
+from fencepost.member.driver.listener import AnyState, RebalanceListener
 from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.engine import Connections
@@ -55,6 +55,9 @@ class ClassicSession(Session):
     @property
     def is_settled(self) -> bool:
         """Whether the member has taken up what its generation gave it."""
+        return self.driver.is_settled
+
+    def _settles_in(self, target: AnyState) -> bool:
         return self.driver.is_settled
 
     @property

@@ -97,15 +97,15 @@ class ClassicGroupMember(ConsumerGroupMember):
             return self._watch.connected
         return consumer.is_connected()
 
-    async def close(self, *, told_to_end: bool = False) -> None:
-        """Leave the group and disconnect, within ten seconds.
+    async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
+        """Leave the group and disconnect, within that many seconds.
 
         Who was told to end stays in the group until the session ends, unless all members know of it: a leave
         would begin the next round, and members that have not fetched their assignments yet might meet nobody
         there who knows of the shutdown.
         """
         stays = told_to_end and not self._assignor.all_know
-        await self._close(CloseOption.REMAIN_IN_GROUP if stays else self._end())
+        await self._close(CloseOption.REMAIN_IN_GROUP if stays else self._end(), within_s)
 
     def ask_for_shutdown(self) -> None:
         """Ask in each subscription from now on, and join again for that (KIP-671)."""

@@ -21,8 +21,30 @@ from aiokafka.protocol.metadata import MetadataRequest
 from fencepost.member.kafka.errors import AuthenticationError, as_connection_error
 
 _aiokafka_log = logging.getLogger("aiokafka.client")
+_RECONNECT_S = 0.05
+"""The wait before a broker that can't be connected to is tried again; Kafka's reconnect.backoff.ms."""
+_RECONNECT_MAX_S = 1.0
+"""The longest such wait; each failure doubles it. Kafka's reconnect.backoff.max.ms."""
 _BOOTSTRAP = ("bootstrap", ConnectionGroup.DEFAULT)
 """Where aiokafka keeps its first connection, as long as it knows of no brokers."""
+
+
+class _Reconnects:
+    """The attempts to connect to one broker since it was connected to last."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        """Held by the one attempt under way."""
+        self.failures = 0
+        self.failed_at = 0.0
+        self.next_at = 0.0
+        """When the back-off ends."""
+
+    def failed(self, now: float) -> None:
+        """Note a failure: the back-off begins, twice as long as the last one."""
+        self.failed_at = now
+        self.next_at = now + min(_RECONNECT_S * 2.0 ** min(self.failures, 30), _RECONNECT_MAX_S)
+        self.failures += 1
 
 
 class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
@@ -32,6 +54,10 @@ class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
     well, and aiokafka would go on with such a connection: each request would wait until its time is over.
     Here who waits hears of it, and the next request connects anew. And as long as a topic is gone, or has no
     leader, aiokafka would ask for metadata as fast as brokers answer; here there is a back-off between.
+
+    A broker that can't be connected to is tried again after a growing back-off, as Kafka's clients do.
+    aiokafka would try at once for each request, and log a line each time. Requests that wait for the same
+    broker share one attempt. They wait for the back-off only if no other broker can be tried.
     """
 
     refused: AuthenticationError | None = None
@@ -42,6 +68,11 @@ class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
     """The topics whose metadata was asked for last."""
     _asked_at = 0.0
     _sync_task: asyncio.Task[None] | None
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._reconnects: dict[Any, _Reconnects] = {}
+        """By node id, for brokers that can't be connected to."""
 
     async def bootstrap(self) -> None:
         """As aiokafka's own, which leaves its connection open if it is cancelled.
@@ -91,13 +122,40 @@ class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
         before = self._conns.get((node_id, group))
         if before is not None and before._read_task is not None and before._read_task.done():
             before.close(reason=CloseReason.CONNECTION_BROKEN)
-        connection = await super()._get_conn(node_id, group=group, no_hint=no_hint)
+        connection = await self._reconnected(node_id, group, no_hint=no_hint)
         if connection is not None and connection is not before and connection._read_task is not None:
             connection._read_task.add_done_callback(functools.partial(_unread, weakref.ref(connection)))
         if connection is None and self._is_refused:
             self._is_refused = False
             await self._tell_why(self.cluster.broker_metadata(node_id))
         return connection
+
+    async def _reconnected(self, node_id: Any, group: int, *, no_hint: bool) -> AIOKafkaConnection | None:
+        """Return the open connection, or try to make one as soon as the back-off allows it."""
+        found = self._conns.get((node_id, group))
+        if found is not None and found.connected():
+            return await super()._get_conn(node_id, group=group, no_hint=no_hint)
+        began_at = self._loop.time()
+        broker = self._reconnects.setdefault(node_id, _Reconnects())
+        async with broker.lock:
+            if broker.failures and broker.failed_at >= began_at:
+                return None  # an attempt that others waited for as well
+            if (left := broker.next_at - self._loop.time()) > 0:
+                if self._another_is_ready(node_id):
+                    return None
+                await asyncio.sleep(left)
+            connection = await super()._get_conn(node_id, group=group, no_hint=no_hint)
+            if connection is None:
+                broker.failed(self._loop.time())
+            else:
+                broker.failures, broker.next_at = 0, 0.0
+            return connection
+
+    def _another_is_ready(self, node_id: Any) -> bool:
+        """True if the client knows another broker that it may connect to now."""
+        now = self._loop.time()
+        others = {each.nodeId for each in self.cluster.brokers()} - {node_id}
+        return any(each not in self._reconnects or self._reconnects[each].next_at <= now for each in others)
 
     async def _tell_why(self, broker: Any) -> None:
         error = await why_not(self, broker.host, broker.port, f"{broker.host}:{broker.port}")

@@ -11,6 +11,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.arguments import refused_awaitable
 from fencepost.member.consumer.actions import CallbackKind
 from fencepost.member.driver.listener import AnyEvent, AnyState, MemberObserver, Phase
 from fencepost.member.driver.log import log
@@ -71,7 +72,7 @@ class MemberWatch:
     """Tells of each state that the member comes to and of each callback; passes all on to an observer."""
 
     def __init__(
-        self, on_state: Callable[[], None], on_callback: CallbackSeen, observer: MemberObserver | None
+        self, on_state: Callable[[AnyState], None], on_callback: CallbackSeen, observer: MemberObserver | None
     ) -> None:
         self._on_state = on_state
         self._on_callback = on_callback
@@ -80,7 +81,7 @@ class MemberWatch:
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine took an arrow of its table."""
         self._tell("on_state", event, source, target)
-        self._on_state()
+        self._on_state(target)
 
     def on_request(self, request: Request) -> None:
         """A request to the coordinator goes out."""
@@ -103,6 +104,8 @@ class MemberWatch:
         """Pass this on. The member's answers and callbacks must not get lost in an observer that raises."""
         if self._observer is not None:
             try:
-                getattr(self._observer, what)(*seen)
+                refused = refused_awaitable(what, getattr(self._observer, what)(*seen))
+                if refused is not None:
+                    raise TypeError(refused)
             except Exception as error:
                 log(logging.ERROR, "a member's observer failed", at=what, exc_info=error)

@@ -30,7 +30,7 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.clock import LoopClock, time_before_ms
 from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.driver.listener import MemberObserver, Phase, RebalanceListener
+from fencepost.member.driver.listener import AnyState, MemberObserver, Phase, RebalanceListener
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.transport import TransportError
 from fencepost.member.kafka.client import Client
@@ -75,6 +75,8 @@ class Session:
         self.paused: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
         self._is_subscribed = False
+        self._has_joined = False
+        """The member has taken up an assignment once: it may have moved on before anybody looks."""
         self._has_lost = False
         """Partitions were lost since the last poll began: what was handed out of them comes again."""
         self._being_assigned: frozenset[TopicPartition] = frozenset()
@@ -124,6 +126,10 @@ class Session:
         """Whether the member has taken up what the group gave it."""
         return self.driver.state in _JOINED
 
+    def _settles_in(self, target: AnyState) -> bool:
+        """True if the member, which moves to this state, has taken up what the group gave it."""
+        return target in _JOINED
+
     @property
     def _is_steady(self) -> bool:
         """Whether a poll would change nothing but the poll timer."""
@@ -161,7 +167,7 @@ class Session:
                 if self.closed:
                     raise ConsumerStoppedError
                 self._begin()
-                if self.is_settled or not self._is_subscribed:
+                if self._has_joined or self.is_settled or not self._is_subscribed:
                     return
                 await self.fetching.wait(None)
         finally:
@@ -182,12 +188,14 @@ class Session:
         if phase != "begin":
             self.fetching.wake()
 
-    def _moved(self) -> None:
+    def _moved(self, target: AnyState) -> None:
+        self._has_joined |= self._settles_in(target)
         self.resting = False
         self.fetching.wake()
 
     def _changed(self) -> None:
         """What may be fetched has changed: partitions that were taken away lose their records at once."""
+        self._has_joined |= self.is_settled
         self.resting = False
         self.fetching.assign(self.driver.fetchable(), self.paused)
         self._track()

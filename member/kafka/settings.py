@@ -141,7 +141,7 @@ def check_objects(observer: object, token_provider: object) -> None:
     :raises TypeError: if one is missing.
     """
     calls = ("on_state", "on_request", "on_response", "on_callback", "on_commit")
-    check_methods("observer", observer, *calls)
+    check_methods("observer", observer, *calls, plain=True)
     check_methods("sasl_oauth_token_provider", token_provider, "token")
 
 

@@ -55,6 +55,7 @@ class _Nobody:
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None: ...
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None: ...
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def on_connection(self) -> None: ...
     def on_shutdown_requested(self) -> None: ...
 
 
@@ -209,7 +210,10 @@ class StreamsApp:
 
     @property
     def is_connected(self) -> bool:
-        """It is running, and no thread has lost its broker (KIP-457)."""
+        """It is running, and no thread has lost its broker (KIP-457).
+
+        Heartbeats tell it, which go on while `process` runs.
+        """
         return self._engine.client.is_connected
 
     @property
@@ -245,7 +249,10 @@ class StreamsApp:
             warnings.warn(text, DeprecationWarning, stacklevel=3)
 
     def set_state_listener(self, listener: StateListener | None) -> None:
-        """Call this function with the new and the old state of the client, at each step, in their order.
+        """Call this plain function with the new and the old state of the client, at each step, in order.
+
+        The client does not wait for it. A coroutine that it returns is refused: an error in the log says to
+        write `asyncio.create_task(...)` instead.
 
         :raises IllegalStreamsState: once the client was started.
         :raises TypeError: if it can't be called, or is async.
@@ -284,6 +291,11 @@ class StreamsApp:
 
     async def close(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - waits, is not ended
         """End all threads after what they are doing, commit, and leave. Whether that is over in time.
+
+        Once `process` has returned it takes at most 25 s, also if no broker can be reached: 10 s for the last
+        commit, 10 s for leaving (2 s if no broker responded to the commit), and 5 s for the changelog.
+        With a timeout, in seconds, the threads divide that time. What is not committed by then is processed
+        again by the member that owns the partition next.
 
         In PENDING_ERROR and ERROR it has no effect and logs a warning; it waits for ERROR, and never
         raises. A thread that calls it does not wait for its own end.

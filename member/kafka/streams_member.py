@@ -28,7 +28,6 @@ from fencepost.member.kafka.errors import AuthenticationError
 _POLL_MS = 100
 """How long a poll waits for records; Kafka's poll.ms."""
 _CONNECT_AGAIN_S = 1.0
-_CLOSE_MS = 10_000
 
 
 class _Listener:
@@ -50,7 +49,8 @@ class _Listener:
 class _Watch:
     """What of the member's doings the thread asks for."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_connection: Callable[[], None]) -> None:
+        self._on_connection = on_connection
         self.connected = True
         self.state: AnyState = ConsumerMemberState.UNSUBSCRIBED
 
@@ -61,13 +61,19 @@ class _Watch:
         """A request says nothing of the connection; its answer does."""
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
-        self.connected = not isinstance(response, Exception)
+        self._heard(not isinstance(response, Exception))
+
+    def _heard(self, connected: bool) -> None:
+        """Tell the thread of a change, once the member's machine knows it as well."""
+        if connected is not self.connected:
+            self.connected = connected
+            asyncio.get_running_loop().call_soon(self._on_connection)
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         """The thread hears of callbacks itself."""
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
-        self.connected = not isinstance(response, Exception)
+        self._heard(not isinstance(response, Exception))
 
 
 class ConsumerGroupMember:
@@ -77,7 +83,7 @@ class ConsumerGroupMember:
         self._topics = topics
         self._settings = settings
         self._listener = _Listener(events)
-        self._watch = _Watch()
+        self._watch = _Watch(events.on_connection)
         self._consumer: KIP848Consumer | None = None
         self._starting: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
@@ -191,31 +197,31 @@ class ConsumerGroupMember:
         """A poll lasts no longer than 100 ms; a wait for a broker ends now."""
         self._woken.set()
 
-    async def close(self, *, told_to_end: bool = False) -> None:
-        """Leave the group and disconnect, within ten seconds."""
-        await self._close(self._end())
+    async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
+        """Leave the group and disconnect, within that many seconds."""
+        await self._close(self._end(), within_s)
 
     def _end(self) -> CloseOption:
         for_good = self._client_goes_on() and not self._followed
         return CloseOption.LEAVE_GROUP if for_good else CloseOption.DEFAULT
 
-    async def _close(self, option: CloseOption) -> None:
+    async def _close(self, option: CloseOption, within_s: float) -> None:
         try:
             if option is CloseOption.LEAVE_GROUP:
                 # A start that is cut short leaves as is usual, and then a static member keeps its place.
-                await self._stop(option)
+                await self._stop(option, within_s)
             if self._starting is not None:
                 if not self._starting.cancelling():  # else it is on its way out of the group already
                     self._starting.cancel()
                 await asyncio.wait((self._starting,))
-            await self._stop(option)
+            await self._stop(option, within_s)
         finally:
             self._closed.set()
 
-    async def _stop(self, option: CloseOption) -> None:
+    async def _stop(self, option: CloseOption, within_s: float) -> None:
         if self._consumer is not None:
             with contextlib.suppress(KafkaError, CallbackFailed):
-                await self._consumer.stop(option, timeout_ms=_CLOSE_MS)
+                await self._consumer.stop(option, timeout_ms=round(within_s * 1000))
 
 
 class TopicReader:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import Frame, Request
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
@@ -68,6 +69,8 @@ class StreamConnection(asyncio.Protocol):
         self._loss = "the connection was lost"
         self.refusal: SubscriptionRefused | None = None
         """Why nothing can be subscribed to here, ever."""
+        self.advertised: tuple[str, int] | None = None
+        """The address by which the node calls itself; None if it names none."""
 
     # -- asyncio's side ---------------------------------------------------------------------------------
 
@@ -176,10 +179,12 @@ class StreamConnection(asyncio.Protocol):
         theirs, mine = tune.heartbeat, credentials.heartbeat_s
         self._heartbeat_s = min(theirs, mine) if theirs and mine else theirs or mine
         self._send(frames.Tune(tune.frame_max, self._heartbeat_s))
-        code = _code(await self._ask(frames.Open, credentials.virtual_host))
+        opened = await self._ask(frames.Open, credentials.virtual_host)
+        code = _code(opened)
         if code is not ResponseCode.OK:
             self.refusal = SubscriptionRefused(f"{credentials.virtual_host!r} can't be opened: {code.name}")
             return
+        self.advertised = _advertised(getattr(opened, "properties", {}))
         self._is_open = True
         self._beat()
 
@@ -224,6 +229,12 @@ class StreamConnection(asyncio.Protocol):
         if subscription.stream != self._stream:  # this node may have it, and the next one need not
             raise SubscriptionRefused(
                 f"the subscription is to {subscription.stream!r}, and its transport is for {self._stream!r}"
+            )
+        if subscription.partition_index != SIMPLE:
+            raise SubscriptionRefused(
+                f"partition_index is {subscription.partition_index}, and RabbitMQ's protocol carries none:"
+                " leave it out and set super_stream; RabbitMQ then finds the index of the partition"
+                f" {subscription.stream!r} itself"
             )
         properties = {"single-active-consumer": "true", "name": subscription.name}
         if subscription.super_stream is not None:
@@ -294,6 +305,12 @@ def _code(answer: Frame) -> ResponseCode:
         return ResponseCode(getattr(answer, "code", ResponseCode.INTERNAL_ERROR))
     except ValueError:
         return ResponseCode.INTERNAL_ERROR
+
+
+def _advertised(properties: Mapping[str, str]) -> tuple[str, int] | None:
+    """The address in the properties of a connection that was opened; None if there is no usable one."""
+    host, port = properties.get("advertised_host"), properties.get("advertised_port", "")
+    return (host, int(port)) if host and port.isascii() and port.isdigit() else None
 
 
 def _on_the_wire(offset: OffsetSpecification) -> WireOffset:

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from fencepost.member.arguments import check_methods, check_whole
+from fencepost.member.arguments import check_methods, check_whole, refused_awaitable
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.listener import PROGRAM_ENDS
 from fencepost.member.driver.log import log
-from fencepost.member.driver.transport import Clock, TimerHandle, TransportError
+from fencepost.member.driver.transport import Clock, Disconnected, TimerHandle, TransportError
 from fencepost.member.sac.actions import (
     Action,
     AnswerUpdate,
@@ -31,21 +31,12 @@ from fencepost.member.sac.listener import SacListener, SacObserver
 from fencepost.member.sac.machine import SacConfig, SacMember
 from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 from fencepost.member.sac.settings import MAX_OFFSET, check_place
-from fencepost.member.sac.states import SacMemberState
+from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import (
     SacConnection,
     SacSubscription,
     SacTransport,
     UnreadableMessages,
-)
-
-_SUBSCRIBED = frozenset(
-    {
-        SacMemberState.WAITING,
-        SacMemberState.ACTIVATING,
-        SacMemberState.ACTIVE,
-        SacMemberState.STEPPING_DOWN,
-    }
 )
 
 
@@ -121,7 +112,7 @@ class SingleActiveConsumer:
             raise TypeError(f"config should be a SacConfig, got {config!r}")
         check_methods("transport", transport, "connect")
         check_methods("listener", listener, "on_activated", "on_stepping_down", "on_lost")
-        check_methods("observer", observer, "on_state", "on_callback", "on_answer")
+        check_methods("observer", observer, "on_state", "on_callback", "on_answer", plain=True)
         self.subscription = subscription
         self._transport = transport
         self._listener = listener or SacListener()
@@ -140,6 +131,8 @@ class SingleActiveConsumer:
         self._handed_over: int | None = None
         """Offset of the message that the application works on."""
         self._wakers: list[asyncio.Future[None]] = []
+        self._accepted = False
+        """The server has accepted the subscription once. States may pass between two looks; this stays."""
         self._failure: BaseException | None = None
         self._unreadable: UnreadableMessages | None = None
         """What comes behind the chunks; it is sent again, as they are, if they are let go."""
@@ -168,13 +161,15 @@ class SingleActiveConsumer:
     async def start(self) -> None:
         """Connect and subscribe, and return once the server has accepted the subscription.
 
-        As long as no node is reached it goes on trying, and logs a warning of each.
+        While no node is reached, it tries again and logs a warning for each try. It returns even if the
+        connection is lost, or given up, right after the server's response.
 
-        :raises SubscriptionRefused: if it has not.
-        :raises ConsumerClosed: if it is closed meanwhile.
+        :raises SubscriptionRefused: if the server refuses the subscription.
+        :raises ConsumerClosed: if the consumer is closed before the server responds.
+        :raises ValueError: if the consumer was started before.
         """
         self._run(self._machine.start(self._clock.now_ms()))
-        await self._until(lambda: self.state in _SUBSCRIBED)
+        await self._until(lambda: self._accepted)
 
     async def close(self) -> None:
         """Step down if it is active, and go. What the application works on counts as processed.
@@ -200,7 +195,9 @@ class SingleActiveConsumer:
         :raises SubscriptionRefused: if the server refused the subscription.
         :raises UnreadableMessages: if a publisher sent what can't be read.
         :raises ConsumerClosed: if the consumer is closed.
+        :raises RuntimeError: if the consumer is not started.
         """
+        self._check_started()
         self._handed_over = None
         self._wake()
         await self._until(lambda: bool(self._chunks))
@@ -239,17 +236,29 @@ class SingleActiveConsumer:
 
         :raises TypeError: if it is no whole number.
         :raises ValueError: if it is negative, or too large.
+        :raises RuntimeError: if the consumer is not started.
         """
         check_whole("offset", offset, 0, MAX_OFFSET)
+        self._check_started()
         if self._connection is not None:
             self._connection.store_offset(self.subscription, offset)
 
     async def stored_offset(self) -> int | None:
-        """The offset that the group stored last; None if there is none.
+        """The offset that the group stored last; None if the group has stored none.
 
-        :raises TransportError: if there is no answer, or no connection.
+        :raises TransportError: if there is no connection, or no response.
+        :raises RuntimeError: if the consumer is not started.
         """
-        return None if self._connection is None else await self._connection.query_offset(self.subscription)
+        self._check_started()
+        if self._connection is None:
+            raise Disconnected("the stored offset can't be asked for: the consumer has no connection now")
+        return await self._connection.query_offset(self.subscription)
+
+    def _check_started(self) -> None:
+        if self.state is SacMemberState.UNSUBSCRIBED and not self._stopped:
+            raise RuntimeError(
+                "the consumer is not started: await its start() first, or use it with `async with`"
+            )
 
     # -- waiting -----------------------------------------------------------------------------------------
 
@@ -291,6 +300,7 @@ class SingleActiveConsumer:
     def _perform(self, action: Action) -> None:
         match action:
             case Moved():
+                self._accepted |= action.event is SacMemberEvent.SUBSCRIBED
                 self._tell("on_state", action.event, action.source, action.target)
             case Connect():
                 self._connecting = self._transport.connect(_Ear(self, action.connection))
@@ -318,7 +328,9 @@ class SingleActiveConsumer:
         """Tell the observer. What the consumer does must not get lost in one that raises."""
         if self._observer is not None:
             try:
-                getattr(self._observer, what)(*seen)
+                refused = refused_awaitable(what, getattr(self._observer, what)(*seen))
+                if refused is not None:
+                    raise TypeError(refused)
             except Exception as error:
                 self._report("the observer failed", error)
 
@@ -461,7 +473,9 @@ class SingleActiveConsumer:
         if chosen is not None:
             place = check_place("on_activated's answer", chosen)
             return self.subscription.offset if place.kind is OffsetKind.NONE else place
-        stored = await self.stored_offset()
+        if self._connection is None:  # lost meanwhile: the machine drops what is chosen now
+            return self.subscription.offset
+        stored = await self._connection.query_offset(self.subscription)
         return self.subscription.offset if stored is None else OffsetSpecification.at(stored + 1)
 
     def _hang_up(self) -> None:

@@ -27,7 +27,10 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
     super_stream: str | None = None
     """The super stream that the stream is a partition of."""
     partition_index: int = SIMPLE
-    """Which partition it is: the server finds it out by itself, where there is one."""
+    """The index of the partition, for transports that carry one.
+
+    RabbitMQ finds the index itself from `super_stream`; `RabbitTransport` refuses subscriptions that set it.
+    """
     offset: OffsetSpecification = NEXT
     """Where the server starts if an answer names no place."""
 

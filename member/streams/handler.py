@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from fencepost.member.arguments import refused_awaitable
+
 
 class StreamThreadExceptionResponse(enum.Enum):
     """What a handler may answer; the numbers are Kafka's."""
@@ -131,8 +133,11 @@ class Handlers:
             )
         if isinstance(response, StreamThreadExceptionResponse):
             return Answer(response)
-        if inspect.iscoroutine(response):
-            response.close()
+        refused = refused_awaitable("the uncaught-exception handler", response)
+        if refused is not None:
+            return Answer(
+                StreamThreadExceptionResponse.SHUTDOWN_CLIENT, f"{refused}; the client is shut down"
+            )
         return Answer(
             StreamThreadExceptionResponse.SHUTDOWN_CLIENT,
             f"the uncaught-exception handler answered {response!r}, which is no "
@@ -142,10 +147,8 @@ class Handlers:
     @staticmethod
     def _tell_old(handler: OldExceptionHandler, thread: str, error: BaseException) -> Answer:
         try:
-            if _takes(inspect.signature(handler), 2):
-                handler(thread, error)
-            else:
-                handler(error)
+            two = _takes(inspect.signature(handler), 2)
+            returned: object = handler(thread, error) if two else handler(error)  # type: ignore[func-returns-value]
         except BaseException as raised:
             return Answer(None, f"the old uncaught-exception handler raised {raised!r}")
-        return Answer(None)
+        return Answer(None, refused_awaitable("the old uncaught-exception handler", returned))

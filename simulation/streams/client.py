@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -244,6 +244,12 @@ class ClientHost(Host):
     async def sleep(self, seconds: float) -> None:
         """Let time pass on this host: a microsecond at least, since who looks again finds no other moment."""
         await self.pause_us(max(1, round(seconds * 1_000_000)) if seconds > 0 else 0)
+
+    async def wait_for(
+        self, work: Coroutine[Any, Any, None], told: asyncio.Event, grace_s: Callable[[], float]
+    ) -> None:
+        """Wait for this as long as it takes: the scenario's timeouts end each request."""
+        await work
 
     def now(self) -> float:
         """Seconds of the world's clock."""

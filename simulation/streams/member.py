@@ -142,7 +142,7 @@ class SimulatedMember(abc.ABC):
         self._look = True
         self._change()
 
-    async def close(self, *, told_to_end: bool = False) -> None:
+    async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group."""
         await self.driver.close()
         self.closed = True

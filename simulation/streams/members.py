@@ -117,7 +117,7 @@ class ClassicGroupMember(SimulatedMember):
         longest_s = self._host.world.scenario.group.rebalance_timeout.ms / 1000
         return longest_s if self.driver.is_rebalancing else 0
 
-    async def close(self, *, told_to_end: bool = False) -> None:
+    async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group, unless that would keep others from hearing of its end."""
         stays = told_to_end and not self._assignor.all_know
         await self.driver.close(CloseOption.REMAIN_IN_GROUP if stays else CloseOption.DEFAULT)

@@ -184,3 +184,80 @@ async def test_what_is_refused_is_told(place: Any, stream: str, settings: dict[s
     consumer = SingleActiveConsumer(subscription(stream), transport(place, stream, "one", **settings))
     with pytest.raises(SubscriptionRefused, match=why):
         await consumer.start()
+
+
+class Broken(SacListener):
+    """Fails whenever it is activated."""
+
+    def on_activated(self, consumer: SingleActiveConsumer) -> None:
+        raise LookupError("no offset")
+
+
+async def test_start_returns_although_each_activation_fails_at_once(place: Any) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    stream = await place.stream()
+    for _ in range(5):
+        consumer = SingleActiveConsumer(
+            subscription(stream), transport(place, stream, "one"), listener=Broken()
+        )
+        await asyncio.wait_for(consumer.start(), 30)
+        await consumer.close()
+
+
+@contextlib.asynccontextmanager
+async def mapped_port(host: str, port: int) -> AsyncIterator[tuple[int, list[int]]]:
+    """A port of this machine that leads to a node, as that of a container does; and who came that way."""
+    came: list[int] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer.get_extra_info("peername")[1])
+        there = await asyncio.open_connection(host, port)
+        for one, other in ((reader, there[1]), (there[0], writer)):
+            tasks.add(asyncio.create_task(copy(one, other)))
+
+    server = await asyncio.start_server(forward, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], came
+    finally:
+        server.close()
+        await asyncio.gather(*tasks)
+
+
+async def test_it_stays_on_a_mapped_port_which_the_node_does_not_advertise(place: Any) -> None:
+    stream = await place.stream()
+    await (await place.producer()).send_wait(stream, b"a")
+    async with mapped_port(place.settings["host"], place.settings["port"]) as (port, came):
+        consumer = SingleActiveConsumer(
+            subscription(stream), transport(place, stream, "one", host="127.0.0.1", port=port)
+        )
+        async with consumer:
+            assert (await asyncio.wait_for(consumer.getone(), 60)).value == b"a"
+            assert len(came) == 1, "the consumer's one connection goes through the port"
+            if place.ours is not None:
+                assert len(place.ours.group(stream, "group").consumers()) == 1
+
+
+@pytest.mark.parametrize("in_super_stream", [False, True])
+async def test_a_partition_index_is_refused(place: Any, in_super_stream: bool) -> None:
+    name = await place.super_stream(2)
+    wanted = SacSubscription(
+        stream=f"{name}-1",
+        name="group",
+        super_stream=name if in_super_stream else None,
+        partition_index=0,
+        offset=FIRST,
+    )
+    consumer = SingleActiveConsumer(wanted, transport(place, f"{name}-1", "one"))
+    with pytest.raises(
+        SubscriptionRefused, match="partition_index is 0, and RabbitMQ's protocol carries none"
+    ):
+        await asyncio.wait_for(consumer.start(), 30)
+    await consumer.close()

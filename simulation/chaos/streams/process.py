@@ -288,9 +288,9 @@ class DisturbedMember:
         await self._inner.commit(offsets)
         self._process.say(m.OffsetsCommitted, tuple(offsets.items()))
 
-    async def close(self, *, told_to_end: bool = False) -> None:
+    async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group at once, and disconnect."""
-        await self._inner.close(told_to_end=told_to_end)
+        await self._inner.close(told_to_end=told_to_end, within_s=within_s)
         self.closed = True
 
 

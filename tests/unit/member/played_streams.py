@@ -9,6 +9,7 @@ from typing import Any
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.engine import GlobalWork, StreamsEngine
 from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
+from fencepost.member.application.runtime import CutShort
 from fencepost.member.application.settings import check_process
 from fencepost.member.application.store import StateDirectory
 from fencepost.member.streams.client import StreamsClient
@@ -35,6 +36,8 @@ class Played:
         self.closed = False
         self.owned: list[TopicPartition] = []
         self.close_gate: asyncio.Event | None = None
+        self.commit_gate: asyncio.Event | None = None
+        self.closed_within = 0.0
 
     async def start(self) -> None: ...
 
@@ -53,6 +56,8 @@ class Played:
         return self.committed_offsets.get(partition)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.commit_gate is not None:
+            await self.commit_gate.wait()
         if self.refuses:
             raise CommitRefused("fenced")
         self.committed_offsets.update(offsets)
@@ -63,10 +68,11 @@ class Played:
     def wake(self) -> None:
         self.script.put_nowait(())
 
-    async def close(self, *, told_to_end: bool = False) -> None:
+    async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
+        self.closed_within = within_s
         if self.close_gate is not None:
             await self.close_gate.wait()
-        if self.owned:
+        if self.owned and self.commit_gate is None:
             await self.events.on_revoked(self.owned)
         self.closed = True
 
@@ -109,6 +115,22 @@ class Time:
 
     def now(self) -> float:
         return self.at
+
+    async def wait_for(
+        self, work: Coroutine[Any, Any, None], told: asyncio.Event, grace_s: Callable[[], float]
+    ) -> None:
+        task = asyncio.create_task(work)
+        over = asyncio.create_task(self._over(told, grace_s))
+        await asyncio.wait((task, over), return_when="FIRST_COMPLETED")
+        over.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        raise CutShort
+
+    async def _over(self, told: asyncio.Event, grace_s: Callable[[], float]) -> None:
+        await told.wait()
+        await self.sleep(grace_s())
 
     async def advance(self, seconds: float) -> None:
         await settle()

@@ -295,6 +295,11 @@ async def test_silence_ends_the_connection_where_heartbeats_are_agreed() -> None
         ({"client_name": "x" * 40_000}, ValueError, "client_name should be 0 to 4,000 bytes .* 'xxx"),
         ({"tls": True}, TypeError, "tls should be an ssl.SSLContext, got True"),
         ({"heartbeat_s": 0.5}, TypeError, "heartbeat_s should be a whole number, got 0.5"),
+        (
+            {"address_resolver": ("h", 1)},
+            TypeError,
+            "address_resolver should be a function of a host and a port",
+        ),
         ({"heartbeat_s": -1}, ValueError, "heartbeat_s should be 0 to 4,294,967,295, got -1"),
     ],
 )
@@ -342,3 +347,92 @@ async def test_a_subscription_to_another_stream_than_the_transports_is_refused()
             await asyncio.wait_for(consumer.start(), 20)
         await consumer.close()
     assert "Subscribe" not in node.heard
+
+
+async def test_a_partition_index_is_refused_because_the_protocol_carries_none() -> None:
+    async with Node().listening() as node:
+        for super_stream in (None, "sales"):
+            wanted = SacSubscription(
+                stream="orders", name="billing", super_stream=super_stream, partition_index=0
+            )
+            consumer = SingleActiveConsumer(wanted, RabbitTransport("orders", port=node.port))
+            with pytest.raises(SubscriptionRefused, match=r"partition_index is 0, .* set super_stream"):
+                await asyncio.wait_for(consumer.start(), 20)
+            await consumer.close()
+    assert "Subscribe" not in node.heard
+
+
+def calling_itself(node: Node, port: int) -> None:
+    """Let a node advertise this port."""
+    properties = {"advertised_host": "127.0.0.1", "advertised_port": str(port)}
+    node.answers["Open"] = lambda asked: [frames.OpenResponse(asked.correlation_id, properties=properties)]
+
+
+async def test_it_stays_on_a_node_that_has_the_stream_whatever_address_leads_there() -> None:
+    async with Node().listening() as node:
+        there = node.port
+        node.port = 1  # what it advertises: nothing listens there
+        calling_itself(node, 1)
+        transport = RabbitTransport("orders", port=there)
+        connection = await asyncio.wait_for(transport.connect(Ear()), 20)
+        connection.close()
+    assert node.heard.count("Open") == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_address_resolver_leads_to_nodes_whose_own_address_is_out_of_reach(is_async: bool) -> None:
+    asked: list[tuple[str, int]] = []
+    async with Node().listening() as entrance, Node().listening() as other, Node().listening() as owner:
+        ways = [other.port, owner.port]
+
+        def resolve(host: str, port: int) -> tuple[str, int]:
+            asked.append((host, port))
+            return "127.0.0.1", ways[min(len(asked), 2) - 1]
+
+        async def resolve_later(host: str, port: int) -> tuple[str, int]:
+            return resolve(host, port)
+
+        there = entrance.port
+        entrance.port = 1
+        for node, port in ((entrance, 3), (other, 2), (owner, 1)):
+            calling_itself(node, port)
+        resolver = resolve_later if is_async else resolve
+        transport = RabbitTransport("orders", port=there, address_resolver=resolver)
+        connection = await asyncio.wait_for(transport.connect(Ear()), 20)
+        assert connection.advertised == ("127.0.0.1", 1)
+        connection.close()
+    assert asked == [("127.0.0.1", 1)] * 2
+    assert [node.heard.count("Open") for node in (entrance, other, owner)] == [1, 1, 1]
+
+
+async def test_an_address_resolver_that_leads_nowhere_is_tried_again_later() -> None:
+    async with Node().listening() as entrance:
+        there = entrance.port
+        entrance.port = 1
+        calling_itself(entrance, 2)
+        transport = RabbitTransport(
+            "orders", port=there, address_resolver=lambda host, port: ("127.0.0.1", there)
+        )
+        with pytest.raises(TransportError, match=f"no node that has the stream 'orders' in 10 .*:{there}"):
+            await asyncio.wait_for(transport.connect(Ear()), 20)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "why"),
+    [
+        ("localhost:1", TypeError, r"address_resolver should return \(host, port\), got 'localhost:1'"),
+        ((None, 1), TypeError, "the host from address_resolver should be text, got None"),
+        (("localhost", 0), ValueError, "the port from address_resolver should be 1 to 65,535, got 0"),
+    ],
+)
+async def test_what_an_address_resolver_returns_is_checked(
+    found: Any, kind: type[Exception], why: str
+) -> None:
+    async with Node().listening() as entrance:
+        there = entrance.port
+        entrance.port = 1
+        transport = RabbitTransport("orders", port=there, address_resolver=lambda host, port: found)
+        consumer = SingleActiveConsumer(ORDERS, transport)
+        with pytest.raises(kind, match=why):
+            await asyncio.wait_for(consumer.start(), 20)
+        await consumer.close()

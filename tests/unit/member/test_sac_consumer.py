@@ -37,6 +37,52 @@ async def test_it_starts_where_the_subscription_says_and_behind_what_was_stored(
     assert scene.listener.told == ["activated", "stepping down", "activated"]
 
 
+async def test_start_returns_although_the_state_passes_before_anything_wakes_it(scene: Scene) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    seen: list[SacMemberState] = []
+
+    def fail(consumer: SingleActiveConsumer) -> None:
+        seen.append(consumer.state)
+        raise LookupError("no offset")
+
+    def subscribe_and_activate(connection: Connection, subscription: SacSubscription) -> Any:
+        loop = asyncio.get_running_loop()
+        accepted = loop.create_future()
+        connection.listener.consumer_update(1, True)
+        loop.call_soon(accepted.set_result, None)
+        return accepted
+
+    scene.listener.on_activated = fail  # type: ignore[assignment]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "subscribe", subscribe_and_activate)
+        await asyncio.wait_for(scene.consumer.start(), 1)
+    assert seen == [SacMemberState.ACTIVATING]
+    assert not scene.consumer.is_active
+
+
+async def test_nothing_is_asked_of_a_consumer_that_is_not_started(scene: Scene) -> None:
+    with pytest.raises(RuntimeError, match=r"not started: await its start\(\) first"):
+        await asyncio.wait_for(scene.consumer.getone(), 1)
+    with pytest.raises(RuntimeError, match="not started"):
+        await asyncio.wait_for(anext(scene.consumer), 1)
+    with pytest.raises(RuntimeError, match="not started"):
+        scene.consumer.store_offset(1)
+    with pytest.raises(RuntimeError, match="not started"):
+        await scene.consumer.stored_offset()
+    await scene.consumer.close()
+    with pytest.raises(ConsumerClosed):
+        await scene.consumer.getone()
+
+
+async def test_the_stored_offset_is_not_unknown_for_lack_of_a_connection(scene: Scene) -> None:
+    await scene.consumer.start()
+    assert await scene.consumer.stored_offset() is None
+    scene.node.down = True
+    scene.node.last.listener.disconnected("gone")
+    with pytest.raises(Disconnected, match="no connection now"):
+        await scene.consumer.stored_offset()
+
+
 async def test_it_starts_within_a_chunk_where_the_listener_leaves_the_place_to_the_subscription() -> None:
     scene = Scene(SacSubscription(stream="orders", name="app", offset=OffsetSpecification.at(1)))
     scene.listener.offset = NONE

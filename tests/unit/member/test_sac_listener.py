@@ -131,3 +131,37 @@ async def test_a_listener_that_answers_no_place_of_ours_gives_the_connection_up(
     assert (first.closed, first.answers) == (True, [])
     assert scene.listener.told == ["activated", "lost"]
     assert scene.consumer.state is SacMemberState.BACKING_OFF
+
+
+@pytest.mark.parametrize("where", ["on_state", "on_callback", "on_answer"])
+def test_an_observer_with_an_async_method_is_refused(where: str) -> None:
+    async def observe(*seen: object) -> None: ...
+
+    names = ("on_state", "on_callback", "on_answer")
+    observer = type("Observer", (), {name: observe if name == where else print for name in names})()
+    with pytest.raises(TypeError, match=f"observer should have plain methods, and {where} of .* is async"):
+        Scene(observer=observer)
+
+
+async def test_a_coroutine_that_an_observer_returns_is_refused() -> None:
+    failures: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: failures.append(str(context["exception"]))
+    )
+
+    async def observe(*seen: object) -> None: ...
+
+    class Observer:
+        def on_state(self, *seen: object) -> Any:
+            return observe(*seen)
+
+        on_callback = on_answer = on_state
+
+    scene = Scene(observer=Observer())
+    await scene.active()
+    assert {failure.partition(" returned ")[0] for failure in failures} == {
+        "on_state",
+        "on_callback",
+        "on_answer",
+    }
+    assert all("write asyncio.create_task(...)" in failure for failure in failures)

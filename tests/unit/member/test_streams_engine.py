@@ -107,6 +107,58 @@ async def test_threads_ask_their_members_whether_they_are_connected() -> None:
     assert await rig.engine.close(None)
 
 
+async def test_the_member_s_view_of_its_connection_counts_while_records_are_processed() -> None:
+    gate = asyncio.Event()
+
+    async def process(partition: TopicPartition, records: Sequence[Any]) -> None:
+        await gate.wait()
+
+    rig = await Rig(process, threads=1).running()
+    rig.members[A].give(P0, 0, "a")
+    await settle()
+    for connected, state in ((False, S.DISCONNECTED), (True, S.RUNNING), (False, S.DISCONNECTED)):
+        rig.members[A].connected = connected
+        rig.members[A].events.on_connection()
+        assert (rig.state, rig.engine.client.is_connected) == (state, connected)
+    gate.set()
+    await rig.engine.close(None)
+
+
+@pytest.mark.parametrize("work", ["state listener", "old uncaught-exception handler"])
+async def test_a_coroutine_that_a_plain_callback_returns_is_refused(
+    work: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[str] = []
+
+    async def notify() -> None:
+        ran.append("late")
+
+    rig = Rig(threads=1)
+    if work == "state listener":
+        rig.engine.listener = lambda new, old: notify()
+    else:
+        rig.engine.handlers.add(lambda thread, error: notify())
+    await rig.running()
+    if work == "old uncaught-exception handler":
+        rig.members[A].script.put_nowait(OSError("broken"))
+        await settle()
+    await rig.engine.close(None)
+    assert f"{work} returned" in caplog.text
+    assert "write asyncio.create_task(...)" in caplog.text
+    assert ran == []
+
+
+async def test_a_task_that_the_state_listener_starts_runs(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(threads=1)
+    rig.engine.listener = lambda new, old: (
+        asyncio.create_task(rig.engine.close(5)) if new is S.RUNNING else None
+    )
+    await rig.engine.start()
+    rig.members[A].assign(P0)
+    assert await rig.engine.wait_ended() is S.NOT_RUNNING
+    assert caplog.text == ""
+
+
 # -- ends ------------------------------------------------------------------------------------------------
 
 
@@ -116,6 +168,45 @@ async def test_close_again_and_again_has_one_outcome(caplog: pytest.LogCaptureFi
     assert await rig.engine.close(0)
     assert rig.states[-2:] == [S.PENDING_SHUTDOWN, S.NOT_RUNNING]
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(("limit_s", "commit_s", "leave_s"), [(None, 10, 2), (1000, 10, 2), (5, 2.5, 2)])
+async def test_a_thread_ends_in_time_although_nobody_responds_to_its_last_commit(
+    limit_s: float | None, commit_s: float, leave_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = await Rig(threads=1).running()
+    member = rig.members[A]
+    member.commit_gate = asyncio.Event()
+    member.give(P0, 0, "a")
+    await settle()
+    if limit_s is not None:
+        rig.engine.end_by = rig.time.at + limit_s
+    rig.engine.carry_out(rig.engine.client.close())
+    ended = asyncio.create_task(rig.engine.wait_ended())
+    began = rig.time.at
+    while not ended.done():
+        await rig.time.advance(0.1)
+    assert rig.time.at - began == pytest.approx(commit_s, abs=0.15)
+    assert member.closed_within == pytest.approx(leave_s, abs=0.2)
+    assert member.committed_offsets == {}
+    assert caplog.text.count("offsets were not committed") == 1
+
+
+async def test_a_thread_that_is_told_to_end_in_a_commit_waits_for_it_no_longer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = await Rig(threads=1).running()
+    member = rig.members[A]
+    member.commit_gate = asyncio.Event()
+    await rig.time.advance(31)
+    member.give(P0, 0, "a")
+    await rig.time.advance(31)
+    rig.engine.carry_out(rig.engine.client.close())
+    began = rig.time.at
+    while rig.state is not S.NOT_RUNNING:
+        await rig.time.advance(0.5)
+    assert rig.time.at - began == pytest.approx(10, abs=0.6)
+    assert caplog.text.count("offsets were not committed") == 1
 
 
 async def test_close_in_error_warns_and_does_nothing(caplog: pytest.LogCaptureFixture) -> None:

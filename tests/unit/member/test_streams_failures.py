@@ -70,7 +70,9 @@ def test_a_coroutine_in_disguise_is_no_answer() -> None:
 
     handlers = Handlers()
     handlers.add(lambda error: decide())
-    assert handlers.ask(A, ValueError()).response is Response.SHUTDOWN_CLIENT
+    answer = handlers.ask(A, ValueError())
+    assert answer.response is Response.SHUTDOWN_CLIENT
+    assert "should be a plain function" in (answer.complaint or "")
 
 
 async def _coroutine_function(error: BaseException) -> Response:
