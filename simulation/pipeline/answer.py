@@ -144,7 +144,7 @@ def _measured(views: Views) -> DataFrame:
     from pyspark.sql import functions as f
 
     rebalances = views.view("rebalance").where(f"settled = 'Stable' AND begin_us >= {BEGIN.us}")
-    gaps = views.view("handover").where(f"NOT first AND shared_us = 0 AND from_us >= {BEGIN.us}")
+    gaps = views.view("handover").where(f"apart AND from_us >= {BEGIN.us}")
     values = rebalances.select(
         "run_id", f.lit(REBALANCE).alias("measure"), f.col("seconds").alias("value")
     ).unionAll(gaps.select("run_id", f.lit(DOWNTIME), f.col("gap_us") / 1e6))
