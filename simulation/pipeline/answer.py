@@ -14,7 +14,7 @@ from fencepost.simulation.analyses.comparison import Comparison, Sample, compare
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.campaign import ran
 from fencepost.simulation.pipeline.outline import Outline
-from fencepost.simulation.pipeline.plan import OPTION, Cell, cells_of
+from fencepost.simulation.pipeline.plan import OPTION, Cell, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.question import BEGIN, Choice, Question, choices, options, scenario_text
 from fencepost.simulation.pipeline.scale import settings_for
@@ -103,7 +103,7 @@ def answer(
         own = {name: next(iter(found.values()))} if one else found
         cells += cells_of([], {}, options=options(own, places, str(path)))
         chosen |= own
-    outline = Outline(cells=tuple(cells), seeds=tuple(range(runs)), traces="all")
+    outline = Outline(cells=tuple(cells), seeds=seeds_of(runs), traces="all")
     with ran(outline, master=master, out_dir=out_dir / "runs", progress=shown) as (spark, directory):
         files = directory.files()
         with shown.step("measuring", 1) as advance, settings_for(spark, files.rows):

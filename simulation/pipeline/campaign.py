@@ -13,8 +13,9 @@ import msgspec
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.analyses.incidents import has_mutant
 from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
+from fencepost.simulation.pipeline.arguments import grid_values, path_of, scenario_names
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
-from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces
+from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces, value_text
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
 from fencepost.simulation.pipeline.plan import (
     Option,
@@ -93,14 +94,26 @@ def campaign(
     :raises FencepostError: before anything runs, if the input is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
     """
-    names = list(scenarios) or library_names()
+    names = scenario_names(scenarios) or library_names()
+    if not isinstance(options, Sequence) or not all(isinstance(each, Option) for each in options):
+        raise FencepostError(f"options={options!r}: expected a list of Option")
     outline = Outline(
-        cells=cells_of(names, grid if isinstance(grid, Mapping) else parse_grid(grid), options=options),
+        cells=cells_of(names, _grid(grid), options=options),
         seeds=seeds_of(seeds),
         traces=traces,
         time_limit_s=time_limit_s,
     )
     return carry_out(outline, master=master, out_dir=out_dir, report=report, resume=resume, progress=progress)
+
+
+def _grid(grid: Mapping[str, Sequence[str]] | Iterable[str]) -> Mapping[str, Sequence[str]]:
+    if isinstance(grid, Mapping):
+        return {key: tuple(map(value_text, values)) for key, values in grid_values(grid).items()}
+    if isinstance(grid, str | bytes) or not isinstance(grid, Iterable):
+        raise FencepostError(
+            f"grid={grid!r}: expected words such as ['members=10,50'], or values by parameter"
+        )
+    return parse_grid(grid)
 
 
 def carry_out(
@@ -125,11 +138,12 @@ def carry_out(
 
     began = wall_clock()
     shown = progress or Silent()
-    target = Path(out_dir) / REPORT if report is None else check_writable(Path(report))
+    out = path_of("out_dir", out_dir)
+    target = out / REPORT if report is None else check_writable(path_of("report", report))
     with ran(
         outline,
         master=master,
-        out_dir=out_dir,
+        out_dir=out,
         resume=resume,
         progress=shown,
         if_stopped="; finished runs are kept, go on with --resume",
@@ -169,8 +183,6 @@ def ran(
     :raises EnvironmentLacks: as `carry_out` does.
     """
     cells, seeds = outline.cells, outline.seeds
-    if outline.time_limit_s <= 0:
-        raise FencepostError(f"a run's time limit of {outline.time_limit_s:g} s: expected more than 0")
     check_can_start(master)
     directory = CampaignDirectory(Path(out_dir).absolute())
     try:
