@@ -15,6 +15,7 @@ from fencepost.simulation.analyses.incidents import has_mutant
 from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
 from fencepost.simulation.pipeline.arguments import grid_values, path_of, scenario_names
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
+from fencepost.simulation.pipeline.losses import Losses, Lost
 from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces, value_text
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
 from fencepost.simulation.pipeline.plan import (
@@ -65,6 +66,8 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float
     out: str
     report: str
+    lost: Lost = Lost()
+    """Executors of the cluster that were lost on the way, and how many runs were done again."""
     failures: list[KeptFailure] = []
     """Runs that failed, made small: the first of each kind."""
     tables: dict[str, list[dict[str, Any]]] = {}
@@ -147,8 +150,9 @@ def carry_out(
         resume=resume,
         progress=shown,
         if_stopped="; finished runs are kept, go on with --resume",
-    ) as (spark, directory):
+    ) as (spark, directory, losses):
         analysis = analyze_files(spark, directory.files(), shown)
+        lost = losses.found()
     kept = keep_failures(directory, [cell for cell in outline.cells if not cell.mutant], shown)
     _write_report(outline.title, directory, analysis, target, wall_clock() - began)
     rows = analysis.tables["runs"]
@@ -160,6 +164,7 @@ def carry_out(
         wall_seconds=wall_clock() - began,
         out=str(out_dir),
         report=str(target),
+        lost=lost,
         failures=kept,
         tables=analysis.tables,
     )
@@ -174,8 +179,8 @@ def ran(
     resume: bool = False,
     progress: Progress,
     if_stopped: str = "",
-) -> Iterator[tuple[SparkSession, CampaignDirectory]]:
-    """The session and the directory once all runs are done, for whoever analyses them.
+) -> Iterator[tuple[SparkSession, CampaignDirectory, Losses]]:
+    """The session and the directory once all runs are done, for whoever analyses them, and what was lost.
 
     `if_stopped` is said beside the reason if Spark stops on the way.
 
@@ -189,11 +194,14 @@ def ran(
         finished = directory.prepare(cells, resume=resume, seeds=seeds)
         tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
         with spark_session(master) as spark:
+            losses = Losses(spark)
             if not is_local(spark.sparkContext.master):
                 check_shared(spark, directory.root / NOTE)
             if tasks:
-                fan_out(spark, *_orders(outline, tasks, directory, spark), progress, if_stopped)
-            yield spark, directory
+                losses.runs_again = fan_out(
+                    spark, *_orders(outline, tasks, directory, spark), progress, if_stopped
+                )
+            yield spark, directory, losses
     except BaseException:
         directory.release()
         raise
@@ -219,8 +227,10 @@ def _orders(
 
 def fan_out(
     spark: SparkSession, orders: Orders, partitions: int, progress: Progress, if_stopped: str = ""
-) -> None:
+) -> int:
     """Carry out the orders on Spark, in so many partitions of equal size.
+
+    Return how many runs were done by a second attempt at their partition, as the first was lost.
 
     :raises EnvironmentLacks: if a worker process dies or cannot reach the directory; finished runs stay. The
         text ends with `if_stopped`.
@@ -242,12 +252,13 @@ def fan_out(
             return rows.mapInArrow(functools.partial(work, orders), DONE).collect()
 
         try:
-            run_job(spark, "campaign", action, watch)
+            done = run_job(spark, "campaign", action, watch)
         except Exception as error:
             if is_of_spark(error):
                 raise EnvironmentLacks(f"the runs stopped: {told(error)}{if_stopped}") from error
             raise
         advance(count - told_runs)
+    return sum(row.runs for row in done if row.attempt)
 
 
 def _write_report(
