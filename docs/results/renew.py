@@ -69,7 +69,7 @@ def tables_of(spark: SparkSession, file: Path, names: set[str]) -> dict[str, Row
     done = ran(
         outline, master=MASTER, out_dir=OUT / file.stem, resume=True, progress=progress_for(lines=True)
     )
-    with done as (_, directory):
+    with done as (_, directory, _):
         files = directory.files()
         views = Views(spark.read.parquet(*files.traces), spark.read.parquet(*files.runs), cached=True)
         tables = {name: [row.asDict() for row in ANALYSES[name].over(views).collect()] for name in names}

@@ -30,7 +30,8 @@ FENCINGS: Final = Analysis(
         Column(
             "recovered",
             Unit.COUNT,
-            "After how many the member of that host was STABLE again; the times that follow are until then.",
+            "After how many the host had a STABLE member again; the times that follow are until then. A host "
+            "that has restarted by then may have one already: that counts with 0 s.",
         ),
         *quantiles(Unit.SECONDS),
     ),

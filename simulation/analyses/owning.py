@@ -9,14 +9,14 @@ from fencepost.simulation.analyses.declaration import CELL, Analysis, Column, Un
 DOWNTIME: Final = Analysis(
     name="downtime",
     title="Partition downtime",
-    summary="How long partitions had no owner: from the moment one let go until another may read.",
+    summary="How long no member could read a partition: since one owner stopped until another may read.",
     columns=(
         *CELL,
         Column(
             "cause",
             Unit.TEXT,
-            "Why the owner let go: revoked, lost, crash, fenced, stepped down (of a single active consumer) "
-            "or assigned again; all for all of them together.",
+            "Why the owner stopped: revoked, lost, crash, stopped, fenced, stepped down (of a single active "
+            "consumer) or assigned again; all for all of them together.",
         ),
         *spread(Unit.SECONDS, "times a partition went from one owner to the next"),
         Column(
@@ -48,8 +48,9 @@ OWNERS: Final = Analysis(
     name="owners",
     title="Owners over time",
     summary=(
-        "How long partitions had no owner, one, or several, since each had its first one. The coordinator's "
-        "eyes are those of consumer groups and single active consumers."
+        "How long partitions had no owner, one, or several, since each had its first one. A member that "
+        "gives up a partition owns it until its callback has ended. The coordinator's eyes are those of "
+        "consumer groups and single active consumers."
     ),
     columns=(
         *CELL,
@@ -114,7 +115,10 @@ RECOVERIES: Final = Analysis(
 SAC_GAPS: Final = Analysis(
     name="sac_gaps",
     title="Gaps of single active consumers",
-    summary="How long partitions had no active consumer, between one and the next.",
+    summary=(
+        "How long no active consumer read a partition, between one and the next. A consumer that steps down "
+        "reads nothing."
+    ),
     columns=(
         *CELL,
         _AS_SEEN_BY,
@@ -130,8 +134,9 @@ TWO_OWNERS: Final = Analysis(
     name="two_owners",
     title="Two owners at once",
     summary=(
-        "Partitions that two members could read at the same time, neither of them fenced. That must never "
-        "be, but in the windows that RabbitMQ's protocol of single active consumers has."
+        "Partitions that two members held at the same time, neither of them fenced. A member holds a "
+        "partition until its callback for giving it up has ended. Two holders must never be, except in the "
+        "windows that RabbitMQ's protocol of single active consumers has."
     ),
     columns=(
         *CELL,

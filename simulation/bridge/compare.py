@@ -115,9 +115,7 @@ def compare(
             run(scenario, seed, plan=plan, checkers=[consumers]),
             run(other, seed, plan=translated(plan), checkers=[members]),
         )
-        for index, (shifts, result) in enumerate(
-            zip((consumers.shifts, members.shifts), results, strict=True)
-        ):
+        for index, (shifts, result) in enumerate(zip((consumers, members), results, strict=True)):
             gaps[index].extend(shifts.gaps)
             overlaps[index].extend(shifts.overlaps)
             violations[index] += len(result.violations)

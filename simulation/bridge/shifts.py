@@ -1,12 +1,15 @@
-"""Who consumes what, from when to when: stretches with nobody, and with two at once."""
+"""Stretches of time in which no consumer reads a partition, and in which two hold it.
+
+Both protocols are measured alike, in the consumers' own eyes. A consumer reads from the end of its `assigned`
+or `activated` callback until it begins to give up the partition. It holds it until it has given it up. A lost
+partition, and the end of the process, end both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.sac import ConnectionId
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.clients import Subscriber
 from fencepost.simulation.sac.observers import SacObserver
@@ -59,40 +62,66 @@ class Shifts:
         self._since.clear()
 
 
-class MemberShifts(Observer):
-    """Watches members of a consumer group: at work from `assigned` to `revoked`, `lost`, or their end."""
+class _Shifts:
+    """The readers of partitions, for the gaps, and their holders, for the overlaps."""
 
     def __init__(self) -> None:
-        self.shifts = Shifts()
+        self._readers, self._holders = Shifts(), Shifts()
+
+    @property
+    def gaps(self) -> list[int]:
+        """How long partitions had no reader."""
+        return self._readers.gaps
+
+    @property
+    def overlaps(self) -> list[int]:
+        """How long partitions had two holders."""
+        return self._holders.overlaps
+
+    def _begin(self, partition: Hashable, who: str, now_us: int) -> None:
+        self._readers.begin(partition, who, now_us)
+        self._holders.begin(partition, who, now_us)
+
+    def _stop_reading(self, partition: Hashable, who: str, now_us: int) -> None:
+        self._readers.end(partition, who, now_us)
+
+    def _let_go(self, partition: Hashable, who: str, now_us: int) -> None:
+        self._readers.end(partition, who, now_us)
+        self._holders.end(partition, who, now_us)
+
+    def _process(self, host: str, what: str, now_us: int) -> None:
+        if what in ("crash", "stopped"):
+            self._readers.end_all(host, now_us)
+            self._holders.end_all(host, now_us)
+
+    def on_end(self, now_us: int) -> None:
+        """Close all stretches: the run is over."""
+        self._readers.close(now_us)
+        self._holders.close(now_us)
+
+
+class MemberShifts(_Shifts, Observer):
+    """Watches the members of a consumer group."""
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Partitions come and go with callbacks."""
+        """Partitions are taken and given up with callbacks."""
         for partition in partitions:
-            if kind == "assigned" and phase == "end":
-                self.shifts.begin(partition, host, now_us)
-            elif kind != "assigned" and phase == "begin":
-                self.shifts.end(partition, host, now_us)
+            if (kind, phase) == ("assigned", "end"):
+                self._begin(partition, host, now_us)
+            elif (kind, phase) == ("revoked", "begin"):
+                self._stop_reading(partition, host, now_us)
+            elif (kind, phase) in (("revoked", "end"), ("lost", "begin")):
+                self._let_go(partition, host, now_us)
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process that ended is not at work."""
-        if what in ("crash", "stopped"):
-            self.shifts.end_all(host, now_us)
-
-    def on_end(self, now_us: int) -> None:
-        """The run is over."""
-        self.shifts.close(now_us)
+        """A process that ended has nothing."""
+        self._process(host, what, now_us)
 
 
-_AT_WORK: Mapping[Any, bool] = {SacMemberState.ACTIVE: True, SacMemberState.STEPPING_DOWN: True}
-
-
-class ConsumerShifts(SacObserver):
-    """Watches single active consumers: at work from their answer until they let go, or are gone."""
-
-    def __init__(self) -> None:
-        self.shifts = Shifts()
+class ConsumerShifts(_Shifts, SacObserver):
+    """Watches single active consumers. One whose connection is gone goes on until it notices."""
 
     def on_client_state(
         self,
@@ -102,22 +131,15 @@ class ConsumerShifts(SacObserver):
         target: SacMemberState,
         now_us: int,
     ) -> None:
-        """A consumer begins, or ends."""
-        if subscriber.connection is None or (source in _AT_WORK) == (target in _AT_WORK):
-            return
-        change = self.shifts.begin if target in _AT_WORK else self.shifts.end
-        change(subscriber.subscription.stream, subscriber.connection.owner, now_us)
-
-    def on_connection(self, connection: ConnectionId, owner: str, opened: bool, now_us: int) -> None:
-        """One whose connection is gone gets nothing any more."""
-        if not opened:
-            self.shifts.end_all(owner, now_us)
+        """Streams are taken and given up with states."""
+        stream, who = subscriber.subscription.stream, subscriber.name
+        if target is SacMemberState.ACTIVE:
+            self._begin(stream, who, now_us)
+        elif target is SacMemberState.STEPPING_DOWN:
+            self._stop_reading(stream, who, now_us)
+        else:
+            self._let_go(stream, who, now_us)
 
     def on_host(self, client: str, what: str, now_us: int) -> None:
-        """A process that ended is not at work."""
-        if what in ("crash", "stopped"):
-            self.shifts.end_all(client, now_us)
-
-    def on_end(self, now_us: int) -> None:
-        """The run is over."""
-        self.shifts.close(now_us)
+        """A process that ended has nothing."""
+        self._process(client, what, now_us)

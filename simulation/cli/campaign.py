@@ -98,7 +98,7 @@ def campaign(
     if json:
         print_json(result)
     else:
-        _print(result)
+        print_result(result)
     return 1 if result.violations or result.failed else 0
 
 
@@ -112,7 +112,8 @@ def _outline(scenarios: tuple[str, ...], grid: list[str]) -> Outline:
     return read_outline(files[0])
 
 
-def _print(result: CampaignResult) -> None:
+def print_result(result: CampaignResult) -> None:
+    """Print the tables that people see, and what became of the campaign."""
     from rich.text import Text
 
     from fencepost.simulation.cli.terminal import Terminal
@@ -124,6 +125,8 @@ def _print(result: CampaignResult) -> None:
         f"{result.runs:,} runs in {result.wall_seconds:.0f} s,",
         Text(f"{result.failed:,} failed, {result.violations:,} violations", "red" if bad else "green"),
     )
+    for line in result.lost.lines:
+        out.say(Text(line, "yellow"))
     for failure in result.failures:
         out.say(f"{failure.invariant} in {failure.run_id}: {failure.test or failure.failure}")
     out.say(f"Runs:   {result.out}")

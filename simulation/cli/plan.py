@@ -19,6 +19,7 @@ from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.advice import Recommendation, difference_in_words, recommend
 from fencepost.simulation.pipeline.answer import RUNS, Answer, OptionAnswer, Spread, answer, differences
+from fencepost.simulation.pipeline.losses import Lost
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.question import Question, ask, read_question
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
@@ -36,6 +37,8 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     options: list[OptionAnswer]
     recommendation: Recommendation
     wall_seconds: float
+    lost: Lost
+    """Executors of the cluster that were lost on the way, and how many runs were done again."""
     out: str | None
     """The directory of `--out`."""
 
@@ -48,6 +51,7 @@ class ComparedPlans(msgspec.Struct, frozen=True, kw_only=True):
     text: list[str]
     """The comparisons in words."""
     wall_seconds: float
+    lost: Lost
 
 
 def plan(
@@ -207,6 +211,7 @@ def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -
                 options=found.options,
                 recommendation=advice,
                 wall_seconds=found.wall_seconds,
+                lost=found.lost,
                 out=None if kept is None else str(kept),
             )
         )
@@ -235,6 +240,8 @@ def _tell_failed(found: Answer) -> None:
     for each in found.options:
         if each.failed:
             out.say(f"{each.name}: {each.failed} runs failed, broke an invariant, or never settled")
+    for line in found.lost.lines:
+        out.say(line)
 
 
 def _tell_difference(names: list[str], found: Answer, *, json: bool) -> None:
@@ -244,7 +251,11 @@ def _tell_difference(names: list[str], found: Answer, *, json: bool) -> None:
     if json:
         print_json(
             ComparedPlans(
-                options=found.options, comparisons=compared, text=lines, wall_seconds=found.wall_seconds
+                options=found.options,
+                comparisons=compared,
+                text=lines,
+                wall_seconds=found.wall_seconds,
+                lost=found.lost,
             )
         )
         return

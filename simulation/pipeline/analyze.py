@@ -20,10 +20,12 @@ from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_row
 from fencepost.simulation.analyses.incidents import MUTANTS, RUNS
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.pipeline.arguments import hint, path_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.scale import session_settings, settings_for
 from fencepost.simulation.pipeline.session import (
     LOCAL,
+    check_master,
     is_local,
     is_of_spark,
     run_job,
@@ -84,14 +86,16 @@ def analyze(
     from fencepost.simulation.report.render import check_writable, render_campaign_report
 
     if only is not None:
-        if unknown := set(only) - set(TABLES):
-            raise FencepostError(
-                f"only: there is no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}"
-            )
+        if isinstance(only, str | bytes) or not isinstance(only, Collection):
+            raise FencepostError(f"only={only!r}: expected a list of tables, such as ['runs', 'downtime']")
+        for name in only:
+            if name not in TABLES:
+                raise FencepostError(f"only: there is no table {name}; {hint(name, TABLES, 'there are')}")
         if report is not None:
             raise FencepostError("only: a report has all tables")
-    path = Path(path)
-    target = None if report is None else check_writable(Path(report))
+    check_master(master)
+    path = path_of("path", path)
+    target = None if report is None else check_writable(path_of("report", report))
     files = find_traces(path)
     if not files.rows:
         raise FencepostError(f"{path}: no row in it, so nothing happened that could be analysed")

@@ -13,8 +13,9 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import Comparison, Sample, compare, samples
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.campaign import ran
+from fencepost.simulation.pipeline.losses import Lost
 from fencepost.simulation.pipeline.outline import Outline
-from fencepost.simulation.pipeline.plan import OPTION, Cell, cells_of
+from fencepost.simulation.pipeline.plan import OPTION, Cell, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.question import BEGIN, Choice, Question, choices, options, scenario_text
 from fencepost.simulation.pipeline.scale import settings_for
@@ -69,6 +70,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     options: list[OptionAnswer]
     samples: dict[str, Sample]
     wall_seconds: float
+    lost: Lost = Lost()
+    """Executors of the cluster that were lost on the way, and how many runs were done again."""
 
 
 def answer(
@@ -103,8 +106,12 @@ def answer(
         own = {name: next(iter(found.values()))} if one else found
         cells += cells_of([], {}, options=options(own, places, str(path)))
         chosen |= own
-    outline = Outline(cells=tuple(cells), seeds=tuple(range(runs)), traces="all")
-    with ran(outline, master=master, out_dir=out_dir / "runs", progress=shown) as (spark, directory):
+    outline = Outline(cells=tuple(cells), seeds=seeds_of(runs), traces="all")
+    with ran(outline, master=master, out_dir=out_dir / "runs", progress=shown) as (
+        spark,
+        directory,
+        losses,
+    ):
         files = directory.files()
         with shown.step("measuring", 1) as advance, settings_for(spark, files.rows):
             try:
@@ -118,13 +125,14 @@ def answer(
                     raise FencepostError(f"Spark could not analyse the traces: {told(error)}") from error
                 raise
             advance(1)
+        lost = losses.found()
     found_by_name = {_option_of(parameters): sample for (_, parameters), sample in measured.items()}
     complete = {name: _with_totals(found_by_name.get(name)) for name in chosen}
     answers = [
         _answer(cell, chosen[cell.parameters[OPTION]], complete[cell.parameters[OPTION]], failed, kept)
         for cell in cells
     ]
-    return Answer(options=answers, samples=complete, wall_seconds=wall_clock() - began)
+    return Answer(options=answers, samples=complete, wall_seconds=wall_clock() - began, lost=lost)
 
 
 def _written(folder: Path, name: str, text: str) -> Path:
@@ -144,7 +152,7 @@ def _measured(views: Views) -> DataFrame:
     from pyspark.sql import functions as f
 
     rebalances = views.view("rebalance").where(f"settled = 'Stable' AND begin_us >= {BEGIN.us}")
-    gaps = views.view("handover").where(f"NOT first AND shared_us = 0 AND from_us >= {BEGIN.us}")
+    gaps = views.view("handover").where(f"apart AND from_us >= {BEGIN.us}")
     values = rebalances.select(
         "run_id", f.lit(REBALANCE).alias("measure"), f.col("seconds").alias("value")
     ).unionAll(gaps.select("run_id", f.lit(DOWNTIME), f.col("gap_us") / 1e6))

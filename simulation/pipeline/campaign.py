@@ -13,8 +13,10 @@ import msgspec
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.analyses.incidents import has_mutant
 from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
+from fencepost.simulation.pipeline.arguments import grid_values, path_of, scenario_names
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
-from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces
+from fencepost.simulation.pipeline.losses import Losses, Lost
+from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces, value_text
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
 from fencepost.simulation.pipeline.plan import (
     Option,
@@ -64,6 +66,8 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
     wall_seconds: float
     out: str
     report: str
+    lost: Lost = Lost()
+    """Executors of the cluster that were lost on the way, and how many runs were done again."""
     failures: list[KeptFailure] = []
     """Runs that failed, made small: the first of each kind."""
     tables: dict[str, list[dict[str, Any]]] = {}
@@ -93,14 +97,26 @@ def campaign(
     :raises FencepostError: before anything runs, if the input is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
     """
-    names = list(scenarios) or library_names()
+    names = scenario_names(scenarios) or library_names()
+    if not isinstance(options, Sequence) or not all(isinstance(each, Option) for each in options):
+        raise FencepostError(f"options={options!r}: expected a list of Option")
     outline = Outline(
-        cells=cells_of(names, grid if isinstance(grid, Mapping) else parse_grid(grid), options=options),
+        cells=cells_of(names, _grid(grid), options=options),
         seeds=seeds_of(seeds),
         traces=traces,
         time_limit_s=time_limit_s,
     )
     return carry_out(outline, master=master, out_dir=out_dir, report=report, resume=resume, progress=progress)
+
+
+def _grid(grid: Mapping[str, Sequence[str]] | Iterable[str]) -> Mapping[str, Sequence[str]]:
+    if isinstance(grid, Mapping):
+        return {key: tuple(map(value_text, values)) for key, values in grid_values(grid).items()}
+    if isinstance(grid, str | bytes) or not isinstance(grid, Iterable):
+        raise FencepostError(
+            f"grid={grid!r}: expected words such as ['members=10,50'], or values by parameter"
+        )
+    return parse_grid(grid)
 
 
 def carry_out(
@@ -125,16 +141,18 @@ def carry_out(
 
     began = wall_clock()
     shown = progress or Silent()
-    target = Path(out_dir) / REPORT if report is None else check_writable(Path(report))
+    out = path_of("out_dir", out_dir)
+    target = out / REPORT if report is None else check_writable(path_of("report", report))
     with ran(
         outline,
         master=master,
-        out_dir=out_dir,
+        out_dir=out,
         resume=resume,
         progress=shown,
         if_stopped="; finished runs are kept, go on with --resume",
-    ) as (spark, directory):
+    ) as (spark, directory, losses):
         analysis = analyze_files(spark, directory.files(), shown)
+        lost = losses.found()
     kept = keep_failures(directory, [cell for cell in outline.cells if not cell.mutant], shown)
     _write_report(outline.title, directory, analysis, target, wall_clock() - began)
     rows = analysis.tables["runs"]
@@ -146,6 +164,7 @@ def carry_out(
         wall_seconds=wall_clock() - began,
         out=str(out_dir),
         report=str(target),
+        lost=lost,
         failures=kept,
         tables=analysis.tables,
     )
@@ -160,8 +179,8 @@ def ran(
     resume: bool = False,
     progress: Progress,
     if_stopped: str = "",
-) -> Iterator[tuple[SparkSession, CampaignDirectory]]:
-    """The session and the directory once all runs are done, for whoever analyses them.
+) -> Iterator[tuple[SparkSession, CampaignDirectory, Losses]]:
+    """The session and the directory once all runs are done, for whoever analyses them, and what was lost.
 
     `if_stopped` is said beside the reason if Spark stops on the way.
 
@@ -169,19 +188,20 @@ def ran(
     :raises EnvironmentLacks: as `carry_out` does.
     """
     cells, seeds = outline.cells, outline.seeds
-    if outline.time_limit_s <= 0:
-        raise FencepostError(f"a run's time limit of {outline.time_limit_s:g} s: expected more than 0")
     check_can_start(master)
     directory = CampaignDirectory(Path(out_dir).absolute())
     try:
         finished = directory.prepare(cells, resume=resume, seeds=seeds)
         tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
         with spark_session(master) as spark:
+            losses = Losses(spark)
             if not is_local(spark.sparkContext.master):
                 check_shared(spark, directory.root / NOTE)
             if tasks:
-                fan_out(spark, *_orders(outline, tasks, directory, spark), progress, if_stopped)
-            yield spark, directory
+                losses.runs_again = fan_out(
+                    spark, *_orders(outline, tasks, directory, spark), progress, if_stopped
+                )
+            yield spark, directory, losses
     except BaseException:
         directory.release()
         raise
@@ -207,8 +227,10 @@ def _orders(
 
 def fan_out(
     spark: SparkSession, orders: Orders, partitions: int, progress: Progress, if_stopped: str = ""
-) -> None:
+) -> int:
     """Carry out the orders on Spark, in so many partitions of equal size.
+
+    Return how many runs were done by a second attempt at their partition, as the first was lost.
 
     :raises EnvironmentLacks: if a worker process dies or cannot reach the directory; finished runs stay. The
         text ends with `if_stopped`.
@@ -230,12 +252,13 @@ def fan_out(
             return rows.mapInArrow(functools.partial(work, orders), DONE).collect()
 
         try:
-            run_job(spark, "campaign", action, watch)
+            done = run_job(spark, "campaign", action, watch)
         except Exception as error:
             if is_of_spark(error):
                 raise EnvironmentLacks(f"the runs stopped: {told(error)}{if_stopped}") from error
             raise
         advance(count - told_runs)
+    return sum(row.runs for row in done if row.attempt)
 
 
 def _write_report(

@@ -13,6 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.arguments import (
+    grid_values,
+    hint,
+    option_settings,
+    path_of,
+    scenario_names,
+)
 from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
 from fencepost.simulation.pipeline.outline import (
     SEEDS,
@@ -26,8 +33,8 @@ from fencepost.simulation.pipeline.outline import (
 )
 from fencepost.simulation.pipeline.plan import Cell, Option, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import progress_for
-from fencepost.simulation.pipeline.session import LOCAL, spark_session
-from fencepost.simulation.pipeline.traces import RUNS, TRACES, find_traces
+from fencepost.simulation.pipeline.session import LOCAL, check_master, spark_session
+from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles, find_traces
 from fencepost.simulation.scenarios.load import library_names
 
 if TYPE_CHECKING:
@@ -38,6 +45,8 @@ if TYPE_CHECKING:
 _SUMMARY = ("runs", "failed", "violating", "traced", "heartbeats")
 """Columns of the table of runs that a notebook shows first."""
 
+_OF_RUNS = ("runs", "mutants")
+"""Tables that need no trace."""
 
 _kept = contextlib.ExitStack()
 """The session that was started here."""
@@ -69,24 +78,19 @@ class Campaign:
         traces: Traces = "sample",
         time_limit: str = str(TIME_LIMIT),
     ) -> None:
-        names = [scenarios] if isinstance(scenarios, str) else list(scenarios)
-        for key, values in (grid or {}).items():
-            if isinstance(values, str) or not isinstance(values, Iterable):
-                raise FencepostError(f"grid: {key}={values!r}: expected a list of values, such as [10, 50]")
-        if options is not None and not isinstance(options, Mapping):
-            raise FencepostError(f"options={options!r}: expected settings by the option's name")
-        named = {name: _texts(settings) for name, settings in (options or {}).items()}
-        places = {key: "grid:" for key in grid or {}}
+        names = scenario_names(scenarios)
+        values = {} if grid is None else grid_values(grid)
+        named = {} if options is None else option_settings(options)
         self._begin(
             Outline(
                 cells=cells_of(
                     names or library_names(),
-                    {key: tuple(map(value_text, values)) for key, values in (grid or {}).items()},
+                    {key: tuple(map(value_text, each)) for key, each in values.items()},
                     options=[
-                        Option(name, settings, places=dict.fromkeys(settings, f"options: {name}:"))
+                        Option(name, _texts(settings), places=dict.fromkeys(settings, f"options: {name}:"))
                         for name, settings in named.items()
                     ],
-                    places=places,
+                    places=dict.fromkeys(values, "grid:"),
                 ),
                 seeds=seeds_of(seeds),
                 traces=traces,
@@ -103,17 +107,18 @@ class Campaign:
         :raises FencepostError: if something in it is wrong.
         """
         made = cls.__new__(cls)
-        made._begin(read_outline(path), out, master)
+        made._begin(read_outline(path_of("path", path)), out, master)
         return made
 
     def _begin(self, outline: Outline, out: str | Path | None, master: str) -> None:
+        check_master(master, "master=")
         self._outline = outline
         self._master = master
         self._result: CampaignResult | None = None
         if out is None:
             out = tempfile.mkdtemp(prefix="fencepost-campaign-")
             weakref.finalize(self, shutil.rmtree, out, ignore_errors=True)
-        self.out = Path(out).absolute()
+        self.out = path_of("out", out).absolute()
         """Where runs, traces and the report are."""
 
     def run(self, *, progress: bool = True) -> Campaign:
@@ -138,9 +143,13 @@ class Campaign:
 
         :raises FencepostError: if it has not run.
         """
+        self._check_has_run()
+        assert self._result is not None
+        return self._result
+
+    def _check_has_run(self) -> None:
         if self._result is None:
             raise FencepostError("this campaign has not run: call run()")
-        return self._result
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -157,7 +166,7 @@ class Campaign:
         from fencepost.simulation.analyses.catalogue import TABLES
 
         if name not in self.tables:
-            raise FencepostError(f"there is no table {name!r}; there are {', '.join(self.tables)}")
+            raise FencepostError(f"there is no table {name!r}; {hint(name, self.tables, 'there are')}")
         columns = [column.name for column in TABLES[name].columns]
         rows = self.result.tables[name]
         return pd.DataFrame(rows, columns=[each for each in columns if not rows or each in rows[0]])
@@ -190,15 +199,28 @@ class Campaign:
     def dataframe(self, name: str) -> DataFrame:
         """A table as a Spark DataFrame, computed anew; or `trace`: all rows of the traces that are kept.
 
-        :raises FencepostError: if there is no such table, or no trace was kept.
+        :raises FencepostError: if there is no such table, no trace was kept, or the campaign has not run.
         """
         from fencepost.simulation.analyses.catalogue import ANALYSES
-        from fencepost.simulation.analyses.views import Views
+        from fencepost.simulation.analyses.views import TRACE, Views
 
         if name != "trace" and name not in ANALYSES:
-            raise FencepostError(f"there is no table {name!r}; there are trace, {', '.join(ANALYSES)}")
-        spark, files = _session(self._master), find_traces(self.out)
-        trace = spark.read.parquet(*files.traces)
+            raise FencepostError(
+                f"there is no table {name!r}; {hint(name, ('trace', *ANALYSES), 'there are')}"
+            )
+        self._check_has_run()
+        spark = _session(self._master)
+        if any((self.out / TRACES).glob("*.parquet")):
+            files = find_traces(self.out)
+            trace = spark.read.parquet(*files.traces)
+        elif name in _OF_RUNS:
+            files = TraceFiles((), tuple(map(str, sorted((self.out / RUNS).glob("*.parquet")))))
+            trace = spark.createDataFrame([], TRACE)
+        else:
+            raise FencepostError(
+                f"{name}: no trace was kept, as traces={self._outline.traces!r} has it; "
+                "expected a campaign with traces='sample' or traces='all'"
+            )
         if name == "trace":
             return trace
         return ANALYSES[name].over(Views(trace, spark.read.parquet(*files.runs)))

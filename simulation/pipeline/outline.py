@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.arguments import check_one_of
 from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, seeds_of
 from fencepost.simulation.scenarios.documents import check_document, document_of
 from fencepost.simulation.scenarios.load import library_names, read
@@ -41,6 +43,16 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     traces: Traces = "sample"
     time_limit_s: float = TIME_LIMIT.us / 1_000_000
     """Of wall time, for one run."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no file and no command line can say.
+
+        :raises FencepostError: if `traces` or the time limit is wrong.
+        """
+        check_one_of("traces", self.traces, get_args(Traces))
+        limit = self.time_limit_s
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
+            raise FencepostError(f"a run's time limit of {limit} s: expected a number of seconds above 0")
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

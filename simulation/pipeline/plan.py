@@ -8,13 +8,15 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from difflib import get_close_matches
+from typing import Final, get_args
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.incidents import NO_MUTANT
 from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.pipeline.arguments import hint
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import load_any
 
@@ -23,6 +25,9 @@ MUTANT: Final = "mutant"
 
 _OPTIONS = ("members", "partitions", "duration", MUTANT)
 """Settings that `simulate` has options for; all others are keys of `--set`."""
+
+_KEYS = tuple(dict.fromkeys(key for kind in get_args(AnyScenario) for key in kind.__struct_fields__))
+"""Keys that a scenario may have."""
 
 OPTION = "option"
 """The parameter that holds an option's name."""
@@ -147,7 +152,7 @@ def seeds_of(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
         return parse_seeds(seeds)
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         return checked_seeds(range(seeds))
-    if not isinstance(seeds, Iterable):
+    if isinstance(seeds, bytes | Mapping) or not isinstance(seeds, Iterable):
         raise FencepostError(f"seeds={seeds!r}: expected how many, or which: 100, '10..29', or [1, 5, 9]")
     return checked_seeds(seeds)
 
@@ -233,13 +238,30 @@ def _check_distinct(cells: Iterable[Cell]) -> None:
             raise FencepostError(f"{cell.source}: the scenario is there twice")
 
 
+def _check_names(settings: Mapping[str, str], told: Mapping[str, str]) -> None:
+    """Settings in one word are options of `simulate`, or keys of a scenario.
+
+    :raises FencepostError: if one is neither.
+    """
+    known = list(dict.fromkeys((*_OPTIONS, *_KEYS)))
+    for key, value in settings.items():
+        if key == OPTION:
+            raise FencepostError(
+                f"{told[key]} {key}={value}: no setting has this name; choices with names are options"
+            )
+        if "." not in key and key not in known:
+            raise FencepostError(f"{told[key]} {key}={value}: unknown key; {hint(key, known)}")
+
+
 def _cell(source: str, parameters: dict[str, str], settings: dict[str, str], told: Mapping[str, str]) -> Cell:
+    _check_names(settings, told)
     counts = {key: _count(key, settings[key], told) for key in ("members", "partitions") if key in settings}
     if MUTANT in settings:
         if settings[MUTANT] not in (*MUTANTS, NO_MUTANT):
+            near = get_close_matches(settings[MUTANT], MUTANTS, n=1)
             raise FencepostError(
                 f"{told[MUTANT]} {MUTANT}={settings[MUTANT]}: expected {NO_MUTANT}, or a name that "
-                "`fencepost mutants` lists"
+                f"`fencepost mutants` lists{f'; did you mean {near[0]}?' if near else ''}"
             )
         parameters = {**parameters, MUTANT: settings[MUTANT]}
     scenario = load_any(

@@ -130,10 +130,7 @@ def check_can_start(master: str) -> None:
     :raises FencepostError: if `master` is no master URL.
     :raises EnvironmentLacks: if PySpark or Java is missing, or nobody listens at the master's address.
     """
-    if not _MASTER.fullmatch(master):
-        raise FencepostError(
-            f"--master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
-        )
+    check_master(master)
     for needed in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(needed) is None:
             raise EnvironmentLacks(
@@ -144,6 +141,17 @@ def check_can_start(master: str) -> None:
     if SparkContext._active_spark_context is None:
         find_java_home()
         _check_reachable(master)
+
+
+def check_master(master: object, shown: str = "--master ") -> None:
+    """Accept a master URL; `shown` is how it was given, for mistakes.
+
+    :raises FencepostError: if it is none.
+    """
+    if not isinstance(master, str) or not _MASTER.fullmatch(master):
+        raise FencepostError(
+            f"{shown}{master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+        )
 
 
 def _equip(spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ from fencepost.simulation.pipeline.parts import Parts
 if TYPE_CHECKING:
     from fencepost.simulation.pipeline.runs import Orders
 
-DONE: Final = "runs long, failed long, violations long"
+DONE: Final = "runs long, failed long, violations long, attempt long"
 """The columns that a partition answers with, as Spark's schema; they match by position."""
 
 
@@ -41,7 +41,8 @@ def work(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
                     counts[1] += row["error"] is not None
                     counts[2] += row["violations"]
     yield pa.RecordBatch.from_arrays(
-        [pa.array([count], pa.int64()) for count in counts], names=["runs", "failed", "violations"]
+        [pa.array([count], pa.int64()) for count in (*counts, _attempt())],
+        names=["runs", "failed", "violations", "attempt"],
     )
 
 
@@ -80,6 +81,14 @@ def _settle() -> None:
 
     gc.collect()
     gc.freeze()
+
+
+def _attempt() -> int:
+    """How many attempts at this partition there were before."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
 
 
 def _prefix(generation: int) -> str:

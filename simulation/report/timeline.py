@@ -17,6 +17,8 @@ from fencepost.simulation.trace.schema import Kind, Row
 EVENTS_MAX = 100_000
 """More events than this are thinned out: people cannot look at them, and the file stays small."""
 
+_JOINS = ("join", "full")
+
 _DISPENSABLE: tuple[tuple[str, Callable[[Row], bool]], ...] = (
     (
         "steady heartbeats",
@@ -24,7 +26,10 @@ _DISPENSABLE: tuple[tuple[str, Callable[[Row], bool]], ...] = (
     ),
     ("processed records", lambda row: row.kind == Kind.RECORDS),
     ("accepted commits", lambda row: row.kind == Kind.COMMIT and not row.error),
-    ("heartbeats", lambda row: row.kind == Kind.HEARTBEAT and not row.error),
+    (
+        "heartbeats",  # except joins: they tell that a member is fenced no longer
+        lambda row: row.kind == Kind.HEARTBEAT and not row.error and not row.detail.startswith(_JOINS),
+    ),
     ("assignments as the coordinator wrote them", lambda row: row.kind == Kind.ASSIGNMENT),
 )
 """What is left out first when a run has too many events."""

@@ -43,8 +43,10 @@ class Exclusive(SacChecker):
         self.causes: dict[str, str] = {}
         """By connection: what took it for something else than it may be."""
         self._overlaps: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._readers: dict[str, dict[str, None]] = {}
+        """The holders that are not stepping down."""
         self._idle: dict[str, int] = {}
-        """Since when a stream has nobody who is active and connected."""
+        """The time since when a stream has no reader that is connected."""
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
@@ -86,6 +88,9 @@ class Exclusive(SacChecker):
         if target in _HOLDS and source not in _HOLDS:
             assert subscriber.connection is not None
             self._begin(subscriber.subscription.stream, subscriber.connection.owner, now_us)
+        elif target is SacMemberState.STEPPING_DOWN:
+            assert subscriber.connection is not None
+            self._stop_reading(subscriber.subscription.stream, subscriber.connection.owner, now_us)
         elif source in _HOLDS and target not in _HOLDS:
             assert subscriber.connection is not None
             self._end(subscriber.connection.owner, now_us)
@@ -120,9 +125,17 @@ class Exclusive(SacChecker):
             if cause is None:
                 self.report("sac-exclusive", f"{stream}: {owner} is active, and {other} has not let go")
             self._overlaps[stream, other, owner] = (cause or "unexplained", now_us)
-        if not holders and (since := self._idle.pop(stream, None)) is not None:
+        if (since := self._idle.pop(stream, None)) is not None:
             self._figures.add("without active", now_us - since)
         holders[owner] = None
+        self._readers.setdefault(stream, {})[owner] = None
+
+    def _stop_reading(self, stream: str, owner: str, now_us: int) -> None:
+        readers = self._readers.get(stream, {})
+        if owner in readers:
+            del readers[owner]
+            if not readers:
+                self._idle[stream] = now_us
 
     def _is_alive(self, owner: str) -> bool:
         nodes = self.world.cluster.nodes.values()
@@ -132,8 +145,7 @@ class Exclusive(SacChecker):
         for stream, holders in self.holders.items():
             if owner in holders:
                 del holders[owner]
-                if not holders:
-                    self._idle[stream] = now_us
+                self._stop_reading(stream, owner, now_us)
                 for pair in [each for each in self._overlaps if each[0] == stream and owner in each]:
                     cause, since = self._overlaps.pop(pair)
                     self._figures.add(f"two active {cause}", now_us - since)

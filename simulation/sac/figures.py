@@ -1,7 +1,7 @@
-"""What a run measured: time without an active consumer, and the windows in which there were two.
+"""The figures of one run: time without an active consumer, and the windows in which there were two.
 
-A consumer whose connection is gone is sent nothing: time without counts from there on. What clients that have
-not noticed take themselves for is in the trace, so analyses find less of it.
+A consumer that steps down reads nothing, and one whose connection is gone is sent nothing: time without
+counts from there on. The trace has clients go on until they notice, so analyses find less of it.
 
 The windows are RabbitMQ's own, named by what opened them:
 

@@ -45,8 +45,8 @@ class GroupChronicle(Chronicle):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._waiting: dict[Token, tuple[str, StepEvent]] = {}
-        """Who asked what, of requests that are not answered yet."""
+        self._waiting: dict[tuple[str, Token], tuple[str, StepEvent]] = {}
+        """The client and its request, by broker and token, of requests that are not answered yet."""
         self._members: tuple[MemberId, ...] = ()
         """Of the classic group."""
 
@@ -58,13 +58,13 @@ class GroupChronicle(Chronicle):
             self._members = ()
             consumers = None if active is None else active.groups.get(group_id)
             self._step(host, consumers, event, outcome, now_us)
-            self._answers(event, outcome, now_us)
+            self._answers(host, event, outcome, now_us)
             return
         self._held.clear()  # of a consumer group that became this one
         self._raised(host, group, event, now_us)
         if type(event) is not HeartbeatRequest:
             self._gone(host, group, event, outcome, now_us)
-        self._answers(event, outcome, now_us)
+        self._answers(host, event, outcome, now_us)
         state = str(group.state)
         if state != self._group_state:
             before, self._group_state = self._group_state, state
@@ -72,8 +72,8 @@ class GroupChronicle(Chronicle):
             self._add(now_us, host, Kind.GROUP_STATE, state_from=before, state_to=state)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """Who waited for an answer waits no longer."""
-        self._waiting.clear()
+        """Drop what waits for a response of this broker: none will come."""
+        self._waiting = {key: asked for key, asked in self._waiting.items() if key[0] != host}
         super().on_coordinator_state(host, what, now_us)
 
     def _raised(self, host: str, group: ClassicGroup, event: StepEvent, now_us: int) -> None:
@@ -102,7 +102,7 @@ class GroupChronicle(Chronicle):
         if gone or len(group.members) != len(self._members):
             self._members = tuple(group.members)
 
-    def _answers(self, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+    def _answers(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Rows of the classic protocol's requests that were answered in this step."""
         if type(event) in _ASKS:
             member_id: MemberId = event.member_id  # type: ignore[union-attr,assignment]  # they all have one
@@ -110,10 +110,10 @@ class GroupChronicle(Chronicle):
             if outcome.reply is not None:
                 self._answered(actor, event, outcome.reply, now_us)
             elif isinstance(event, JoinGroupRequest | SyncGroupRequest):
-                self._waiting[event.token] = actor, event
+                self._waiting[host, event.token] = actor, event
         for effect in outcome.effects:
-            if isinstance(effect, Answer) and effect.token in self._waiting:
-                self._answered(*self._waiting.pop(effect.token), effect.response, now_us)
+            if isinstance(effect, Answer) and (host, effect.token) in self._waiting:
+                self._answered(*self._waiting.pop((host, effect.token)), effect.response, now_us)
 
     def _answered(self, actor: str, event: StepEvent, reply: Any, now_us: int) -> None:
         self.heartbeats += 1

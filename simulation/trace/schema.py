@@ -28,13 +28,21 @@ class Kind(enum.StrEnum):
     REQUEST_LOST = "request.lost"
     RESPONSE_LOST = "response.lost"
     MEMBER_STATE = "member.state"
-    """The member machine moved; `partitions` is what it owns, `detail` the event of its table."""
+    """The member machine moved; `partitions` is what it owns, `detail` the event of its table.
+
+    A single active consumer's `actor` is its client and stream. It reads in ACTIVE, and holds its stream
+    until it has left STEPPING_DOWN.
+    """
     CALLBACK_BEGIN = "callback.begin"
-    """`detail` is assigned, revoked or lost. Partitions are not fetchable from a revoked or lost begin on."""
+    """`detail` is assigned, revoked or lost. Partitions are not fetchable from a revoked or lost begin on.
+
+    Of a single active consumer it is activated, stepping down or lost. It reads nothing new from a stepping
+    down or lost begin on.
+    """
     CALLBACK_END = "callback.end"
     """`detail` as above. Partitions are fetchable from an assigned end on; an `error` says that it raised and
     is not over: it, or its opposite, is called again. With the classic protocol it is over either way, and so
-    it is where everything is given up."""
+    it is where everything is given up. A callback of a single active consumer is over either way, too."""
     GROUP_STATE = "group.state"
     """The group moved between its states."""
     GROUP_EPOCH = "group.epoch"
@@ -55,6 +63,8 @@ class Kind(enum.StrEnum):
     """
     MEMBER_REMOVED = "member.removed"
     """The coordinator removed a member; `detail` is left, session, rebalance or replaced.
+
+    The member is fenced until the coordinator accepts its next join.
 
     A classic one that did not join, or ask for its assignment, within its rebalance timeout: join or sync.
 

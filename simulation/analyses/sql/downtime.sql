@@ -10,7 +10,7 @@ FROM (
          count(*) AS count,
          percentile_approx(seconds, :curve, 10000) AS curve,
          sum(seconds) AS seconds
-  FROM (SELECT *, gap_us / 1e6 AS seconds FROM {handover} AS handover WHERE NOT first AND shared_us = 0)
+  FROM (SELECT *, gap_us / 1e6 AS seconds FROM {handover} AS handover WHERE apart)
   GROUP BY GROUPING SETS ((scenario, parameters), (scenario, parameters, cause))
 )
 JOIN (SELECT scenario, parameters, count(*) AS runs FROM {run} AS run GROUP BY scenario, parameters) USING (scenario, parameters)

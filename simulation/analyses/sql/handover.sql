@@ -1,6 +1,7 @@
--- View `handover`: one row for each time a member was given a partition: how long nobody had it before (`gap_us`),
--- why it was let go (`cause`, null for the first owner of a partition), and how long two members had it
--- (`shared_us`), it and `before_actor`. A partition begins with its topic, or when the topic grows; before that nobody can have it.
+-- View `handover`: one row for each time a member was given a partition: how long nobody could read it before (`gap_us`),
+-- why it was let go (`cause`, null for the first owner of a partition), whether there was an owner before (`first`) that
+-- reads no longer (`apart`), and how long two members held it (`shared_us`), it and `before_actor`. A partition begins with
+-- its topic, or when the topic grows; before that nobody can have it.
 WITH births AS (
   SELECT run_id, actor AS topic,
          collect_list(named_struct(
@@ -13,11 +14,12 @@ WITH births AS (
   GROUP BY run_id, actor
 ),
 followed AS (
-  SELECT run_id, topic, partition, actor, seq, from_us, until_us,
-         max(named_struct('until_us', coalesce(until_us, 9223372036854775807), 'ended_by', ended_by, 'actor', actor)) OVER (
-           PARTITION BY run_id, topic, partition ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-         ) AS before
+  SELECT run_id, topic, partition, actor, seq, from_us, held_until_us,
+         max(named_struct('until_us', coalesce(until_us, 9223372036854775807), 'ended_by', ended_by)) OVER earlier AS before,
+         max(named_struct('until_us', coalesce(held_until_us, 9223372036854775807), 'actor', actor)) OVER earlier AS holder
   FROM {ownership} AS ownership
+  WHERE NOT fenced
+  WINDOW earlier AS (PARTITION BY run_id, topic, partition ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ),
 created AS (
   SELECT /*+ BROADCAST(run), BROADCAST(births) */ followed.*, scenario, parameters, run_end_us, births,
@@ -32,13 +34,14 @@ born AS (
          ) AS born_us
   FROM created
 )
-SELECT run_id, scenario, parameters, topic, partition, actor, before.actor AS before_actor, seq, from_us,
+SELECT run_id, scenario, parameters, topic, partition, actor, holder.actor AS before_actor, seq, from_us,
        CASE WHEN before IS NOT NULL THEN coalesce(before.ended_by, 'assigned again') END AS cause,
        before IS NULL OR before.until_us < born_us AS first,
+       before.until_us >= born_us AND before.until_us <= from_us AS apart,
        greatest(from_us - greatest(born_us, coalesce(before.until_us, 0)), 0) AS gap_us,
        CASE
-         WHEN before.until_us > from_us
-         THEN least(before.until_us, coalesce(until_us, run_end_us), run_end_us) - from_us
+         WHEN holder.until_us > from_us
+         THEN least(holder.until_us, coalesce(held_until_us, run_end_us), run_end_us) - from_us
          ELSE 0
        END AS shared_us
 FROM born

@@ -1,10 +1,11 @@
 -- View `holding`: one row for each time the coordinator counts a partition as a member's: assigned to it, or still to be
 -- given up by it. `until_us` is null where it lasts to the end of the trace. A single active consumer (`sac`) has its
--- stream while it is active, or may be, and its connection is not given up.
+-- stream while it is active, or may be, and its connection is not given up; it reads (`reads`) but for the time in which
+-- it steps down.
 WITH told AS (
   SELECT run_id, t_us, partitions, kind = 'sac.consumer' AS sac,
-         kind = 'assignment'
-           OR state_to IN {active_like} AS holds,
+         kind = 'assignment' OR state_to IN {active_like} AS holds,
+         state_to <> 'CONNECTED_DEACTIVATING' AS reads,
          lead(t_us) OVER (
            PARTITION BY run_id, CASE WHEN kind = 'assignment' THEN detail ELSE concat(actor, split_part(detail, ' ', 2)) END
            ORDER BY seq
@@ -12,6 +13,6 @@ WITH told AS (
   FROM {trace} AS trace
   WHERE kind IN ('assignment', 'sac.consumer')
 )
-SELECT run_id, held.topic, held.partition, sac, t_us AS from_us, until_us
+SELECT run_id, held.topic, held.partition, sac, reads, t_us AS from_us, until_us
 FROM told LATERAL VIEW explode(partitions) AS held
 WHERE holds

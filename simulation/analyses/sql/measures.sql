@@ -14,9 +14,9 @@ FROM (
   UNION ALL
   SELECT run_id, 'moved', CAST(moved AS DOUBLE) FROM {move} AS move
   UNION ALL
-  SELECT run_id, 'downtime', gap_us / 1e6 FROM {handover} AS handover WHERE NOT first AND shared_us = 0
+  SELECT run_id, 'downtime', gap_us / 1e6 FROM {handover} AS handover WHERE apart
   UNION ALL
-  SELECT run_id, 'run_downtime', coalesce(sum(gap_us) FILTER (WHERE NOT first AND shared_us = 0), 0) / 1e6
+  SELECT run_id, 'run_downtime', coalesce(sum(gap_us) FILTER (WHERE apart), 0) / 1e6
   FROM {run} AS run LEFT JOIN {handover} AS handover USING (run_id)
   GROUP BY run_id
   UNION ALL
@@ -36,6 +36,6 @@ FROM (
   UNION ALL
   SELECT run_id, 'sac_gap', (until_us - from_us) / 1e6
   FROM {occupancy} AS occupancy
-  WHERE sac AND owners = 0 AND NOT last AND as_seen_by = 'members'
+  WHERE reading AND owners = 0 AND NOT last AND as_seen_by = 'members'
 )
 RIGHT JOIN {run} AS run USING (run_id)

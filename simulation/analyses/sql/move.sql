@@ -5,9 +5,7 @@ WITH begins AS (
   SELECT run_id, `group`, rebalance, begin_seq FROM {rebalance} AS rebalance
 ),
 given AS (
-  SELECT run_id, `group`, seq, actor, held.topic, held.partition
-  FROM {trace} AS trace LATERAL VIEW explode(partitions) AS held
-  WHERE kind = 'callback.end' AND detail = 'assigned' AND error = ''
+  SELECT run_id, `group`, seq, actor, topic, partition FROM {ownership} AS ownership WHERE NOT fenced AND NOT sac
 ),
 attributed AS (
   SELECT run_id, `group`, topic, partition, seq, actor,

@@ -1,33 +1,45 @@
 -- View `occupancy`: one row for each stretch of time in which a partition has the same number of owners, from its
 -- first owner on, `as_seen_by` whom: `coordinator`, `members` (those that the coordinator has not fenced), or
 -- `all members`, those included that do not know yet that they are fenced. `last` is the stretch at the end of the run.
-WITH held AS (
-  SELECT /*+ BROADCAST(run) */ run_id, as_seen_by, topic, partition, sac, from_us,
+-- Owners are those that hold it; where single active consumers take turns, those that read it are counted as well, in
+-- rows of their own (`reading`).
+WITH spans AS (
+  SELECT run_id, topic, partition, sac, from_us, stack(
+           3,
+           'members', false, held_until_us, true,
+           'all members', false, believed_until_us, true,
+           'members', true, until_us, sac
+         ) AS (as_seen_by, reading, until_us, counts)
+  FROM {ownership} AS ownership
+  UNION ALL
+  SELECT run_id, topic, partition, sac, from_us, stack(
+           2,
+           'coordinator', false, until_us, true,
+           'coordinator', true, until_us, sac AND reads
+         ) AS (as_seen_by, reading, until_us, counts)
+  FROM {holding} AS holding
+),
+held AS (
+  SELECT /*+ BROADCAST(run) */ run_id, as_seen_by, reading, topic, partition, sac, from_us,
          least(until_us, run_end_us) AS until_us, scenario, parameters, run_end_us
-  FROM (
-    SELECT run_id, topic, partition, sac, from_us,
-           explode(map('members', until_us, 'all members', believed_until_us)) AS (as_seen_by, until_us)
-    FROM {ownership} AS ownership
-    UNION ALL
-    SELECT run_id, topic, partition, sac, from_us, 'coordinator' AS as_seen_by, until_us
-    FROM {holding} AS holding
-  ) JOIN {run} AS run USING (run_id)
+  FROM spans JOIN {run} AS run USING (run_id)
+  WHERE counts
 ),
 changes AS (
-  SELECT run_id, as_seen_by, topic, partition, t_us, sum(change) AS change,
+  SELECT run_id, as_seen_by, reading, topic, partition, t_us, sum(change) AS change,
          max(sac) AS sac, max(run_end_us) AS run_end_us, max(scenario) AS scenario, max(parameters) AS parameters
   FROM (
     SELECT *, explode(map(from_us, 1, until_us, -1)) AS (t_us, change)
     FROM held
     WHERE until_us > from_us
   )
-  GROUP BY run_id, as_seen_by, topic, partition, t_us
+  GROUP BY run_id, as_seen_by, reading, topic, partition, t_us
   HAVING sum(change) <> 0
 )
-SELECT run_id, scenario, parameters, as_seen_by, topic, partition, sac, t_us AS from_us,
+SELECT run_id, scenario, parameters, as_seen_by, reading, topic, partition, sac, t_us AS from_us,
        lead(t_us, 1, run_end_us) OVER so_far AS until_us,
        sum(change) OVER so_far AS owners,
        lead(t_us) OVER so_far IS NULL AS last
 FROM changes
 WHERE t_us < run_end_us
-WINDOW so_far AS (PARTITION BY run_id, as_seen_by, topic, partition ORDER BY t_us)
+WINDOW so_far AS (PARTITION BY run_id, as_seen_by, reading, topic, partition ORDER BY t_us)

@@ -1,50 +1,71 @@
--- View `ownership`: one row for each time a member could fetch a partition: from the end of the assigned callback
--- until a revoked or lost callback begins, the coordinator removes the member, or its host crashes,
--- whichever is first. `until_us` is null where it lasts to the end of the trace; `believed_until_us` leaves out what
--- the coordinator does: a member that was fenced goes on until it hears of it. A single active consumer (`sac`) has
--- its stream while it is active, and until it has let go; its actor is `HOST/STREAM`.
+-- View `ownership`: one row for each time a member was given a partition: it reads it from the end of the assigned
+-- callback on, until a revoked or lost callback begins (`until_us`, `ended_by`), and holds it until the revoked callback
+-- has ended (`held_until_us`). A single active consumer (`sac`) reads its stream while it is active, and holds it until
+-- it has stepped down; its actor is `HOST/STREAM`. Everything ends with the process, and with the topic. What a member
+-- reads and holds ends also when the coordinator removes it; a member that was removed and has not joined since
+-- (`fenced`) reads and holds nothing. `believed_until_us` leaves out what the coordinator does: a member that was fenced
+-- goes on until it hears of it. Times are null where the stretch lasts to the end of the trace.
 -- Everything is partitioned by the run, so one shuffle serves all windows, here and in the views that follow.
 WITH acts AS (
-  SELECT /*+ REPARTITION(run_id) */ run_id, seq, t_us, actor, partitions, kind = 'member.state' AS sac,
+  SELECT /*+ REPARTITION(run_id) */ run_id, seq, t_us, `group`, actor, partitions, kind = 'member.state' AS sac,
          CASE WHEN kind = 'member.state' THEN split_part(actor, '/', 1) ELSE actor END AS host,
          CASE
-           WHEN kind = 'callback.end' AND detail = 'assigned' AND error = '' THEN 'assigned'
+           WHEN kind = 'callback.end' AND error = '' AND detail = 'assigned' THEN 'assigned'
+           WHEN kind = 'callback.end' AND error = '' AND detail = 'revoked' THEN 'let go'
            WHEN kind = 'callback.begin' AND detail IN ('revoked', 'lost') THEN detail
-           WHEN kind = 'host' AND detail = 'crash' THEN 'crash'
+           WHEN kind = 'host' AND detail IN ('crash', 'stopped') THEN detail
+           WHEN kind = 'host' AND detail = 'start' THEN 'crash'
            WHEN kind = 'member.removed' THEN 'fenced'
+           WHEN kind = 'heartbeat' AND error = '' THEN 'joined'
            WHEN kind = 'member.state' AND state_to = 'ACTIVE' THEN 'assigned'
-           WHEN kind = 'member.state' AND state_from = 'STEPPING_DOWN' AND state_to <> 'LOST' THEN 'stepped down'
-           WHEN kind = 'member.state' AND state_from IN ('ACTIVE', 'STEPPING_DOWN') AND state_to = 'LOST' THEN 'lost'
+           WHEN kind = 'member.state' AND state_to = 'STEPPING_DOWN' THEN 'stepped down'
+           WHEN kind = 'member.state' AND state_to = 'LOST' THEN 'lost'
+           WHEN kind = 'member.state' AND state_from IN ('ACTIVE', 'STEPPING_DOWN') THEN 'let go'
          END AS act
   FROM {trace} AS trace
   WHERE kind IN ('callback.begin', 'callback.end', 'host', 'member.removed')
+     OR kind = 'heartbeat' AND split_part(detail, ' ', 1) IN ('join', 'full')
      OR kind = 'member.state' AND (state_to = 'ACTIVE' OR state_from IN ('ACTIVE', 'STEPPING_DOWN'))
 ),
 ended AS (
   SELECT *,
-         last_value(
-           CASE WHEN act IN ('crash', 'fenced') THEN named_struct('seq', seq, 't_us', t_us, 'act', act) END, true
-         ) OVER later AS gone,
-         last_value(CASE WHEN act = 'crash' THEN named_struct('seq', seq, 't_us', t_us) END, true) OVER later AS crash
+         last_value(CASE WHEN act IN ('crash', 'stopped') THEN named_struct('seq', seq, 't_us', t_us, 'act', act) END, true) OVER later AS gone,
+         last_value(CASE WHEN act = 'fenced' THEN named_struct('seq', seq, 't_us', t_us, 'act', act) END, true) OVER later AS fence,
+         last_value(CASE WHEN act IN ('crash', 'stopped', 'fenced', 'joined') THEN act END, true) OVER earlier <=> 'fenced' AS fenced
   FROM acts
   WHERE act IS NOT NULL
-  WINDOW later AS (PARTITION BY run_id, host ORDER BY seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+  WINDOW later AS (PARTITION BY run_id, host ORDER BY seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+         earlier AS (PARTITION BY run_id, host ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ),
 each AS (
-  SELECT run_id, seq, t_us, actor, sac, act, gone, crash, held.topic, held.partition
+  SELECT run_id, seq, t_us, `group`, actor, sac, act, gone, fence, fenced, held.topic, held.partition
   FROM ended LATERAL VIEW explode(partitions) AS held
-  WHERE act IN ('assigned', 'revoked', 'lost', 'stepped down')
+  WHERE act IN ('assigned', 'revoked', 'lost', 'stepped down', 'let go')
 ),
 followed AS (
   SELECT *,
          lead(named_struct('seq', seq, 't_us', t_us, 'act', act)) OVER (
            PARTITION BY run_id, topic, partition, actor ORDER BY seq
-         ) AS next
+         ) AS next,
+         last_value(CASE WHEN act IN ('assigned', 'lost', 'let go') THEN named_struct('seq', seq, 't_us', t_us, 'act', act) END, true) OVER (
+           PARTITION BY run_id, topic, partition, actor ORDER BY seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+         ) AS release
   FROM each
+),
+deletions AS (
+  SELECT run_id, actor AS topic, collect_list(named_struct('seq', seq, 't_us', t_us, 'act', 'topic deleted')) AS deletions
+  FROM {trace} AS trace
+  WHERE kind = 'topic' AND startswith(detail, 'deleted')
+  GROUP BY run_id, actor
+),
+given AS (
+  SELECT /*+ BROADCAST(deletions) */ followed.*, array_min(filter(deletions, d -> d.seq > followed.seq)) AS deleted
+  FROM followed LEFT JOIN deletions USING (run_id, topic)
+  WHERE act = 'assigned'
 )
-SELECT run_id, topic, partition, actor, sac, seq, t_us AS from_us,
-       least(next, gone).t_us AS until_us,
-       least(next, gone).act AS ended_by,
-       least(next.t_us, crash.t_us) AS believed_until_us
-FROM followed
-WHERE act = 'assigned'
+SELECT run_id, `group`, topic, partition, actor, sac, fenced, seq, t_us AS from_us,
+       CASE WHEN fenced THEN t_us ELSE least(next, gone, fence, deleted).t_us END AS until_us,
+       CASE WHEN fenced THEN 'fenced' ELSE least(next, gone, fence, deleted).act END AS ended_by,
+       CASE WHEN fenced THEN t_us ELSE least(release, gone, fence, deleted).t_us END AS held_until_us,
+       least(release, gone, deleted).t_us AS believed_until_us
+FROM given

@@ -9,7 +9,7 @@ FROM (
          sum(seconds) / count(DISTINCT run_id) AS run_seconds_mean,
          count_if(last) AS unfinished
   FROM (SELECT *, (until_us - from_us) / 1e6 AS seconds FROM {occupancy} AS occupancy)
-  WHERE sac AND owners = 0 AND as_seen_by <> 'all members'
+  WHERE reading AND owners = 0
   GROUP BY scenario, parameters, as_seen_by
 )
 ORDER BY scenario, parameters, as_seen_by

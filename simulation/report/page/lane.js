@@ -14,6 +14,7 @@ class Lane {
     this.epochs = [];
     this.owned = [];
     this.holding = new Map();
+    this.fenced = false;
     this.counts = [];
     this.children = [];
   }
@@ -26,7 +27,7 @@ class Lane {
 
   own(partition, t) {
     if (this.holding.has(partition)) return;
-    this.holding.set(partition, { from: t, late: false });
+    this.holding.set(partition, { from: t, late: this.fenced });
     this.counts.push({ t, n: this.holding.size });
   }
 
@@ -40,8 +41,16 @@ class Lane {
 
   releaseAll(t) { for (const partition of [...this.holding.keys()]) this.release(partition, t); }
 
-  // The coordinator has removed it: what it goes on to hold until it hears of that is held without right.
+  // A topic is deleted: nobody holds its partitions.
+  releaseTopic(topic, t) {
+    for (const partition of [...this.holding.keys()]) {
+      if (partition.slice(0, partition.lastIndexOf("-")) === topic) this.release(partition, t);
+    }
+  }
+
+  // The coordinator has removed it: what it holds, or takes, until its next join is held without right.
   removed(t) {
+    this.fenced = true;
     for (const [partition, held] of this.holding) {
       if (held.late) continue;
       this.owned.push({ partition, from: held.from, until: t, late: false });
@@ -51,6 +60,7 @@ class Lane {
 
   host(what, t) {
     for (const child of this.children) child.host(what, t);
+    if (what === "crash" || what === "stopped" || what === "start") this.fenced = false;
     if (what === "crash" || what === "stopped") {
       this.releaseAll(t);
       for (const list of [this.states, this.views]) this.enter(list, "", t);

@@ -196,10 +196,14 @@ class Run {
   mark(lane, i, sort) { lane.marks.push({ t: this.t[i], i, sort }); }
 }
 
+// Heartbeats that a coordinator answers to members only.
+const JOINS = new Set(["join", "full"]);
+
 // What each kind of event does to its lane.
 const TAKEN = {
   heartbeat(run, lane, i, t) {
     lane.beats.push(t);
+    if (!run.text("error", i) && JOINS.has(run.text("detail", i).split(" ")[0])) lane.fenced = false;
     const group = run.groups.get(run.text("group", i));
     if (group?.rebalance) group.rebalance.heartbeats++;
     const epoch = run.columns.member_epoch[i];
@@ -232,11 +236,19 @@ const TAKEN = {
   "callback.begin"(run, lane, i, t) {
     const detail = run.text("detail", i);
     lane.beginCallback(detail, i, t);
-    if (detail === "revoked" || detail === "lost") for (const p of run.partitions(i)) lane.release(p, t);
+    if (detail === "lost") for (const p of run.partitions(i)) lane.release(p, t);
   },
   "callback.end"(run, lane, i, t) {
     lane.endCallback(t);
-    if (run.text("detail", i) === "assigned" && !run.text("error", i)) for (const p of run.partitions(i)) lane.own(p, t);
+    if (run.text("error", i)) return;
+    const detail = run.text("detail", i);
+    if (detail === "assigned") for (const p of run.partitions(i)) lane.own(p, t);
+    else if (detail === "revoked") for (const p of run.partitions(i)) lane.release(p, t);
+  },
+  topic(run, lane, i, t) {
+    run.mark(lane, i, "topic");
+    if (!run.text("detail", i).startsWith("deleted")) return;
+    for (const each of run.lanes) each.releaseTopic(run.text("actor", i), t);
   },
   assignment(run, lane, i, t) { lane.enter(lane.views, run.text("to", i), t); },
   host(run, lane, i, t) { lane.host(run.text("detail", i).split(" ")[0], t); },
@@ -261,7 +273,6 @@ const TAKEN = {
     begun.push({ from: t, i });
     run.mark(lane, i, "fault");
   },
-  topic(run, lane, i) { run.mark(lane, i, "topic"); },
   "run.faults_end"(run, lane, i) { run.mark(lane, i, "calm"); },
   "request.lost"(run, lane, i) { run.mark(lane, i, "lost"); },
   "response.lost"(run, lane, i) { run.mark(lane, i, "lost"); },

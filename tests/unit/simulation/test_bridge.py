@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation.bridge.compare import compare, counterpart, translated
 from fencepost.simulation.bridge.shifts import Shifts
 from fencepost.simulation.cli import main
 from fencepost.simulation.faults.plan import Kind
-from fencepost.simulation.run import plan_of
+from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.trace.parquet import ParquetTrace
+from tests.unit.simulation.analyses.plain_arithmetic import gaps, shares, told_by
 
 SHORT = ("duration=7m", "group.members=2", "quiet=4m")
 
@@ -89,6 +92,41 @@ def test_both_are_run_and_measured() -> None:
         assert 0 < protocol.median_s <= protocol.p99_s <= protocol.longest_s
         assert 0 < protocol.share_without_consumer < 1
     assert compare(scenario(), (1, 2)) == result
+
+
+@pytest.mark.parametrize("name", ["sac-churn", "sac-frozen-clients", "sac-node-failures", "sac-stale-nodes"])
+def test_both_sides_find_what_their_traces_tell(name: str, tmp_path: Path) -> None:
+    """In the consumers' own eyes: a member that was removed goes on until it hears of it."""
+    single = load_any(name)
+    assert isinstance(single, SacScenario)
+    plan = plan_of(single, 3)
+    sides = ((single, plan), (counterpart(single), translated(plan)))
+    for (world, disturbed), protocol in zip(sides, compare(single, (3,)).protocols, strict=True):
+        path = tmp_path / f"{world.name}.parquet"
+        with ParquetTrace(path, run_id=world.name) as trace:
+            run(world, 3, plan=disturbed, trace=trace)
+        told = told_by(row for row in pq.read_table(path).to_pylist() if row["kind"] != "member.removed")
+        read = [(each.partition, each.begin, each.reads_until) for each in told.tenures]
+        held = [(each.partition, each.begin, each.holds_until) for each in told.tenures]
+        ended, cut = gaps(read, told.end)
+        assert protocol.without_consumer_s == pytest.approx(sum((*ended, *cut)) / 1e6)
+        assert protocol.longest_s == max((*ended, *cut)) / 1e6
+        assert protocol.gaps == len(ended) + len(cut)
+        two = sum(lasts for owners, lasts in shares(held, told.end).items() if owners > 1)
+        assert protocol.two_consumers_s == pytest.approx(two / 1e6)
+
+
+def test_time_spent_stepping_down_is_a_gap_and_no_second_consumer() -> None:
+    """One client of this run takes 28.5 s to step down, and reads nothing meanwhile."""
+    single = load_any("sac-churn")
+    assert isinstance(single, SacScenario)
+    protocol = compare(single, (3,)).protocols[0]
+    assert protocol.longest_s is not None
+    assert 28 < protocol.longest_s < 30
+    assert run(single, 3).figures["without_active_longest_seconds"] == pytest.approx(
+        protocol.longest_s, abs=0.1
+    )
+    assert protocol.two_consumers_s < 0.1
 
 
 def test_the_command_tells_both(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,10 @@ import pyspark
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.cli.campaign import print_result
+from fencepost.simulation.pipeline.campaign import CampaignResult
 from fencepost.simulation.pipeline.java import find_java_home
+from fencepost.simulation.pipeline.losses import Lost, LostExecutor
 from fencepost.simulation.pipeline.session import SHORT_JOBS
 from fencepost.simulation.pipeline.shipping import LIBRARIES, check_shared, libraries_zip
 from fencepost.simulation.run import run
@@ -130,6 +133,94 @@ def test_a_campaign_on_a_cluster_whose_executors_have_nothing_of_ours(tmp_path: 
     assert runs.column("digest").to_pylist() == [run(scenario, seed).digest for seed in range(8)]
     executors = (tmp_path / "w").glob("app-*/*/fencepost-libraries/msgspec/__init__.py")
     assert len(list(executors)) == 2
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for it while the process runs."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def tasks_begun(folder: Path) -> int:
+    """How many tasks the executor of the worker with this folder has begun."""
+    logs = folder.glob("app-*/*/stderr")
+    return sum(log.read_text(errors="replace").count("Running task") for log in logs)
+
+
+@pytest.mark.long
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_a_worker_that_is_killed_is_told_and_its_runs_are_done_again(tmp_path: Path) -> None:
+    out, seeds = tmp_path / "out", 200
+    with contextlib.ExitStack() as stack:
+        master, log = stack.enter_context(daemon(tmp_path / "m", "org.apache.spark.deploy.master.Master"))
+        url = said(log, r"Starting Spark master at (spark://\S+)", master)
+        workers = []
+        for name in ("a", "b"):
+            worker, log = stack.enter_context(
+                daemon(
+                    tmp_path / name,
+                    *("org.apache.spark.deploy.worker.Worker", url, "--cores", "1", "--memory", "1g"),
+                    *("--work-dir", str(tmp_path / name)),
+                )
+            )
+            said(log, r"(Successfully registered) with master", worker)
+            workers.append(worker)
+        command = [sys.executable, "-m", "fencepost.simulation", "campaign", "steady", "--master", url]
+        command += ["--seeds", str(seeds), "--traces", "none", "--out", str(out), "--json"]
+        environment = os.environ | {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": SUBMIT,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        campaign = stack.enter_context(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            )
+        )
+        stack.callback(campaign.kill)
+        until(lambda: any((out / "runs").glob("*.parquet")), campaign)
+        begun = tasks_begun(tmp_path / "a")
+        until(lambda: tasks_begun(tmp_path / "a") > begun, campaign)
+        workers[0].kill()
+        printed, errors = campaign.communicate(timeout=200)
+    assert campaign.returncode == 0, errors
+    assert sorted(pq.read_table(out / "runs").column("seed").to_pylist()) == list(range(seeds))
+    lost = json.loads(printed)["lost"]
+    assert len(lost["executors"]) == 1
+    assert lost["executors"][0]["host"] == "127.0.0.1"
+    assert lost["executors"][0]["reason"]
+    assert 0 < lost["runs_again"] < seeds
+
+
+ONE = LostExecutor(executor="1", host="h", reason="worker lost")
+
+
+@pytest.mark.parametrize(
+    ("lost", "lines"),
+    [
+        (Lost(), []),
+        (Lost(executors=[ONE]), ["Executor 1 on h was lost: worker lost", "No run had to be done again."]),
+        (Lost(runs_again=1_200), ["1,200 runs were done again: each had lost its process."]),
+        (
+            Lost(executors=[ONE], runs_again=7),
+            [
+                "Executor 1 on h was lost: worker lost",
+                "7 runs were done again: each had lost its executor.",
+            ],
+        ),
+    ],
+)
+def test_people_read_what_was_lost_in_lines(
+    lost: Lost, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = CampaignResult(runs=9, failed=0, violations=0, wall_seconds=1.0, out="o", report="r", lost=lost)
+    print_result(result)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if "lost" in line or "again" in line] == lines
 
 
 @pytest.mark.real

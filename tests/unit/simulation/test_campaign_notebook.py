@@ -10,6 +10,8 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation import Campaign
+from fencepost.simulation.pipeline.analyze import analyze
+from fencepost.simulation.pipeline.campaign import campaign
 
 DOCS = Path(__file__).parents[3] / "docs/campaign.md"
 SCENARIO = 'duration = "150s"\n[[topics]]\nname = "orders"\npartitions = 4\n'
@@ -40,11 +42,48 @@ def scenario(tmp_path: Path) -> str:
         ({"grid": {"members": 10}}, "grid: members=10: expected a list of values"),
         ({"options": ["static"]}, "options=['static']: expected settings by the option's name"),
         ({"time_limit": "soon"}, "time_limit soon: expected a duration"),
+        ({"time_limit": 5}, "time_limit 5: expected a duration"),
+        ({"traces": "wrong"}, "traces='wrong': expected one of all, sample, failed, none"),
+        ({"traces": "samples"}, "traces='samples': did you mean sample?"),
+        ({"traces": None}, "traces=None: expected one of all, sample, failed, none"),
+        ({"grid": {"member": [1]}}, "grid: member=1: unknown key; did you mean members?"),
+        ({"grid": {"partition": [8]}}, "grid: partition=8: unknown key; did you mean partitions?"),
+        ({"grid": {"mutants": ["none"]}}, "grid: mutants=none: unknown key; did you mean mutant?"),
+        (
+            {"grid": {"zzz": [1]}},
+            "grid: zzz=1: unknown key; expected one of members, partitions, duration, mutant, name, summary",
+        ),
+        (
+            {"grid": {"mutant": ["owner-by-epok"]}},
+            "grid: mutant=owner-by-epok: expected none, or a name that",
+        ),
+        ({"grid": {"option": ["a"]}}, "grid: option=a: no setting has this name"),
+        ({"grid": [("members", 1)]}, "grid=[('members', 1)]: expected lists of values by parameter"),
+        ({"grid": {"members": []}}, "grid: members: expected at least one value"),
+        ({"grid": {"members": [1, 1]}}, "grid: members: a value is there twice"),
+        ({"grid": {"members": {1, 2}}}, "grid: members={1, 2}: expected a list of values"),
+        ({"grid": {"members": [None]}}, "grid: members=None: expected a number, a text"),
+        ({"grid": {1: [1]}}, "grid: expected names of parameters, such as 'members', got 1"),
+        ({"options": {"a": 5}}, "options: a: expected its settings, such as {'group.static': True}, got 5"),
+        ({"options": {"": {}}}, "options: expected a name for each option, got ''"),
+        ({"options": {"a": {7: 1}}}, "options: a: expected names of settings, got 7"),
+        ({"options": {"a": {"member": 7}}}, "options: a: member=7: unknown key; did you mean members?"),
+        ({"master": 5}, "master=5: expected local[N], local[*]"),
+        ({"master": "locl[2]"}, "master=locl[2]: expected local[N], local[*]"),
+        ({"out": 5}, "out=5: expected a path"),
+        ({"out": ""}, "out='': expected a path"),
+        ({"seeds": b"12"}, "seeds=b'12': expected how many, or which"),
+        ({"scenarios": 5}, "scenarios=5: expected names or TOML files"),
+        ({"scenarios": [None]}, "scenarios: expected the name of a scenario or a TOML file, got None"),
+        (
+            {"scenarios": ["stedy"]},
+            "no scenario 'stedy' in the library, and no such file; did you mean steady?",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(given: dict[str, object], told: str, scenario: str) -> None:
     with pytest.raises(FencepostError) as raised:
-        Campaign(scenario, **given)  # type: ignore[arg-type]
+        Campaign(**{"scenarios": scenario, **given})  # type: ignore[arg-type]
     assert str(raised.value).startswith(told)
 
 
@@ -58,6 +97,68 @@ def test_what_has_not_run_has_no_tables(scenario: str) -> None:
     assert "not run yet" in campaign._repr_html_()
     with pytest.raises(FencepostError, match="has not run: call run"):
         campaign.table("runs")
+    for name in ("rebalances", "trace", "runs"):
+        with pytest.raises(FencepostError, match=r"^this campaign has not run: call run\(\)$"):
+            campaign.dataframe(name)
+    with pytest.raises(FencepostError, match=r"^there is no table 'rebalance'; did you mean rebalances\?$"):
+        campaign.dataframe("rebalance")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"scenarios": 5}, "scenarios=5: expected names or TOML files"),
+        ({"grid": "members=1"}, "grid='members=1': expected words such as ['members=10,50']"),
+        ({"grid": 5}, "grid=5: expected words"),
+        ({"grid": {"member": [1]}}, "--grid member=1: unknown key; did you mean members?"),
+        ({"options": [5]}, "options=[5]: expected a list of Option"),
+        ({"traces": "wrong"}, "traces='wrong': expected one of all"),
+        ({"time_limit_s": 0}, "a run's time limit of 0 s: expected a number of seconds above 0"),
+        ({"time_limit_s": "5"}, "a run's time limit of 5 s: expected a number of seconds above 0"),
+        ({"master": 5}, "--master 5: expected local[N]"),
+        ({"out_dir": 5}, "out_dir=5: expected a path"),
+        ({"report": 5}, "report=5: expected a path"),
+    ],
+)
+def test_the_function_tells_the_same_mistakes(
+    given: dict[str, object], told: str, scenario: str, tmp_path: Path
+) -> None:
+    with pytest.raises(FencepostError) as raised:
+        campaign(**{"scenarios": [scenario], "seeds": 1, "out_dir": tmp_path / "out", **given})  # type: ignore[arg-type]
+    assert str(raised.value).startswith(told)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "told"),
+    [
+        (5, {}, "path=5: expected a path"),
+        ("", {}, "path='': expected a path"),
+        ("t", {"only": "runs"}, "only='runs': expected a list of tables"),
+        ("t", {"only": ["run"]}, "only: there is no table run; did you mean runs?"),
+        ("t", {"report": 5}, "report=5: expected a path"),
+        ("t", {"master": 5}, "--master 5: expected local[N]"),
+    ],
+)
+def test_analyze_tells_what_is_wrong_with_an_argument(path: Any, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(FencepostError) as raised:
+        analyze(path, **given)
+    assert str(raised.value).startswith(told)
+
+
+@pytest.mark.long
+@pytest.mark.real
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("spark")
+@pytest.mark.filterwarnings("default")
+def test_a_campaign_without_traces_has_tables_of_its_runs_only(scenario: str) -> None:
+    campaign = Campaign(scenario, seeds=1, traces="none").run(progress=False)
+    assert campaign.dataframe("runs").count() == 1
+    for name in ("trace", "rebalances"):
+        with pytest.raises(
+            FencepostError, match=rf"^{name}: no trace was kept, as traces='none' has it; expected"
+        ):
+            campaign.dataframe(name)
 
 
 def test_a_file_is_a_campaign_too(scenario: str, tmp_path: Path) -> None:

@@ -185,3 +185,13 @@ def test_equal_seeds_give_equal_migrations():
 def test_impossible_settings_are_refused(override, message):
     with pytest.raises(FencepostError, match=message):
         loads(CALM, overrides=[override])
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_each_join_that_a_broker_accepts_has_a_row_while_another_broker_restarts(seed):
+    rows = Rows()
+    run(load("classic-rolling-deploy"), seed, trace=rows)
+    accepted = {(row.actor, row.member_epoch) for row in rows.of("heartbeat", "join") if not row.error}
+    joined = {(row.actor, row.member_epoch) for row in rows.of("member.state", "joined")}
+    assert len(joined) > 20
+    assert joined <= accepted

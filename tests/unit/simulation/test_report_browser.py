@@ -105,6 +105,9 @@ WORLDS = {
 }
 """Scenarios, and some of what their legends say."""
 
+FENCED = ("lossy-network", "slow-callbacks-and-poll-timeouts")
+"""Scenarios in which seed 5 has members that are fenced before their `assigned` callback ends."""
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -116,6 +119,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = Rows()
         result = run(load_any(scenario), 3, trace=rows)
         render_run_report(result, rows.rows, folder / f"{scenario}.html")
+    for scenario in FENCED:
+        rows = Rows()
+        result = run(load_any(scenario), 5, trace=rows)
+        assert result.violations == []
+        render_run_report(result, rows.rows, folder / f"{scenario}-5.html")
     render_campaign_report(campaign(), folder / "campaign.html")
     return folder
 
@@ -229,6 +237,15 @@ def table_rows(name: str, **values: list[Any]) -> list[dict[str, Any]]:
     """Rows of a table as the analyses declare it; columns without values are empty."""
     empty = {column.name: None for column in TABLES[name].columns}
     return [empty | dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+@pytest.mark.parametrize("scenario", FENCED)
+def test_a_member_that_is_given_partitions_while_it_is_fenced_is_no_second_owner(
+    scenario: str, opened: Any, pages: Path
+) -> None:
+    legend = opened(pages / f"{scenario}-5.html").locator("[data-part=legend]").inner_text()
+    assert "stable" in legend
+    assert "two owners" not in legend
 
 
 def campaign() -> ReportInput:

@@ -95,7 +95,7 @@ def test_gaps_of_single_active_consumers_by_whose_eyes(tables: Tables) -> None:
         )
         for row in tables["sac_gaps"]
     }
-    assert found == {"members": (2, 1.0, 3.0, 4.0, 0), "coordinator": (2, 1.0, 1.0, 10.0, 1)}
+    assert found == {"members": (2, 2.0, 3.0, 5.0, 0), "coordinator": (2, 1.0, 2.0, 11.0, 1)}
     assert rows(tables, "sac_gaps", "epsilon") == []
 
 

@@ -1,0 +1,237 @@
+"""Every scenario of the library: the analyses, plain arithmetic on the same rows, and the checkers agree."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from fencepost.simulation.analyses.catalogue import ANALYSES
+from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.failures.failure import with_mutant
+from fencepost.simulation.run import RunResult, run
+from fencepost.simulation.scenarios.load import library_names, load_any
+from fencepost.simulation.trace.parquet import ParquetTrace
+from tests.unit.simulation.analyses.plain_arithmetic import (
+    Told,
+    downtime,
+    first_waits,
+    gaps,
+    shares,
+    told_by,
+    two_owners,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(400),
+    # Libraries of Spark's own warn of each other's; our code runs in the tests beside this one.
+    pytest.mark.filterwarnings("default"),
+]
+
+SEEDS = (3, 5)
+BUGS = {
+    "owner-by-epoch": "scale-up-and-down",
+    "target-told-early": "scale-up-and-down",
+    "null-releases": "scale-up-and-down",
+    "cooperative-gives-at-once": "classic-rolling-deploy",
+    "upgraded-with-nothing": "rolling-migration",
+    "sac-no-handover": "sac-churn",
+    "sac-disconnected-ignored": "sac-node-failures",
+}
+"""Bugs that give a partition to two members, and a scenario that shows it: the checkers report them, and the
+analyses must as well, in the same runs."""
+EXCLUSIVE = ("one-claimant", "sac-exclusive")
+
+
+class Ran(NamedTuple):
+    """Runs of one name, and what their traces tell."""
+
+    results: list[RunResult]
+    told: list[Told]
+
+
+class Library(NamedTuple):
+    """All of them, and the tables over their traces."""
+
+    runs: dict[str, Ran]
+    tables: dict[str, dict[str, list[dict[str, Any]]]]
+    """By table and scenario."""
+
+    def rows(self, table: str, name: str) -> list[dict[str, Any]]:
+        return self.tables[table].get(name, [])
+
+
+TABLES = (
+    "two_owners",
+    "downtime",
+    "initial_assignment",
+    "owners",
+    "sac_gaps",
+    "fencings",
+    "violations",
+    "rebalances",
+)
+
+
+@pytest.fixture(scope="module")
+def library(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    folder = tmp_path_factory.mktemp("library")
+    runs: dict[str, Ran] = defaultdict(lambda: Ran([], []))
+    plans = [(name, name, "", seed) for name in library_names() for seed in SEEDS]
+    plans += [(f"{bug}-{seed}", name, bug, seed) for bug, name in BUGS.items() for seed in SEEDS]
+    for shown, name, bug, seed in plans:
+        scenario = msgspec.structs.replace(load_any(name), name=shown)
+        path = folder / f"{shown}-{seed}.parquet"
+        with ParquetTrace(path, run_id=path.stem) as trace, with_mutant(bug):
+            result = run(scenario, seed, trace=trace, raises=False)
+        runs[shown].results.append(result)
+        runs[shown].told.append(told_by(pq.read_table(path).to_pylist()))
+    views = Views(spark.read.schema(TRACE).parquet(str(folder)), cached=True)
+    tables: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for table in TABLES:
+        tables[table] = defaultdict(list)
+        for row in ANALYSES[table].over(views).collect():
+            tables[table][row.scenario].append(row.asDict())
+    views.release()
+    return Library(dict(runs), tables)
+
+
+def seconds(us: Iterable[int]) -> float:
+    return sum(us) / 1e6
+
+
+def names() -> list[str]:
+    return [*library_names(), *(f"{bug}-{seed}" for bug in BUGS for seed in SEEDS)]
+
+
+@pytest.mark.parametrize("name", names())
+def test_two_owners_are_found_by_plain_arithmetic_too(library: Library, name: str) -> None:
+    shared = [each for told in library.runs[name].told for each in two_owners(told)]
+    rows = library.rows("two_owners", name)
+    assert sum(row["count"] for row in rows) == len(shared)
+    assert sum(row["seconds"] for row in rows) == pytest.approx(seconds(shared))
+
+
+@pytest.mark.parametrize("name", names())
+def test_two_owners_without_a_window_are_those_that_the_checkers_report(library: Library, name: str) -> None:
+    unexplained = sum(row["count"] for row in library.rows("two_owners", name) if row["sac_window"] is None)
+    reported = [
+        each.invariant
+        for result in library.runs[name].results
+        for each in result.violations
+        if each.invariant in EXCLUSIVE
+    ]
+    assert bool(unexplained) == bool(reported), (unexplained, reported)
+
+
+@pytest.mark.parametrize("name", names())
+def test_downtime_is_found_by_plain_arithmetic_too(library: Library, name: str) -> None:
+    found: dict[str, list[int]] = defaultdict(list)
+    for told in library.runs[name].told:
+        for cause, each in downtime(told).items():
+            found[cause] += each
+            found["all"] += each
+    rows = {row["cause"]: row for row in library.rows("downtime", name)}
+    assert {cause: row["count"] for cause, row in rows.items()} == {c: len(each) for c, each in found.items()}
+    for cause, row in rows.items():
+        assert row["max"] == max(found[cause]) / 1e6
+        assert row["run_seconds_mean"] == pytest.approx(seconds(found[cause]) / len(library.runs[name].told))
+
+
+@pytest.mark.parametrize("name", names())
+def test_first_owners_are_found_by_plain_arithmetic_too(library: Library, name: str) -> None:
+    found = [each for told in library.runs[name].told for each in first_waits(told)]
+    rows = library.rows("initial_assignment", name)
+    assert [(row["count"], row["max"]) for row in rows] == ([(len(found), max(found) / 1e6)] if found else [])
+
+
+def spans(told: Told, eyes: str) -> list[tuple[tuple[str, int], int, int]]:
+    if eyes == "coordinator":
+        return [(part, begin, until) for part, begin, until, _, _ in told.coordinator]
+    if eyes == "members":
+        return [(each.partition, each.begin, each.holds_until) for each in told.tenures]
+    return [(each.partition, each.begin, each.believes_until) for each in told.tenures]
+
+
+@pytest.mark.parametrize("name", names())
+def test_owners_over_time_are_found_by_plain_arithmetic_too(library: Library, name: str) -> None:
+    found: Counter[tuple[str, int]] = Counter()
+    for told in library.runs[name].told:
+        for eyes in ("coordinator", "members", "all members"):
+            for owners, lasts in shares(spans(told, eyes), told.end).items():
+                found[eyes, owners] += lasts
+    rows = {(row["as_seen_by"], row["owners"]): row["seconds"] for row in library.rows("owners", name)}
+    assert rows == pytest.approx({key: lasts / 1e6 for key, lasts in found.items()})
+
+
+@pytest.mark.parametrize("name", names())
+def test_gaps_of_single_active_consumers_are_found_by_plain_arithmetic_too(
+    library: Library, name: str
+) -> None:
+    found = {}
+    for eyes in ("coordinator", "members"):
+        closed, cut = [], []
+        for told in library.runs[name].told:
+            read = [
+                (part, begin, until) for part, begin, until, sac, reads in told.coordinator if sac and reads
+            ]
+            if eyes == "members":
+                read = [(each.partition, each.begin, each.reads_until) for each in told.tenures if told.sac]
+            ended, unfinished = gaps(read, told.end)
+            closed += ended
+            cut += unfinished
+        if closed or cut:
+            longest = max(closed) / 1e6 if closed else None
+            found[eyes] = (len(closed), len(cut), longest)
+    rows = {
+        row["as_seen_by"]: (row["count"], row["unfinished"], row["max"])
+        for row in library.rows("sac_gaps", name)
+    }
+    assert rows == found
+
+
+@pytest.mark.parametrize("name", names())
+def test_fencings_are_found_by_plain_arithmetic_too(library: Library, name: str) -> None:
+    count: Counter[str] = Counter()
+    recovered = defaultdict(list)
+    for told in library.runs[name].told:
+        for each in told.fencings:
+            count[each.cause] += 1
+            if each.stable_at is not None:
+                recovered[each.cause].append((each.stable_at - each.at) / 1e6)
+    rows = {
+        row["cause"]: (row["count"], row["recovered"], row["max"]) for row in library.rows("fencings", name)
+    }
+    assert rows == {
+        cause: (each, len(recovered[cause]), max(recovered[cause], default=None))
+        for cause, each in count.items()
+    }
+
+
+@pytest.mark.parametrize("name", names())
+def test_violations_and_rebalances_are_those_of_the_runs(library: Library, name: str) -> None:
+    results = library.runs[name].results
+    reported = Counter(each.invariant for result in results for each in result.violations)
+    assert {row["invariant"]: row["count"] for row in library.rows("violations", name)} == reported
+    if not name.startswith(("sac-", "streams-")):  # their traces have no rows of the group's epochs
+        ended = sum(row["count"] for row in library.rows("rebalances", name))
+        assert ended == sum(result.rebalances for result in results)
+
+
+def test_there_is_something_to_agree_on(library: Library) -> None:
+    """Scenarios in which nothing happens agree on everything."""
+    told = [each for ran in library.runs.values() for each in ran.told]
+    assert sum(len(two_owners(each)) for each in told) > 20
+    assert sum(each.fenced for one in told for each in one.tenures) > 2
+    assert any(each.sac for each in told)
+    for bug in BUGS:
+        found = [each for seed in SEEDS for each in library.runs[f"{bug}-{seed}"].results[0].violations]
+        assert any(each.invariant in EXCLUSIVE for each in found), bug
