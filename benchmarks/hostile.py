@@ -85,7 +85,10 @@ def _value(field: WireField, path: tuple[WireField, ...], count: int, name: Name
     """The value of a field: `count` elements if the path ends here, one if it goes on here, else the least."""
     is_here = bool(path) and path[0] is field
     if field.is_array:
-        elements = range(count if len(path) == 1 else 1) if is_here else ()
+        if is_here:
+            elements = range(count if len(path) == 1 else 1)
+        else:  # within the elements of the list that is long
+            elements = range(0 if path or not name(0) else 1)
         if field.struct is not None:
             return tuple(_struct(field.struct, path[1:] if is_here else (), count, name, each) for each in elements)
         return tuple(_plain(field, name, each) for each in elements)

@@ -20,7 +20,7 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchReply,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import (
     NO_OFFSET,
@@ -35,6 +35,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.server.existing_topics import ExistingTopics, commit_existing
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.turns import Work, in_turns
 
 
 def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> OffsetCommitReply:
@@ -63,20 +64,49 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
     return OffsetCommitReply(topics=topics)
 
 
-def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> OffsetFetchReply:
-    """Each group by itself."""
-    return OffsetFetchReply(groups=tuple(_fetch_group(services, call, group) for group in call.groups))
+@in_turns
+def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> Work[OffsetFetchReply]:
+    """Each group by itself, and once; a group that is named twice must be asked the same."""
+    groups: dict[str, OffsetFetchGroup] = {}
+    ambiguous: set[str] = set()
+    for group in call.groups:
+        if groups.setdefault(group.group_id, group) != group:
+            ambiguous.add(group.group_id)
+        yield 1
+    fetched = []
+    for group_id, group in groups.items():
+        if group_id in ambiguous:
+            fetched.append(FetchedGroup(group_id=group_id, error_code=ErrorCode.INVALID_REQUEST, topics=()))
+        else:
+            fetched.append(_fetch_group(services, call, group))
+        yield 1 + sum(len(topic.partitions) for topic in fetched[-1].topics)
+    return OffsetFetchReply(groups=tuple(fetched))
+
+
+def _each_once(topics: tuple[OfTopic[int], ...]) -> list[OfTopic[int]]:
+    """The same partitions, without those that were named before, and topics without any left."""
+    seen: dict[tuple[str | None, TopicId | None], set[int]] = {}
+    once = []
+    for topic in topics:
+        known = seen.setdefault((topic.name, topic.topic_id), set())
+        numbers = tuple(each for each in dict.fromkeys(topic.partitions) if each not in known)
+        if numbers or not topic.partitions:
+            known.update(numbers)
+            once.append(OfTopic(name=topic.name, topic_id=topic.topic_id, partitions=numbers))
+    return once
 
 
 def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGroup) -> FetchedGroup:
     with_ids = call.api_version >= TOPIC_IDS_VERSION
     partitions: tuple[TopicPartition, ...] | None = None
     names: list[str | None] = []
+    references: list[OfTopic[int]] = []
     if group.topics is not None:
-        names = [_name_of(services, reference, with_ids) for reference in group.topics]
+        references = _each_once(group.topics)
+        names = [_name_of(services, reference, with_ids) for reference in references]
         partitions = tuple(
             TopicPartition(name, number)
-            for name, reference in zip(names, group.topics, strict=True)
+            for name, reference in zip(names, references, strict=True)
             if name is not None
             for number in reference.partitions
         )
@@ -93,7 +123,7 @@ def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGr
     if group.topics is None:
         topics = _all_topics(services, reply, with_ids)
     else:
-        named = zip(names, group.topics, strict=True)
+        named = zip(names, references, strict=True)
         topics = tuple(
             OfTopic(
                 name=reference.name,

@@ -95,6 +95,7 @@ async def test_a_client_that_does_not_read_is_not_read_from():
             wire.send(3, 12, topics=None)
         other = await Wire.to(broker)
         await other.ask(18, 0)
+        await until(lambda: any(one._write_blocked for one in broker.connections))
         (greedy,) = (one for one in broker.connections if one._write_blocked)
         assert greedy._transport.get_write_buffer_size() < 2_000_000
         for number in range(1, 151):
