@@ -29,7 +29,7 @@ MAX_TAGGED_FIELDS = 1_000
 """The most tagged fields in one section."""
 
 
-STRUCT_COST, STRING_COST, NUMBER_COST = 4, 2, 1
+STRUCT_COST, STRING_COST, NUMBER_COST = 6, 3, 1
 """What an element of a list counts; a tagged field counts as a number does."""
 
 
@@ -161,9 +161,7 @@ def _records(flexible: bool) -> Reader:
     return read
 
 
-def _array(
-    element: Reader, cost: int, flexible: bool, nullable: bool, allowance: Allowance | None
-) -> Reader:
+def _array(element: Reader, cost: int, flexible: bool, nullable: bool, allowance: Allowance | None) -> Reader:
     read_length = _compact_length if flexible else _int32
 
     def read(data: bytes, at: int) -> tuple[Any, int]:

@@ -79,7 +79,7 @@ def create_topics(
         else:
             plans[topic.name] = _plan(services, topic)
             wanted[topic.name] = topic
-        yield 2
+        yield 10
     too_large = _too_large(services, wanted.values(), plans.values())
     if too_large is not None:
         plans |= dict.fromkeys(wanted, ProtocolError(ErrorCode.POLICY_VIOLATION, too_large))

@@ -35,7 +35,7 @@ from fencepost.coordinator.server.turns import CHANGE, Work, in_turns
 
 MAX_DESCRIBED_RESOURCES = 5_000
 """The most resources in one DescribeConfigs: even a group that does not exist has all settings."""
-_DESCRIPTION = 25
+_DESCRIPTION = 250
 """What it costs to describe one resource, in elements of a request."""
 _KINDS = frozenset(ResourceType)
 
@@ -238,7 +238,7 @@ def alter_configs(
                 error_message=message,
             )
         )
-        yield CHANGE if code is ErrorCode.NONE else 2
+        yield CHANGE if code is ErrorCode.NONE else 10
     return administration.AlterConfigsResponse(resources=tuple(results))
 
 

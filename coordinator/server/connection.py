@@ -298,7 +298,8 @@ class Connection(asyncio.Protocol):
         handler = self._handlers[header.api_key]
         reply = handler(self._services, request, Asked(context, self._local_host, self, self._login))
         if isinstance(reply, asyncio.Future):
-            self._wait(reply, codec, header.correlation_id)
+            keep = None if question is None else self._repeated.keep_later(question, handler, request)
+            self._wait(reply, codec, header.correlation_id, keep)
         elif reply is not NO_REPLY:
             answer = codec.encode(header.correlation_id, reply)
             self._out += answer
@@ -359,13 +360,22 @@ class Connection(asyncio.Protocol):
             raise MalformedFrame(f"API {header.api_key} version {header.api_version} is not spoken here")
         self._out += unsupported_api_versions(header.correlation_id)
 
-    def _wait(self, future: asyncio.Future[Any], codec: VersionCodec, correlation_id: int) -> None:
+    def _wait(
+        self,
+        future: asyncio.Future[Any],
+        codec: VersionCodec,
+        correlation_id: int,
+        keep: Callable[[list[bytes]], None] | None,
+    ) -> None:
         def done(future: asyncio.Future[Any]) -> None:
             self._waiting = None
             if self._stopped or future.cancelled():
                 return
             try:
-                self._out += codec.encode(correlation_id, future.result())
+                answer = codec.encode(correlation_id, future.result())
+                self._out += answer
+                if keep is not None:
+                    keep(answer)
                 if self._login is not None:
                     self._went_on(self._login)
             except Unanswered as error:

@@ -12,9 +12,9 @@ from fencepost.coordinator.server.services import Services
 R = TypeVar("R")
 P = ParamSpec("P")
 
-WORK_PER_TURN = 500
+WORK_PER_TURN = 5_000
 """How much a handler does in one turn of the loop, in elements of a request that cost little."""
-CHANGE = 25
+CHANGE = 250
 """What a change of the cluster's topics costs, in such elements."""
 
 Work: TypeAlias = Generator[int, None, R]
