@@ -3,12 +3,12 @@
     python benchmarks/hostile.py [--bytes N] [--only TEXT] [--json]
 
 A server runs in a process of its own. One client asks for versions without a pause. Another client sends a
-single frame. For each list field in the newest request schema of each API there are frames with as many of the
+single frame. For each list in the newest request schema of each API there are frames with as many of the
 smallest elements as fit, and with as many as the server takes: with different names, one name repeated, and
 empty ones. There are frames with empty tagged fields, and Produce with very many records for each codec. The
 frames come from kio's schemas, so a new API is measured without being listed here.
 
-Printed for each input: its size, the response, the longest wait of the first client, and how much memory grew.
+Printed for each input: its size, the response, the longest wait of the first client, and how memory grew.
 The last line says how long SIGTERM takes while the slowest input is served. The exit code is 1 if a wait is
 above one second, memory grew by more than 100 MB, or SIGTERM takes more than two seconds.
 """

@@ -6,6 +6,7 @@ exist get their error, the others go on. Of what is fetched, topics with unknown
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from fencepost.coordinator.codec.offsets import (
@@ -64,22 +65,25 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
     return OffsetCommitReply(topics=topics)
 
 
+MAX_QUESTIONS_PER_GROUP = 10
+"""How often one OffsetFetch may name a group, each time for other partitions."""
+
+
 @in_turns
 def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> Work[OffsetFetchReply]:
-    """Each group by itself, and once; a group that is named twice must be asked the same."""
-    groups: dict[str, OffsetFetchGroup] = {}
-    ambiguous: set[str] = set()
-    for group in call.groups:
-        if groups.setdefault(group.group_id, group) != group:
-            ambiguous.add(group.group_id)
-        yield 1
-    fetched = []
-    for group_id, group in groups.items():
-        if group_id in ambiguous:
-            fetched.append(FetchedGroup(group_id=group_id, error_code=ErrorCode.INVALID_REQUEST, topics=()))
-        else:
+    """Each group by itself. A group that is named twice in the same words is answered once."""
+    questions = dict.fromkeys(call.groups)
+    times = Counter(group.group_id for group in questions)
+    too_often = {group_id for group_id, count in times.items() if count > MAX_QUESTIONS_PER_GROUP}
+    yield len(call.groups)
+    fetched = [
+        FetchedGroup(group_id=group_id, error_code=ErrorCode.INVALID_REQUEST, topics=())
+        for group_id in sorted(too_often)
+    ]
+    for group in questions:
+        if group.group_id not in too_often:
             fetched.append(_fetch_group(services, call, group))
-        yield 1 + sum(len(topic.partitions) for topic in fetched[-1].topics)
+            yield 1 + sum(len(topic.partitions) for topic in fetched[-1].topics)
     return OffsetFetchReply(groups=tuple(fetched))
 
 

@@ -30,6 +30,7 @@ from fencepost.coordinator.server.broker import Broker
 from fencepost.coordinator.server.cluster import MAX_CLUSTER_PARTITIONS, MAX_PARTITIONS
 from fencepost.coordinator.server.config_apis import MAX_DESCRIBED_RESOURCES
 from fencepost.coordinator.server.connection import Connection
+from fencepost.coordinator.server.offset_apis import MAX_QUESTIONS_PER_GROUP
 from tests.kio_objects import milliseconds
 from tests.unit.coordinator.wire.raw_client import Wire, nested
 
@@ -215,11 +216,14 @@ async def test_a_group_whose_offsets_are_asked_for_twice_is_answered_once(wire):
         topic = nested(9, 8, "OffsetFetchRequestTopics", name="orders", partition_indexes=partitions)
         return nested(9, 8, "OffsetFetchRequestGroup", group_id=name, topics=(topic, topic))
 
-    response = await wire.ask(9, 8, groups=(group("g", 0, 0), group("g", 0, 0), group("h", 0), group("h", 1)))
-    first, second = response.groups
-    assert [len(topic.partitions) for topic in first.topics] == [1]
-    assert (first.group_id, first.error_code) == ("g", 0)
-    assert (second.group_id, second.error_code, second.topics) == ("h", ErrorCode.INVALID_REQUEST, ())
+    response = await wire.ask(9, 8, groups=(group("g", 0, 0), group("g", 0, 0), group("g", 0)))
+    assert [each.group_id for each in response.groups] == ["g", "g"]
+    assert [[len(topic.partitions) for topic in each.topics] for each in response.groups] == [[1], [1]]
+
+    many = tuple(group("h", *range(number)) for number in range(1, MAX_QUESTIONS_PER_GROUP + 2))
+    assert len((await wire.ask(9, 8, groups=many[1:])).groups) == MAX_QUESTIONS_PER_GROUP
+    (refused,) = (await wire.ask(9, 8, groups=many)).groups
+    assert (refused.group_id, refused.error_code, refused.topics) == ("h", ErrorCode.INVALID_REQUEST, ())
 
 
 def grown(wire: Wire, **counts: int) -> Any:
