@@ -25,6 +25,41 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
 _ZERO_UUID = bytes(16)
 
+MAX_TAGGED_FIELDS = 1_000
+"""The most tagged fields in one section."""
+
+
+STRUCT_COST, STRING_COST, NUMBER_COST = 6, 3, 1
+"""What an element of a list counts; a tagged field counts as a number does."""
+
+
+class Allowance:
+    """What a message may still cost to read: elements of its lists, on all levels, and tagged fields."""
+
+    __slots__ = ("_left", "_limit", "_name")
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        """What the documentation calls the limit."""
+        self._limit = limit
+        self._left = limit
+
+    def renew(self) -> None:
+        """Begin another message."""
+        self._left = self._limit
+
+    def take(self, cost: int) -> None:
+        """Count something.
+
+        :raises MalformedFrame: if it is more than the message may have.
+        """
+        self._left -= cost
+        if self._left < 0:
+            raise MalformedFrame(
+                f"too many list elements: more than {self._limit} ({self._name}), where a struct counts "
+                f"{STRUCT_COST}, a string {STRING_COST}, and a number {NUMBER_COST}"
+            )
+
 
 def _fixed(code: str) -> Reader:
     layout = struct.Struct(code)
@@ -126,7 +161,7 @@ def _records(flexible: bool) -> Reader:
     return read
 
 
-def _array(element: Reader, flexible: bool, nullable: bool) -> Reader:
+def _array(element: Reader, cost: int, flexible: bool, nullable: bool, allowance: Allowance | None) -> Reader:
     read_length = _compact_length if flexible else _int32
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -137,6 +172,8 @@ def _array(element: Reader, flexible: bool, nullable: bool) -> Reader:
             raise MalformedFrame(f"array of length {length}")
         if length > len(data) - at:
             raise MalformedFrame(f"array of {length} elements in {len(data) - at} bytes")
+        if allowance is not None:
+            allowance.take(length * cost)
         values = []
         for _ in range(length):
             value, at = element(data, at)
@@ -172,10 +209,10 @@ _FIXED: dict[str, Reader] = {
 }
 
 
-def field_reader(field: WireField, *, flexible: bool) -> Reader:
+def field_reader(field: WireField, *, flexible: bool, allowance: Allowance | None = None) -> Reader:
     """A reader of one field of a schema's class."""
     if field.kafka_type is None:
-        element = entity_reader(field.struct)
+        element = entity_reader(field.struct, allowance)
         if field.is_nullable and not field.is_array:
             return _nullable_entity(element, null_struct(field))
     elif field.kafka_type in _FIXED:
@@ -184,17 +221,31 @@ def field_reader(field: WireField, *, flexible: bool) -> Reader:
         element = _records(flexible)
     else:
         element = _sized(field.kafka_type, flexible, field.is_nullable and not field.is_array)
-    return _array(element, flexible, field.is_nullable) if field.is_array else element
+    if not field.is_array:
+        return element
+    cost = NUMBER_COST if field.kafka_type in _FIXED else STRING_COST
+    if field.kafka_type is None:
+        cost = STRUCT_COST
+    return _array(element, cost, flexible, field.is_nullable, allowance)
 
 
-def skip_tagged_fields(data: bytes, at: int) -> int:
+def _tagged_count(data: bytes, at: int, allowance: Allowance | None) -> tuple[int, int]:
+    count, at = read_unsigned_varint(data, at)
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedFrame(f"{count} tagged fields, expected at most {MAX_TAGGED_FIELDS}")
+    if allowance is not None:
+        allowance.take(count * NUMBER_COST)
+    return count, at
+
+
+def skip_tagged_fields(data: bytes, at: int, allowance: Allowance | None = None) -> int:
     """The offset behind a section of tagged fields (KIP-482), whatever they are.
 
-    :raises MalformedFrame: if a field is longer than what is left.
+    :raises MalformedFrame: if a field is longer than what is left, or there are too many.
     """
     if not data[at]:  # nearly always there are none
         return at + 1
-    count, at = read_unsigned_varint(data, at)
+    count, at = _tagged_count(data, at, allowance)
     for _ in range(count):
         _, at = read_unsigned_varint(data, at)
         size, at = read_unsigned_varint(data, at)
@@ -204,13 +255,16 @@ def skip_tagged_fields(data: bytes, at: int) -> int:
     return at
 
 
-def entity_reader(entity: Any) -> Reader:
-    """A reader of one schema's class, which yields a dict by field name."""
+def entity_reader(entity: Any, allowance: Allowance | None = None) -> Reader:
+    """A reader of one schema's class, which yields a dict by field name.
+
+    With an `allowance` it counts. The allowance has to be renewed before each message.
+    """
     flexible: bool = entity.__flexible__
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
     for field in wire_fields(entity):
-        reader = field_reader(field, flexible=flexible)
+        reader = field_reader(field, flexible=flexible, allowance=allowance)
         if field.tag is None:
             plain.append((field.name, reader))
         else:
@@ -221,14 +275,23 @@ def entity_reader(entity: Any) -> Reader:
         for name, reader in plain:
             values[name], at = reader(data, at)
         if flexible:
-            at = _read_tagged(data, at, tagged, values) if tagged else skip_tagged_fields(data, at)
+            if tagged:
+                at = _read_tagged(data, at, tagged, values, allowance)
+            else:
+                at = skip_tagged_fields(data, at, allowance)
         return values, at
 
     return read
 
 
-def _read_tagged(data: bytes, at: int, tagged: dict[int, tuple[str, Reader]], values: dict[str, Any]) -> int:
-    count, at = read_unsigned_varint(data, at)
+def _read_tagged(
+    data: bytes,
+    at: int,
+    tagged: dict[int, tuple[str, Reader]],
+    values: dict[str, Any],
+    allowance: Allowance | None,
+) -> int:
+    count, at = _tagged_count(data, at, allowance)
     for _ in range(count):
         tag, at = read_unsigned_varint(data, at)
         size, at = read_unsigned_varint(data, at)

@@ -324,7 +324,11 @@ class VersionCodec:
 
     def _decoded(self, frame: bytes, body_offset: int, context: RequestContext) -> Any:
         try:
-            values, _ = self._read(frame, body_offset)
+            if len(frame) <= schema.UNCOUNTED_BYTES:
+                values, _ = self._read(frame, body_offset)
+            else:
+                read_counted = schema.counting_request_reader(self.api.key, self.version)
+                values, _ = read_counted(frame, body_offset)
             return self.api.decode(values, context)
         except _MALFORMED as error:
             name = self.api.key.name

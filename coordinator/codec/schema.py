@@ -11,7 +11,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from fencepost.coordinator.codec.reader import Reader, entity_reader
+from fencepost.coordinator.codec.reader import STRUCT_COST, Allowance, Reader, entity_reader
 from fencepost.coordinator.codec.writer import StructWriter, struct_writer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions
@@ -42,12 +42,39 @@ def _hide_hypothesis_from_kio() -> None:
 _hide_hypothesis_from_kio()
 
 
+MAX_REQUEST_ELEMENTS = 120_000
+"""The most that the list elements of one request may count, as `reader` counts them.
+
+There is room for the numbers of all partitions of the largest topic, or for 20,000 structs.
+"""
+UNCOUNTED_BYTES = MAX_REQUEST_ELEMENTS // STRUCT_COST
+"""Requests up to this size are within the limit: an element has at least one byte."""
+
+
 @functools.cache
 def request_reader(api_key: int, version: int) -> Reader:
     """The reader of a request's body."""
     from kio.index import load_request_schema
 
     return entity_reader(load_request_schema(api_key, version))
+
+
+@functools.cache
+def counting_request_reader(api_key: int, version: int) -> Reader:
+    """The same reader, which refuses more than MAX_REQUEST_ELEMENTS with MalformedFrame.
+
+    Requests of up to UNCOUNTED_BYTES do not need it.
+    """
+    from kio.index import load_request_schema
+
+    allowance = Allowance("MAX_REQUEST_ELEMENTS", MAX_REQUEST_ELEMENTS)
+    read = entity_reader(load_request_schema(api_key, version), allowance)
+
+    def read_request(data: bytes, at: int) -> tuple[Any, int]:
+        allowance.renew()
+        return read(data, at)
+
+    return read_request
 
 
 @functools.cache

@@ -39,10 +39,15 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     user_data: bytes | None = None
 
 
+MAX_ELEMENTS = 120_000
+"""The most topics and partitions that are read from one subscription or assignment."""
+
+
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+        self._left = MAX_ELEMENTS
 
     def _take(self, size: int) -> bytes:
         end = self._at + size
@@ -76,6 +81,9 @@ class _Reader:
         length = self.int32()
         if not 0 <= length <= len(self._data):
             raise MalformedConsumerProtocol(f"an array of {length} elements in {len(self._data)} bytes")
+        self._left -= length
+        if self._left < 0:
+            raise MalformedConsumerProtocol(f"more than {MAX_ELEMENTS} topics and partitions (MAX_ELEMENTS)")
         return length
 
     def partitions(self) -> dict[str, tuple[int, ...]]:

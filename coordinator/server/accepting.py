@@ -47,7 +47,7 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         *,
         tls: ssl.SSLContext | None = None,
-        admits: Callable[[str], bool] = lambda peer: True,
+        admits: Callable[[str, int], bool] = lambda peer, socket_number: True,
         on_failed: Callable[[str, str], None] = lambda peer, reason: None,
         is_crowded: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -142,7 +142,7 @@ class Acceptor:
 
     def _begin(self, client: socket.socket, address: tuple[Any, ...]) -> None:
         peer = f"{address[0]}:{address[1]}"
-        if self._tls_options and not self._admits(peer):
+        if self._tls_options and not self._admits(peer, client.fileno()):
             client.close()
             return
         client.setblocking(False)

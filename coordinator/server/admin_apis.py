@@ -18,15 +18,17 @@ from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.streams import TopicInfo
-from fencepost.coordinator.server.cluster import check_partitions, new_topic_id
+from fencepost.coordinator.server.cluster import MAX_PARTITIONS, check_partitions, new_topic_id
 from fencepost.coordinator.server.config_apis import topic_entries
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import read_topic_configs
+from fencepost.coordinator.server.turns import CHANGE, Work, in_turns
 
 DEFAULT = -1
 _METADATA_LOG = "__cluster_metadata"
-_MOST_AT_ONCE = 10_000
-"""Partitions that one CreateTopics may ask for, and records that come of it."""
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""The most partitions that one request may create, and records that its changes take: Kafka's limit."""
+_TOO_MANY_RECORDS = "Unable to perform excessively large batch operation."
 _Name = TypeVar("_Name", str, int)
 
 
@@ -52,10 +54,18 @@ class _Plan(NamedTuple):
     """The same settings as the request has them, with spaces and capitals."""
 
 
+@in_turns
 def create_topics(
     services: Services, request: administration.CreateTopicsRequest, asked: Asked
-) -> administration.CreateTopicsResponse:
+) -> Work[administration.CreateTopicsResponse]:
     """Each topic by itself, once; a request for too many partitions creates none."""
+    if len(request.topics) > MAX_PARTITIONS_PER_REQUEST:
+        yield 1
+        refused = ProtocolError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_RECORDS)
+        names = dict.fromkeys(topic.name for topic in request.topics)
+        return administration.CreateTopicsResponse(
+            topics=tuple(_created(services, name, refused, validate_only=True) for name in names)
+        )
     twice = _repeated(topic.name for topic in request.topics)
     plans: dict[str, _Plan | ProtocolError] = {}
     wanted: dict[str, NewTopic] = {}
@@ -69,12 +79,15 @@ def create_topics(
         else:
             plans[topic.name] = _plan(services, topic)
             wanted[topic.name] = topic
+        yield 10
     too_large = _too_large(services, wanted.values(), plans.values())
     if too_large is not None:
         plans |= dict.fromkeys(wanted, ProtocolError(ErrorCode.POLICY_VIOLATION, too_large))
-    return administration.CreateTopicsResponse(
-        topics=tuple(_created(services, name, plan, request.validate_only) for name, plan in plans.items())
-    )
+    created = []
+    for name, plan in plans.items():
+        created.append(_created(services, name, plan, request.validate_only))
+        yield CHANGE if created[-1].error_code is ErrorCode.NONE else 1
+    return administration.CreateTopicsResponse(topics=tuple(created))
 
 
 def _too_large(
@@ -85,10 +98,10 @@ def _too_large(
     for topic in topics:
         count = services.default_partitions if topic.partitions == DEFAULT else topic.partitions
         partitions += len(topic.assignments) or max(0, count)
-    if partitions > _MOST_AT_ONCE:
+    if partitions > MAX_PARTITIONS_PER_REQUEST:
         return "Excessively large number of partitions per request."
     records = sum(plan.places.partitions + 1 + len(plan.configs) for plan in plans if isinstance(plan, _Plan))
-    return "Unable to perform excessively large batch operation." if records > _MOST_AT_ONCE else None
+    return _TOO_MANY_RECORDS if records > MAX_PARTITIONS_PER_REQUEST else None
 
 
 def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
@@ -107,6 +120,12 @@ def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
 
 
 def _created(services: Services, name: str, plan: _Plan | ProtocolError, validate_only: bool) -> CreatedTopic:
+    if not isinstance(plan, ProtocolError) and not validate_only:
+        try:
+            services.cluster.check_room(plan.places.partitions)
+            services.cluster.check_new_name(name)  # others had turns since it was planned
+        except ProtocolError as error:
+            plan = error
     if isinstance(plan, ProtocolError):
         return CreatedTopic(name=name, error_code=plan.code, error_message=plan.message)
     if validate_only:
@@ -228,9 +247,10 @@ def _check_replicas(services: Services, replicas: tuple[int, ...], expected: int
         )
 
 
+@in_turns
 def delete_topics(
     services: Services, request: administration.DeleteTopicsRequest, asked: Asked
-) -> administration.DeleteTopicsResponse:
+) -> Work[administration.DeleteTopicsResponse]:
     """Each topic by itself; one that is named twice stays, and is answered once."""
     named = Counter(filter(_is_plain, request.topics))
     both_ways = {
@@ -246,6 +266,7 @@ def delete_topics(
         if reference.name is None and reference.topic_id in both_ways:
             continue  # its name is answered
         answers.append(_delete(services, reference, times > 1, both_ways))
+        yield CHANGE if answers[-1].error_code is ErrorCode.NONE else 1
     return administration.DeleteTopicsResponse(topics=tuple(answers))
 
 
@@ -281,17 +302,34 @@ def _delete(
     return DeletedTopic(name=topic.name, topic_id=topic.topic_id)
 
 
+@in_turns
 def create_partitions(
     services: Services, request: administration.CreatePartitionsRequest, asked: Asked
-) -> administration.CreatePartitionsResponse:
-    """Each topic by itself, once."""
+) -> Work[administration.CreatePartitionsResponse]:
+    """Each topic by itself, once; a request for too many partitions creates none."""
     twice = _repeated(topic.name for topic in request.topics)
-    return administration.CreatePartitionsResponse(
-        topics=tuple(
-            _grow(services, topic, request.validate_only, topic.name in twice)
-            for topic in {each.name: each for each in request.topics}.values()
+    grown = {topic.name: topic for topic in request.topics}
+    if _added(services, grown.values()) > MAX_PARTITIONS_PER_REQUEST:
+        yield 1
+        code = ErrorCode.POLICY_VIOLATION
+        return administration.CreatePartitionsResponse(
+            topics=tuple(
+                CreatedPartitions(name=name, error_code=code, error_message=_TOO_MANY_RECORDS)
+                for name in grown
+            )
         )
-    )
+    topics = []
+    for topic in grown.values():
+        topics.append(_grow(services, topic, request.validate_only, topic.name in twice))
+        yield CHANGE if topics[-1].error_code is ErrorCode.NONE else 1
+    return administration.CreatePartitionsResponse(topics=tuple(topics))
+
+
+def _added(services: Services, grown: Iterable[GrownTopic]) -> int:
+    """How many partitions would be created, if each topic may have as many as it is to have."""
+    known = services.cluster.image.by_name
+    counts = ((topic.count, known[topic.name].partitions) for topic in grown if topic.name in known)
+    return sum(count - before for count, before in counts if before < count <= MAX_PARTITIONS)
 
 
 def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: bool) -> CreatedPartitions:
@@ -310,6 +348,7 @@ def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: boo
                 )
             for replicas in grown.assignments:
                 _check_replicas(services, replicas, topic.replicas)
+        services.cluster.check_room(grown.count - topic.partitions)
         if not validate_only:
             services.cluster.grow_topic(topic, grown.count, grown.assignments or ())
         return CreatedPartitions(name=grown.name)

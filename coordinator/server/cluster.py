@@ -36,6 +36,8 @@ from fencepost.coordinator.server.topic_configs import setting_of
 
 MAX_PARTITIONS = 100_000
 """Of one topic; a request for more is taken for a mistake."""
+MAX_CLUSTER_PARTITIONS = 100_000
+"""The most partitions of all topics together that clients may bring a cluster to."""
 PRODUCER_IDS_AT_ONCE = 1_000
 """So many producer ids are put on record together, as Kafka does: a restart leaves a gap."""
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
@@ -60,6 +62,11 @@ def check_topic_name(name: str) -> None:
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic name {name!r}: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and neither '.' nor '..'",
         )
+
+
+def _unified(name: str) -> str:
+    """The name as metrics show it: names must differ in it."""
+    return name.replace(".", "_")
 
 
 def check_partitions(partitions: int) -> None:
@@ -89,6 +96,9 @@ class Cluster:
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
         self.nodes: tuple[Node, ...] = ()
         self.image = TopicsImage()
+        self._unified_of = self.image
+        self._unified: dict[str, str] = {}
+        """The topics of that image under their names with '_' in place of '.'."""
         self.on_change: Callable[[TopicsImage], None] = lambda image: None
         self.configs: dict[ConfigKey, Mapping[str, str]] = {}
         """What was set on resources, by Kafka's names."""
@@ -202,14 +212,28 @@ class Cluster:
         check_topic_name(name)
         if name in self.image.by_name:
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        unified = name.replace(".", "_")
-        if "_" in unified:
-            for other in self.image.by_name:
-                if other.replace(".", "_") == unified:
-                    raise ProtocolError(
-                        ErrorCode.INVALID_TOPIC_EXCEPTION,
-                        f"Topic '{name}' collides with existing topic: {other}",
-                    )
+        if "." in name or "_" in name:
+            if self._unified_of is not self.image:
+                self._unified_of = self.image
+                self._unified = {_unified(other): other for other in reversed(tuple(self.image.by_name))}
+            if (other := self._unified.get(_unified(name))) is not None:
+                raise ProtocolError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"Topic '{name}' collides with existing topic: {other}",
+                )
+
+    def check_room(self, partitions: int) -> None:
+        """Refuse so many more partitions if the cluster would have too many.
+
+        :raises ProtocolError: POLICY_VIOLATION.
+        """
+        present = sum(topic.partitions for topic in self.image.by_name.values())
+        if present + partitions > MAX_CLUSTER_PARTITIONS:
+            raise ProtocolError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{present} partitions are there and {partitions} would be added, expected at most "
+                f"{MAX_CLUSTER_PARTITIONS} in all (MAX_CLUSTER_PARTITIONS): delete topics, or ask for fewer",
+            )
 
     def add_topics(
         self,

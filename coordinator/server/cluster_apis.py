@@ -22,6 +22,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.turns import Work, in_turns
 
 _NO_SHARE_GROUPS = "Groups and transactions are coordinated here, share groups are not."
 _MOST_PARTITIONS = 2_000
@@ -47,17 +48,26 @@ def api_versions(
     return _SPOKEN
 
 
-def metadata(services: Services, request: cluster.MetadataRequest, asked: Asked) -> cluster.MetadataResponse:
+@in_turns
+def metadata(
+    services: Services, request: cluster.MetadataRequest, asked: Asked
+) -> Work[cluster.MetadataResponse]:
     """The brokers, and all topics or those that are named; one that is named may be created."""
+    found: list[TopicMetadata] = []
     if request.topics is None:
-        topics = tuple(_described(services, topic) for topic in services.cluster.image.by_name.values())
+        for topic in services.cluster.image.by_name.values():
+            found.append(_described(services, topic))
+            yield 1 + topic.partitions
+        topics = tuple(found)
     elif any(_is_senseless(each, asked.context.api_version) for each in request.topics):
         return _senseless(request.topics)
     else:
         create = services.auto_create_topics and request.allow_auto_topic_creation
         # Where one is asked for by its id, those that are not are left out.
         by_id = [each for each in request.topics if each.topic_id is not None]
-        found = [_wanted(services, each, create) for each in dict.fromkeys(by_id or request.topics)]
+        for each in dict.fromkeys(by_id or request.topics):
+            found.append(_wanted(services, each, create))
+            yield 1 + len(found[-1].partitions)
         topics = tuple(sorted(found, key=_place))
     if request.include_topic_operations:
         topics = tuple(map(_with_operations, topics))
@@ -104,6 +114,7 @@ def _wanted(services: Services, reference: TopicReference, create: bool) -> Topi
         if reference.name is not None:
             check_topic_name(reference.name)
             if create and reference.name not in services.cluster.image.by_name:
+                services.cluster.check_room(services.default_partitions)
                 services.cluster.create_topics({reference.name: services.default_partitions})
         return _described(services, services.cluster.find(reference.name, reference.topic_id))
     except ProtocolError as error:
@@ -125,13 +136,16 @@ def _described(services: Services, topic: Topic) -> TopicMetadata:
     )
 
 
+@in_turns
 def find_coordinator(
     services: Services, request: cluster.FindCoordinatorRequest, asked: Asked
-) -> cluster.FindCoordinatorResponse:
-    """Groups and transactions have a coordinator here; share groups have none."""
-    return cluster.FindCoordinatorResponse(
-        coordinators=tuple(_found(services, key, request.key_type, asked) for key in request.keys)
-    )
+) -> Work[cluster.FindCoordinatorResponse]:
+    """Groups and transactions have a coordinator here; share groups have none. Each key is answered once."""
+    found = []
+    for key in dict.fromkeys(request.keys):
+        found.append(_found(services, key, request.key_type, asked))
+        yield 1
+    return cluster.FindCoordinatorResponse(coordinators=tuple(found))
 
 
 def _found(services: Services, key: str, key_type: int, asked: Asked) -> cluster.FoundCoordinator:
@@ -175,9 +189,10 @@ def describe_cluster(
     )
 
 
+@in_turns
 def describe_topic_partitions(
     services: Services, request: cluster.DescribeTopicPartitionsRequest, asked: Asked
-) -> cluster.DescribeTopicPartitionsResponse:
+) -> Work[cluster.DescribeTopicPartitionsResponse]:
     """Topics by name, from the cursor on, until the limit is reached."""
     image, cursor = services.cluster.image, request.cursor
     if cursor is not None and (
@@ -202,6 +217,7 @@ def describe_topic_partitions(
         partitions = described.partitions[first : first + left]
         topics.append(_with_operations(msgspec.structs.replace(described, partitions=partitions)))
         left -= len(partitions)
+        yield 1 + len(described.partitions)
         if first + len(partitions) < len(described.partitions):
             following = PartitionCursor(name, first + len(partitions))
             return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=following)

@@ -31,17 +31,36 @@ from fencepost.coordinator.server.topic_configs import (
     TopicSetting,
     read_topic_configs,
 )
+from fencepost.coordinator.server.turns import CHANGE, Work, in_turns
 
+MAX_DESCRIBED_RESOURCES = 5_000
+"""The most resources in one DescribeConfigs: even a group that does not exist has all settings."""
+_DESCRIPTION = 250
+"""What it costs to describe one resource, in elements of a request."""
 _KINDS = frozenset(ResourceType)
 
 
+@in_turns
 def describe_configs(
     services: Services, request: administration.DescribeConfigsRequest, asked: Asked
-) -> administration.DescribeConfigsResponse:
-    """What was set on a resource, and what holds for it otherwise; nothing if one is of no kind at all."""
-    odd = next((each for each in request.resources if each.resource_type not in _KINDS), None)
+) -> Work[administration.DescribeConfigsResponse]:
+    """What was set on a resource, and what holds for it otherwise; nothing if one is of no kind at all.
+
+    A resource that is named twice in the same words is described once.
+    """
+    resources = tuple(dict.fromkeys(request.resources))
+    odd = next((each for each in resources if each.resource_type not in _KINDS), None)
     if odd is not None:
         message = f"Unexpected resource type {odd.resource_type} for resource {odd.name}"
+    elif len(resources) > MAX_DESCRIBED_RESOURCES:
+        message = (
+            f"{len(resources)} resources in one request, expected at most {MAX_DESCRIBED_RESOURCES} "
+            "(MAX_DESCRIBED_RESOURCES): ask in several requests"
+        )
+    else:
+        message = ""
+    if message:
+        yield 1
         return administration.DescribeConfigsResponse(
             resources=tuple(
                 DescribedConfigs(
@@ -50,14 +69,14 @@ def describe_configs(
                     error_code=ErrorCode.INVALID_REQUEST,
                     error_message=message,
                 )
-                for each in request.resources
+                for each in resources
             )
         )
-    return administration.DescribeConfigsResponse(
-        resources=tuple(
-            _described(services, resource, request.include_synonyms) for resource in request.resources
-        )
-    )
+    described = []
+    for resource in resources:
+        described.append(_described(services, resource, request.include_synonyms))
+        yield _DESCRIPTION
+    return administration.DescribeConfigsResponse(resources=tuple(described))
 
 
 def _described(services: Services, resource: ConfigResource, include_synonyms: bool) -> DescribedConfigs:
@@ -192,9 +211,10 @@ def _type_of(value: object) -> ConfigType:
     return ConfigType.LIST if isinstance(value, tuple) else ConfigType.STRING
 
 
+@in_turns
 def alter_configs(
     services: Services, request: administration.AlterConfigsRequest, asked: Asked
-) -> administration.AlterConfigsResponse:
+) -> Work[administration.AlterConfigsResponse]:
     """Each resource by itself."""
     times = Counter((resource.resource_type, resource.name) for resource in request.resources)
     results = []
@@ -218,6 +238,7 @@ def alter_configs(
                 error_message=message,
             )
         )
+        yield CHANGE if code is ErrorCode.NONE else 10
     return administration.AlterConfigsResponse(resources=tuple(results))
 
 

@@ -58,7 +58,10 @@ its coordinator, and with it the coordinator; the second one names it again, if 
 """
 
 _ANSWERS_AT_ONCE = 64
-"""Answers are written together up to that many or a large one; writing shows whether the client reads."""
+"""Answers are written together up to that many or a large one; writing shows whether the client reads.
+
+Then others have their turn, so that no client keeps the loop with many requests at once.
+"""
 
 
 class Connection(asyncio.Protocol):
@@ -197,6 +200,7 @@ class Connection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Answer what is there, until a request has to wait; small answers are written together."""
+        taken = 0
         try:
             while self._waiting is None and not self._stopped and not self._write_blocked:
                 frame = self._frames.next_frame()
@@ -206,8 +210,12 @@ class Connection(asyncio.Protocol):
                     self._held.cancel()
                     self._held = None
                 self._take(frame)
-                if len(self._out) >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= LARGE_BYTES):
+                taken += 1
+                if taken >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= LARGE_BYTES):
                     self._flush()
+                    taken = 0
+                    if self._waiting is None and self._frames.buffered:
+                        self._rest(0.0)
         except (MalformedFrame, Unanswered) as error:
             self._stop(str(error))
         except Exception:
@@ -290,7 +298,8 @@ class Connection(asyncio.Protocol):
         handler = self._handlers[header.api_key]
         reply = handler(self._services, request, Asked(context, self._local_host, self, self._login))
         if isinstance(reply, asyncio.Future):
-            self._wait(reply, codec, header.correlation_id)
+            keep = None if question is None else self._repeated.keep_later(question, handler, request)
+            self._wait(reply, codec, header.correlation_id, keep)
         elif reply is not NO_REPLY:
             answer = codec.encode(header.correlation_id, reply)
             self._out += answer
@@ -351,14 +360,23 @@ class Connection(asyncio.Protocol):
             raise MalformedFrame(f"API {header.api_key} version {header.api_version} is not spoken here")
         self._out += unsupported_api_versions(header.correlation_id)
 
-    def _wait(self, future: asyncio.Future[Any], codec: VersionCodec, correlation_id: int) -> None:
+    def _wait(
+        self,
+        future: asyncio.Future[Any],
+        codec: VersionCodec,
+        correlation_id: int,
+        keep: Callable[[list[bytes]], None] | None,
+    ) -> None:
         def done(future: asyncio.Future[Any]) -> None:
             self._waiting = None
             if self._stopped or future.cancelled():
                 return
             try:
                 if (reply := future.result()) is not NO_REPLY:
-                    self._out += codec.encode(correlation_id, reply)
+                    answer = codec.encode(correlation_id, reply)
+                    self._out += answer
+                    if keep is not None:
+                        keep(answer)
                 if self._login is not None:
                     self._went_on(self._login)
             except Unanswered as error:

@@ -82,12 +82,13 @@ class ExistingTopics(Generic[P]):
         ]
         if not self._refused:
             return tuple(answers)
-        merged: dict[tuple[str | None, str | None], OfTopic[PartitionError]] = {}
+        merged: dict[tuple[str | None, str | None], list[PartitionError]] = {}
         for each in (*self._refused, *answers):
-            key = each.name, each.topic_id
-            before = merged[key].partitions if key in merged else ()
-            merged[key] = _with(each, (*before, *each.partitions))
-        return tuple(merged.values())
+            merged.setdefault((each.name, each.topic_id), []).extend(each.partitions)
+        return tuple(
+            OfTopic(name=name, topic_id=topic_id, partitions=tuple(partitions))
+            for (name, topic_id), partitions in merged.items()
+        )
 
 
 def commit_existing(

@@ -15,6 +15,10 @@ INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 """Session epochs of requests that name all partitions: the first begins a session, the other wants none."""
 MAX_SESSIONS = 1_000
 """Kafka's default of max.incremental.fetch.session.cache.slots; the one used longest ago makes room."""
+MAX_SESSION_PARTITIONS = 100_000
+"""The most partitions that all sessions hold together; sessions used longest ago make room."""
+_NAME_CHARACTERS = 250
+"""A name is no topic's if it is as long; such names count as one more partition for each so many."""
 _EPOCHS = 2**31
 
 
@@ -52,6 +56,8 @@ class FetchSession:
         """Whether its topics go by their ids, and not by their names."""
         self.epoch = 1
         """What the next request must say."""
+        self.weight = 0
+        """How many partitions it holds, long names counted."""
         self._held: dict[_Key, _Held] = {}
 
     def __len__(self) -> int:
@@ -67,10 +73,16 @@ class FetchSession:
         for one in wanted:
             key = _key(one)
             held = self._held.get(key)
-            self._held[key] = _Held(one) if held is None else held._replace(wanted=one)
+            if held is None:
+                self.weight += _weight(key)
+                self._held[key] = _Held(one)
+            else:
+                self._held[key] = held._replace(wanted=one)
         for topic in forgotten:
             for number in topic.partitions:
-                self._held.pop((topic.topic_id or topic.name, number), None)
+                key = topic.topic_id or topic.name, number
+                if self._held.pop(key, None) is not None:
+                    self.weight -= _weight(key)
 
     def news(self, fetched: Iterable[Fetched]) -> list[Fetched]:
         """What the client does not know yet. Partitions with records are read last the next time.
@@ -104,8 +116,11 @@ class FetchSession:
 class FetchSessions:
     """The sessions of one broker."""
 
-    def __init__(self, limit: int = MAX_SESSIONS) -> None:
+    def __init__(self, limit: int = MAX_SESSIONS, max_partitions: int = MAX_SESSION_PARTITIONS) -> None:
         self._limit = limit
+        self._max_partitions = max_partitions
+        self._weight = 0
+        """Of all sessions."""
         self._sessions: dict[int, FetchSession] = {}
         self._random = random.Random()
 
@@ -119,7 +134,7 @@ class FetchSessions:
             FETCH_SESSION_TOPIC_ID_ERROR: the client has to name all its partitions again.
         """
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
-            self._sessions.pop(request.session_id, None)
+            self._drop(request.session_id)
             wanted = wanted_by(request)
             if request.session_epoch == FINAL_EPOCH or not wanted:
                 return None
@@ -141,21 +156,43 @@ class FetchSessions:
                 f"the topics of the session go by their {'ids' if session.by_id else 'names'}",
             )
         session.epoch = (session.epoch + 1) % _EPOCHS or 1
-        session.update(wanted_by(request), request.forgotten)
+        self._update(session, wanted_by(request), request.forgotten)
+        if session.session_id not in self._sessions:
+            raise ProtocolError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"a session of more than {self._max_partitions} partitions is not kept "
+                "(MAX_SESSION_PARTITIONS)",
+            )
         if not session:
-            del self._sessions[session.session_id]
+            self._drop(session.session_id)
             return None
         return session
 
-    def _begin(self, wanted: list[Wanted], *, by_id: bool) -> FetchSession:
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._weight -= session.weight
+
+    def _update(
+        self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[OfTopic[int]]
+    ) -> None:
+        """Update a session that is the one used last, and drop those for which there is no room then."""
+        self._weight -= session.weight
+        session.update(wanted, forgotten)
+        self._weight += session.weight
+        while self._weight > self._max_partitions:
+            self._drop(next(iter(self._sessions)))
+
+    def _begin(self, wanted: list[Wanted], *, by_id: bool) -> FetchSession | None:
+        """A new session; None if it alone would hold too much."""
         if len(self._sessions) >= self._limit:
-            del self._sessions[next(iter(self._sessions))]
+            self._drop(next(iter(self._sessions)))
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._random.randrange(1, _EPOCHS)
         session = self._sessions[session_id] = FetchSession(session_id, by_id=by_id)
-        session.update(wanted, ())
-        return session
+        self._update(session, wanted, ())
+        return session if session_id in self._sessions else None
 
 
 def wanted_by(request: FetchRequest) -> list[Wanted]:
@@ -170,6 +207,10 @@ def wanted_by(request: FetchRequest) -> list[Wanted]:
 
 def _key(wanted: Wanted) -> _Key:
     return wanted.topic_id or wanted.name, wanted.partition.partition
+
+
+def _weight(key: _Key) -> int:
+    return 1 + len(key[0] or "") // _NAME_CHARACTERS
 
 
 def by_topic(fetched: Iterable[Fetched]) -> tuple[OfTopic[FetchedPartition], ...]:

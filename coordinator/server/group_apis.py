@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.cluster import GROUP_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.turns import WORK_PER_TURN, Work, in_turns
 
 _tokens = itertools.count(1)
 """Numbers for requests that may have to wait."""
@@ -40,11 +41,12 @@ def consumer_group_heartbeat(
     return reply
 
 
+@in_turns
 def consumer_group_describe(
     services: Services, request: consumer.ConsumerGroupDescribeRequest, asked: Asked
-) -> consumer.ConsumerGroupDescribeResponse:
+) -> Work[consumer.ConsumerGroupDescribeResponse]:
     """Consumer groups by id."""
-    reply: consumer.ConsumerGroupDescribeResponse = services.ask(request)
+    reply: consumer.ConsumerGroupDescribeResponse = yield from _described(services, request)
     return _with_operations(reply) if request.include_operations else reply
 
 
@@ -55,12 +57,36 @@ def streams_group_heartbeat(
     return services.groups.explained(request.group_id, services.ask(request))
 
 
+@in_turns
 def streams_group_describe(
     services: Services, request: streams.StreamsGroupDescribeRequest, asked: Asked
-) -> streams.StreamsGroupDescribeResponse:
+) -> Work[streams.StreamsGroupDescribeResponse]:
     """Streams groups by id."""
-    reply: streams.StreamsGroupDescribeResponse = services.ask(request)
+    reply: streams.StreamsGroupDescribeResponse = yield from _described(services, request)
     return _with_operations(reply) if request.include_operations else reply
+
+
+def _described(
+    services: Services,
+    request: (
+        consumer.ConsumerGroupDescribeRequest
+        | streams.StreamsGroupDescribeRequest
+        | classic.DescribeGroupsRequest
+    ),
+) -> Work[Any]:
+    """Describe each group once, however often it is named."""
+    group_ids = tuple(dict.fromkeys(request.group_ids))
+    if len(group_ids) <= WORK_PER_TURN:
+        if len(group_ids) < len(request.group_ids):
+            request = msgspec.structs.replace(request, group_ids=group_ids)
+        return services.ask(request)
+    groups: list[Any] = []
+    for first in range(0, len(group_ids), WORK_PER_TURN):
+        part = group_ids[first : first + WORK_PER_TURN]
+        reply = services.ask(msgspec.structs.replace(request, group_ids=part))
+        groups += reply.groups
+        yield WORK_PER_TURN
+    return msgspec.structs.replace(reply, groups=tuple(groups))
 
 
 def _with_operations(reply: _Described) -> _Described:
@@ -76,11 +102,12 @@ def list_groups(
     return reply
 
 
+@in_turns
 def describe_groups(
     services: Services, request: classic.DescribeGroupsRequest, asked: Asked
-) -> classic.DescribeGroupsResponse:
+) -> Work[classic.DescribeGroupsResponse]:
     """Classic groups by id; any other group looks like a missing one."""
-    reply: classic.DescribeGroupsResponse = services.ask(request)
+    reply: classic.DescribeGroupsResponse = yield from _described(services, request)
     return _with_operations(reply) if request.include_operations else reply
 
 
@@ -103,9 +130,14 @@ def heartbeat(
     return reply
 
 
-def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> DeleteGroupsReply:
+@in_turns
+def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> Work[DeleteGroupsReply]:
     """Each group by itself, and once: one that is named twice is not missing the second time."""
-    return DeleteGroupsReply(groups=tuple(services.ask(request) for request in dict.fromkeys(call.groups)))
+    deleted = []
+    for request in dict.fromkeys(call.groups):
+        deleted.append(services.ask(request))
+        yield 1
+    return DeleteGroupsReply(groups=tuple(deleted))
 
 
 def leave_group(services: Services, call: LeaveGroupCall, asked: Asked) -> LeaveGroupReply:

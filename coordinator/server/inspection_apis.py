@@ -13,22 +13,28 @@ from fencepost.coordinator.protocol.slices import Sliced
 from fencepost.coordinator.protocol.transaction_records import TransactionValue
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.turns import Work, in_turns
 from fencepost.coordinator.transactions.states import TransactionState
 
 
+@in_turns
 def describe_producers(
     services: Services, request: inspection.DescribeProducersRequest, asked: Asked
-) -> inspection.DescribeProducersResponse:
-    """Each partition by itself."""
-    return inspection.DescribeProducersResponse(
-        topics=tuple(
-            OfTopic(
-                name=topic.name,
-                partitions=tuple(_producers(services, topic.name, number) for number in topic.partitions),
-            )
-            for topic in request.topics
-        )
-    )
+) -> Work[inspection.DescribeProducersResponse]:
+    """Each partition by itself, and once."""
+    topics = []
+    seen: set[tuple[str | None, int]] = set()
+    for topic in request.topics:
+        partitions = []
+        for number in topic.partitions:
+            if (topic.name, number) not in seen:
+                seen.add((topic.name, number))
+                partitions.append(_producers(services, topic.name, number))
+            yield 1
+        if partitions or not topic.partitions:
+            topics.append(OfTopic(name=topic.name, partitions=tuple(partitions)))
+        yield 1
+    return inspection.DescribeProducersResponse(topics=tuple(topics))
 
 
 def _producers(services: Services, topic: str | None, partition: int) -> inspection.PartitionProducers:
@@ -46,13 +52,16 @@ def _producers(services: Services, topic: str | None, partition: int) -> inspect
     return inspection.PartitionProducers(partition=partition, producers=tuple(log.producers.active()))
 
 
+@in_turns
 def describe_transactions(
     services: Services, request: inspection.DescribeTransactionsRequest, asked: Asked
-) -> inspection.DescribeTransactionsResponse:
-    """Each transactional id by itself."""
-    return inspection.DescribeTransactionsResponse(
-        transactions=tuple(_described(services, one) for one in request.transactional_ids)
-    )
+) -> Work[inspection.DescribeTransactionsResponse]:
+    """Each transactional id by itself, and once."""
+    described = []
+    for one in dict.fromkeys(request.transactional_ids):
+        described.append(_described(services, one))
+        yield 1
+    return inspection.DescribeTransactionsResponse(transactions=tuple(described))
 
 
 def _described(services: Services, transactional_id: str) -> inspection.DescribedTransaction:

@@ -8,6 +8,7 @@ import errno
 import ipaddress
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -21,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 _FEW = 16
 """Of so many connections none keeps the loop for long."""
+RESERVED_FILES = 32
+"""File descriptors that connections leave free, at most a quarter of all: loading a module takes one too."""
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
@@ -62,6 +65,7 @@ class Listener(Generic[C]):
         self.host = host
         self.port = port
         self._max_connections = max_connections
+        self._first_reserved = _first_reserved()
         self.connections: dict[C, None] = {}
         """All that are open."""
         self._tls = tls
@@ -136,6 +140,8 @@ class Listener(Generic[C]):
             return "the broker is closing"
         if self._tls is None and len(self.connections) > self._max_connections:
             return "too many connections"
+        if connection.socket_number >= self._first_reserved:
+            return _NO_FILES_LEFT
         return None
 
     def _lost(self, connection: C) -> None:
@@ -143,9 +149,12 @@ class Listener(Generic[C]):
         if not self.connections and self._all_gone is not None:
             self._all_gone.set()
 
-    def _admits(self, peer: str) -> bool:
+    def _admits(self, peer: str, socket_number: int) -> bool:
         """Whether there is room for one more."""
         assert self._acceptor is not None
+        if socket_number >= self._first_reserved:
+            self._tell(peer, _NO_FILES_LEFT)
+            return False
         if len(self.connections) + self._acceptor.handshakes >= self._max_connections:
             self._tell(peer, "too many connections")
             return False
@@ -154,6 +163,19 @@ class Listener(Generic[C]):
     def _tell(self, peer: str, reason: str) -> None:
         if not self._closing and structlog.is_configured():
             log.warning("connection_closed", peer=peer, reason=reason)
+
+
+_NO_FILES_LEFT = "no file descriptors left for connections (RESERVED_FILES): raise `ulimit -n`"
+
+
+def _first_reserved() -> int:
+    """The number of the first file descriptor that no connection may have. The lowest free ones are used."""
+    try:
+        import resource
+    except ImportError:  # on Windows there is no such limit
+        return sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit - min(RESERVED_FILES, limit // 4)
 
 
 async def _address(host: str) -> str:

@@ -6,6 +6,7 @@ exist get their error, the others go on. Of what is fetched, topics with unknown
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from fencepost.coordinator.codec.offsets import (
@@ -20,7 +21,7 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchReply,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import (
     NO_OFFSET,
@@ -35,6 +36,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.server.existing_topics import ExistingTopics, commit_existing
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.turns import Work, in_turns
 
 
 def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> OffsetCommitReply:
@@ -63,20 +65,52 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
     return OffsetCommitReply(topics=topics)
 
 
-def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> OffsetFetchReply:
-    """Each group by itself."""
-    return OffsetFetchReply(groups=tuple(_fetch_group(services, call, group) for group in call.groups))
+MAX_QUESTIONS_PER_GROUP = 10
+"""How often one OffsetFetch may name a group, each time for other partitions."""
+
+
+@in_turns
+def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> Work[OffsetFetchReply]:
+    """Each group by itself. A group that is named twice in the same words is answered once."""
+    questions = dict.fromkeys(call.groups)
+    times = Counter(group.group_id for group in questions)
+    too_often = {group_id for group_id, count in times.items() if count > MAX_QUESTIONS_PER_GROUP}
+    yield len(call.groups)
+    fetched = [
+        FetchedGroup(group_id=group_id, error_code=ErrorCode.INVALID_REQUEST, topics=())
+        for group_id in sorted(too_often)
+    ]
+    for group in questions:
+        if group.group_id not in too_often:
+            fetched.append(_fetch_group(services, call, group))
+            yield 1 + sum(len(topic.partitions) for topic in fetched[-1].topics)
+    return OffsetFetchReply(groups=tuple(fetched))
+
+
+def _each_once(topics: tuple[OfTopic[int], ...]) -> list[OfTopic[int]]:
+    """The same partitions, without those that were named before, and topics without any left."""
+    seen: dict[tuple[str | None, TopicId | None], set[int]] = {}
+    once = []
+    for topic in topics:
+        known = seen.setdefault((topic.name, topic.topic_id), set())
+        numbers = tuple(each for each in dict.fromkeys(topic.partitions) if each not in known)
+        if numbers or not topic.partitions:
+            known.update(numbers)
+            once.append(OfTopic(name=topic.name, topic_id=topic.topic_id, partitions=numbers))
+    return once
 
 
 def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGroup) -> FetchedGroup:
     with_ids = call.api_version >= TOPIC_IDS_VERSION
     partitions: tuple[TopicPartition, ...] | None = None
     names: list[str | None] = []
+    references: list[OfTopic[int]] = []
     if group.topics is not None:
-        names = [_name_of(services, reference, with_ids) for reference in group.topics]
+        references = _each_once(group.topics)
+        names = [_name_of(services, reference, with_ids) for reference in references]
         partitions = tuple(
             TopicPartition(name, number)
-            for name, reference in zip(names, group.topics, strict=True)
+            for name, reference in zip(names, references, strict=True)
             if name is not None
             for number in reference.partitions
         )
@@ -93,7 +127,7 @@ def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGr
     if group.topics is None:
         topics = _all_topics(services, reply, with_ids)
     else:
-        named = zip(names, group.topics, strict=True)
+        named = zip(names, references, strict=True)
         topics = tuple(
             OfTopic(
                 name=reference.name,

@@ -5,7 +5,7 @@ Neither a message nor a handler is needed then. One that joins a group asks five
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fencepost.coordinator.codec.registry import ASKED_AGAIN
@@ -73,6 +73,16 @@ class RepeatedAnswers:
             self._forget()
         self._bytes += len(whole)
         self._answers[question] = KnownAnswer(request, whole[:4], whole[8:])
+
+    def keep_later(self, question: Question, handler: Handler, request: Any) -> Callable[[list[bytes]], None]:
+        """What keeps an answer that takes some turns, unless topics or brokers change meanwhile."""
+        image, nodes = self._cluster.image, self._cluster.nodes
+
+        def keep(answer: list[bytes]) -> None:
+            if self._cluster.image is image and self._cluster.nodes is nodes:
+                self.keep(question, handler, request, answer)
+
+        return keep
 
     def _forget(self) -> None:
         self._answers.clear()

@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.server.existing_topics import commit_existing
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.turns import Work, in_turns
 
 _ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 4, 5
 """Versions of TxnOffsetCommit: the first that knows TRANSACTION_ABORTABLE, the first whose group is added."""
@@ -42,11 +43,18 @@ def init_producer_id(
     return reply
 
 
-def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) -> AddPartitionsReply:
+@in_turns
+def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) -> Work[AddPartitionsReply]:
     """All partitions of a transaction, or none; what does not exist stops the others."""
-    return AddPartitionsReply(
-        transactions=tuple((one.transactional_id, _added(services, one)) for one in call.transactions)
-    )
+    added = []
+    for one in call.transactions:
+        added.append((one.transactional_id, _added(services, one)))
+        yield _TRANSACTION + len(one.partitions)
+    return AddPartitionsReply(transactions=tuple(added))
+
+
+_TRANSACTION = 50
+"""What it costs to ask about one transaction, in elements of a request."""
 
 
 def _added(

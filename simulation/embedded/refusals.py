@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
@@ -65,18 +66,31 @@ def refused(handler: Handler, services: Services, request: Any, asked: Asked, co
         return _fetch(handler.sessions, request, _Failure(code, version))
     if isinstance(request, cluster.MetadataRequest):
         told = handler(services, msgspec.structs.replace(request, allow_auto_topic_creation=False), asked)
-        reply = _spoiled(told, code)
+        reply = _spoiled_in_time(services, told, code)
     elif isinstance(request, cluster.DescribeTopicPartitionsRequest):
-        reply = _spoiled(handler(services, request, asked), code)
+        reply = _spoiled_in_time(services, handler(services, request, asked), code)
     elif isinstance(request, inspection.DescribeLogDirsRequest):
         reply = _log_dirs(handler(services, request, asked), _Failure(code, version))
     elif (make := _BY_PARTS.get(type(request))) is not None:
         reply = make(request, _Failure(code, version))
     else:
         reply = refusal(request, code) or _as_a_whole(request, code)
+    if isinstance(reply, asyncio.Future):
+        return reply  # so much is told of topics that it takes some turns of the loop
     if reply is None or not any(getattr(reply, name) for name in type(reply).__struct_fields__):
         return None  # the request has no parts
     return reply
+
+
+def _spoiled_in_time(services: Services, reply: Any, code: ErrorCode) -> Any:
+    """The same description, now or as a future, as it is given."""
+    if not isinstance(reply, asyncio.Future):
+        return _spoiled(reply, code)
+
+    async def spoiled() -> Any:
+        return _spoiled(await reply, code)
+
+    return services.loop.create_task(spoiled())
 
 
 def _spoiled(reply: Any, code: ErrorCode) -> Any:

@@ -132,3 +132,40 @@ def test_results_of_a_topic_go_together():
     (topic,) = by_topic(read(session))
     assert topic.name == "t"
     assert [one.partition for one in topic.partitions] == [0, 1]
+
+
+def test_sessions_are_bounded_by_their_partitions():
+    sessions = FetchSessions(max_partitions=5)
+    first, second = begun(sessions, p0=0, p1=0), begun(sessions, p0=0, p1=0, p2=0)
+    assert len(sessions) == 2
+    third = begun(sessions, p0=0)
+    with pytest.raises(ProtocolError) as caught:
+        sessions.session_of(request(first.session_id, 1))
+    assert caught.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.session_of(request(second.session_id, 1)) is second
+    assert sessions.session_of(request(third.session_id, 1)) is third
+
+
+def test_a_session_that_is_too_large_is_not_kept():
+    sessions = FetchSessions(max_partitions=2)
+    assert sessions.session_of(request(p0=0, p1=0, p2=0)) is None
+    grows = begun(sessions, p0=0)
+    with pytest.raises(ProtocolError, match="MAX_SESSION_PARTITIONS") as caught:
+        sessions.session_of(request(grows.session_id, 1, p1=0, p2=0))
+    assert caught.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 0
+    assert len(begun(sessions, p0=0, p1=0)) == 2, "there is room again"
+
+
+def test_forgotten_partitions_make_room():
+    sessions = FetchSessions(max_partitions=2)
+    session = begun(sessions, p0=0, p1=0)
+    assert sessions.session_of(request(session.session_id, 1, forget=(0,), p2=0)) is session
+    assert len(session) == 2
+
+
+def test_long_names_of_topics_count():
+    sessions = FetchSessions(max_partitions=5)
+    one = request(p0=0)
+    long = msgspec.structs.replace(one, topics=(msgspec.structs.replace(one.topics[0], name="t" * 2_000),))
+    assert sessions.session_of(long) is None
