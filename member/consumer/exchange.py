@@ -106,6 +106,10 @@ class Exchange(Membership):
         heartbeats = self._heartbeats
         if heartbeats.in_flight is not None or not self._coordinator.known or not self._keeps_session:
             return None
+        if self._releases_instance:
+            if self._leave.pending is not None:
+                return None
+            self._releases_instance = False  # nobody answered the leave in time: the join finds out
         # An active member that has not polled in time is not active any more by now.
         if self.state is states.PREPARE_LEAVING and self._poll_expired(now_ms):
             return None
@@ -193,6 +197,7 @@ class Exchange(Membership):
             return
         self._heartbeats.succeeded(response, now_ms)
         self._joins_refused = 0
+        self._may_hold_instance = True
         self.member_epoch = response.member_epoch
         if response.assignment is not None and self.state in ACTIVE:
             self._take_target(response.assignment)
@@ -200,9 +205,15 @@ class Exchange(Membership):
     def _heartbeat_refused(self, code: ErrorCode, message: str, now_ms: int) -> None:
         rule = heartbeat_rule(code)
         if code is ErrorCode.UNRELEASED_INSTANCE_ID:
+            if self._frees_instance:
+                self._coordinator.answered()
+                self._release_instance(now_ms)
+                return
             self._joins_refused += 1
             if self._joins_refused <= self.config.unreleased_instance_id_retries:
                 rule = ErrorRule.RETRY
+        elif rule in (ErrorRule.REDISCOVER, ErrorRule.RETRY):
+            self._may_hold_instance = True  # what was refused may have been written all the same
         if rule is ErrorRule.REDISCOVER:
             self._coordinator.lost(now_ms)
             self._heartbeats.failed(now_ms, wait=False)
@@ -217,13 +228,26 @@ class Exchange(Membership):
             if rule is ErrorRule.REPORT:
                 self._raise(MemberError(code, message))
 
+    @property
+    def _frees_instance(self) -> bool:
+        """Whether a refused join may be this member's own doing, so that it can help itself."""
+        return (
+            self._may_hold_instance
+            and self.state is states.JOINING
+            and self.config.group_instance_id is not None
+        )
+
     def _leave_answered(self, token: int, code: ErrorCode, now_ms: int) -> None:
-        """Anything but "not here" or "not now" ends the leave."""
+        """Anything but "not here" or "not now" ends the leave, and lets a member that freed its id join."""
         if heartbeat_rule(code) in (ErrorRule.REDISCOVER, ErrorRule.RETRY) and code:
             self._note_coordinator(code, now_ms)
             self._leave.failed(token, now_ms)
-        else:
-            self._leave.answered(token)
+            return
+        self._leave.answered(token)
+        if self._releases_instance:
+            self._releases_instance = False
+            if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
+                self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, "another member has the instance id")
 
     # -- time --------------------------------------------------------------------------------------------
 

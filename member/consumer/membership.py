@@ -56,9 +56,11 @@ class Membership(Participant):
         "_heartbeats",
         "_joins_refused",
         "_may_be_member",
+        "_may_hold_instance",
         "_names",
         "_needs_new_poll",
         "_pass",
+        "_releases_instance",
         "assignment",
         "state",
         "subscription",
@@ -85,6 +87,10 @@ class Membership(Participant):
         self._may_be_member = False
         """A join went out since the member was last known to be out of the group."""
         self._joins_refused = 0
+        self._may_hold_instance = False
+        """The instance id may be this member's own: it was in the group, or a join got no final response."""
+        self._releases_instance = False
+        """A leave with epoch -2 is on its way that frees the instance id for this member's next join."""
 
     # -- moving ------------------------------------------------------------------------------------------
 
@@ -96,6 +102,7 @@ class Membership(Participant):
     def _join(self, event: E, now_ms: int) -> None:
         """Ask to join, with the same member id and epoch 0."""
         self._leave.cancel()
+        self._releases_instance = False
         self._announced = self.subscription
         self.member_epoch = JOIN_EPOCH
         self.assignment.forget_target()
@@ -108,6 +115,7 @@ class Membership(Participant):
     def _freeze(self) -> None:
         """Stop what works on the assignment: nothing may be fetched, the pass is abandoned (KAFKA-20332)."""
         self._pass = None
+        self._releases_instance = False
         self._commits.abandon()
         self.positions.freeze()
         self._wake = True
@@ -176,17 +184,32 @@ class Membership(Participant):
         self._heartbeats.drop_expected_answer()
         epoch = self._leave_epoch(option)
         if self._may_be_member and epoch is not None:
-            request = ConsumerGroupHeartbeatRequest(
-                group_id=self.group_id,
-                member_id=self.member_id,
-                member_epoch=epoch,
-                instance_id=self.config.group_instance_id,
-                client_id=self.config.client_id,
-            )
-            self._leave.begin(request, now_ms, self._close_limit(now_ms))
+            self._leave.begin(self._leave_request(epoch), now_ms, self._close_limit(now_ms))
         self._may_be_member = False
         self.member_epoch = JOIN_EPOCH
         self.assignment.forget_target()
+
+    def _leave_request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=self.config.group_instance_id,
+            client_id=self.config.client_id,
+        )
+
+    def _release_instance(self, now_ms: int) -> None:
+        """Free the instance id that this member holds itself, so that its next join is taken.
+
+        A coordinator of Kafka 4.3 refuses the join of a static member that it still has, even under the same
+        member id: after a join whose response was lost, or after a fence. The leave names this member's own
+        id, so it frees nothing that another process holds.
+        """
+        self._releases_instance = True
+        self._heartbeats.failed(now_ms, wait=False)
+        self._leave.begin(
+            self._leave_request(STATIC_LEAVE_EPOCH), now_ms, now_ms + self.config.request_timeout_ms
+        )
 
     def _leave_epoch(self, option: CloseOption) -> int | None:
         if self.config.group_instance_id is None:
