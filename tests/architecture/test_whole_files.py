@@ -50,5 +50,5 @@ def test_files_are_read_in_one_place() -> None:
 
 def test_a_call_that_reads_a_file_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "m.py"
-    file.write_text("def f(path, file): path.read_text(); Path(path).read_bytes(); tomllib.load(file); x.load()")
+    file.write_text("path.read_text()\nPath(path).read_bytes()\ntomllib.load(file)\nx.load()\n")
     assert reads(file) == ["path.read_text", "Path(path).read_bytes", "tomllib.load"]
