@@ -139,7 +139,8 @@ def list_offsets(
         return log.last_stable_offset if request.committed else log.high_watermark
 
     def look(topic: Topic, wanted: logs.ListOffsetsPartition) -> logs.ListedOffset:
-        log = services.log(topic, wanted.partition)
+        find = services.replica_log if request.from_any_replica else services.log
+        log = find(topic, wanted.partition)
         log.check_leader_epoch(wanted.current_leader_epoch)
         timestamp_ms, offset = -1, -1
         match wanted.timestamp_ms:
