@@ -1,7 +1,8 @@
 """Produce (0), Fetch (1), ListOffsets (2), DeleteRecords (21), OffsetForLeaderEpoch (23).
 
 Produce 13 and Fetch 13 bring topic ids in place of names; Fetch 7 sessions, 11 racks and the preferred read
-replica, 12 leader epochs checked by the log, 15 moves the replica id into a tagged field. ListOffsets 7 to 11 add timestamps with a meaning only.
+replica, 12 leader epochs checked by the log, 15 moves the replica id into a tagged field. ListOffsets 7 to 11
+add timestamps with a meaning only.
 """
 
 from __future__ import annotations

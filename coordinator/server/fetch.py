@@ -63,7 +63,7 @@ class _Position(NamedTuple):
 
 class _Found(NamedTuple):
     fetched: list[Fetched]
-    """What was read, behind it what is not there, unknown ids first: Kafka's order."""
+    """What was read, then what did not exist."""
     positions: list[_Position]
     """Where it was read, of all partitions that there are."""
     size: int
@@ -78,7 +78,7 @@ class _Found(NamedTuple):
 class _Fetch:
     """One request."""
 
-    __slots__ = ("request", "services", "session", "wanted")
+    __slots__ = ("missing", "request", "services", "session", "wanted")
 
     def __init__(
         self,
@@ -90,23 +90,28 @@ class _Fetch:
         self.services = services
         self.request = request
         self.session = session
-        self.wanted = wanted
+        self.wanted: list[Wanted] = []
+        """What exists when the request comes."""
+        self.missing: list[Fetched] = []
+        """What does not exist then, unknown ids first, as in Kafka."""
+        for one in wanted:
+            try:
+                self._topic(one)
+                self.wanted.append(one)
+            except ProtocolError as error:
+                gone = FetchedPartition(partition=one.partition.partition, error_code=error.code, aborted=())
+                self.missing.append(Fetched(one, gone))
+        self.missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
 
     def read(self) -> _Found:
         """What is there now, within the limits of the request."""
         left, size, is_urgent = self.request.max_bytes, 0, False
         fetched: list[Fetched] = []
-        missing: list[Fetched] = []
         positions: list[_Position] = []
         for wanted in self.wanted:
             number = wanted.partition.partition
             try:
                 topic = self._topic(wanted)
-            except ProtocolError as error:
-                gone = FetchedPartition(partition=number, error_code=error.code, aborted=())
-                missing.append(Fetched(wanted, gone))
-                continue
-            try:
                 log = self._log(wanted, topic)
                 positions.append(_Position(log, wanted.partition.fetch_offset))
                 one = self._read_partition(topic, log, wanted.partition, left, first=size == 0)
@@ -118,8 +123,7 @@ class _Fetch:
             size += found
             left -= found
             fetched.append(Fetched(wanted, one))
-        missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
-        return _Found(fetched + missing, positions, size, is_urgent)
+        return _Found(fetched + self.missing, positions, size, is_urgent)
 
     def _read_partition(
         self, topic: Topic, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool

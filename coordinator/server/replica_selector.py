@@ -14,7 +14,8 @@ def preferred_read_replica(
 ) -> int:
     """Return the follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader.
 
-    All replicas in sync have the same records. Kafka then takes the highest id in the rack.
+    All replicas in sync have the same records, so the highest id in the rack is taken. Kafka would take the
+    one that caught up last.
     """
     if selector is not ReplicaSelector.RACK_AWARE or not rack_id:
         return NO_REPLICA

@@ -72,7 +72,8 @@ class Services(NamedTuple):
         :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
         """
         log = self.cluster.log(topic, partition)
-        if self.node_id not in self.cluster.replica_ids(topic, partition):
+        leads = self.cluster.leader_id(topic, partition) == self.node_id
+        if not leads and self.node_id not in self.cluster.replica_ids(topic, partition):
             raise ProtocolError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {self.node_id} has no replica of {topic.name}-{partition}",

@@ -1,4 +1,4 @@
-"""Consumers that read from the follower in their rack, and from the leader when that broker stops (KIP-392)."""
+"""Consumers read from the follower in their rack, and from the leader when that broker stops (KIP-392)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNT = 20
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """Three brokers in three racks; the topic "orders" has one partition, a replica on each, led by broker 1."""
+    """Three brokers in three racks; the one partition of "orders" is on each, and led by broker 1."""
     config = {"replica.selector.class": RACK_AWARE, "group.consumer.session.timeout.ms": 20_000}
     with EmbeddedKafka(brokers=3, racks=["a", "b", RACK], config=config) as kafka:
         kafka.create_topic("orders", replicas=3)

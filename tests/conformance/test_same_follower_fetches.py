@@ -1,4 +1,4 @@
-"""The same requests to each of three brokers of ours and of Kafka's, in racks: what leaders and followers say."""
+"""The same requests to three brokers of ours and of Kafka's, in racks: what leaders and followers say."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, str
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 RACKS = {1: "a", 2: "b", 3: "b"}
 SELECTOR = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-REPLICAS = ((1, 2), (2, 3), (1, 2, 3))
-"""Of each partition; the first one leads."""
 COUNT = 5
 LAST_WITH_REPLICA, FIRST_WITH_RACK, FIRST_WITH_EPOCHS = 14, 11, 12
 
 
 class Nodes(Peer):
     """Speaks to each broker on a connection of its own; `self` is that of the first one."""
+
+    replicas: tuple[tuple[int, ...], ...] = ((1, 2), (2, 3), (3, 1))
+    """Of each partition; the first one leads."""
 
     async def connect(self, servers: str) -> None:
         await super().connect(servers)
@@ -43,7 +44,7 @@ class Nodes(Peer):
         """A topic whose records all replicas have, as their leaders know."""
         assignments = tuple(
             struct_of(19, 7, "CreatableReplicaAssignment", partition_index=number, broker_ids=replicas)
-            for number, replicas in enumerate(REPLICAS)
+            for number, replicas in enumerate(self.replicas)
         )
         topic = struct_of(
             *(19, 7, "CreatableTopic"),
@@ -53,8 +54,9 @@ class Nodes(Peer):
             assignments=assignments,
             configs=(),
         )
-        await self.ask(19, 7, topics=(topic,), timeout=10 * SECOND, validate_only=False)
-        for number, replicas in enumerate(REPLICAS):
+        reply = await self.ask(19, 7, topics=(topic,), timeout=10 * SECOND, validate_only=False)
+        assert [one.error_code.name for one in reply.topics] == ["none"], reply
+        for number, replicas in enumerate(self.replicas):
             await self._until(lambda: self._produced(number, replicas[0]))  # noqa: B023
             for node_id in replicas:
                 await self._until(lambda: self._has_all(number, node_id))  # noqa: B023
@@ -87,7 +89,7 @@ class Nodes(Peer):
         epoch: int = -1,
         session: tuple[int, int] = (0, -1),
     ) -> Any:
-        """Of each partition: the error, the high watermark, if there are records, and the replica to prefer."""
+        """Of each partition: the error, offsets, if there are records, and the replica to prefer."""
         parts = []
         for number in numbers:
             part = {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
@@ -103,11 +105,25 @@ class Nodes(Peer):
             (
                 *(one.partition_index, one.error_code.name, one.high_watermark, bool(one.records)),
                 *(one.log_start_offset, one.last_stable_offset),
-                *(getattr(one, "preferred_read_replica", None), one.aborted_transactions),
+                *(self.preferred(getattr(one, "preferred_read_replica", None)), one.aborted_transactions),
             )
             for topic in reply.responses
             for one in topic.partitions
         ]
+
+    def preferred(self, replica_id: int | None) -> Any:
+        """What is compared of the replica that a client shall prefer."""
+        return replica_id
+
+
+class Everywhere(Nodes):
+    """Each broker has all partitions, so two followers can be in one rack."""
+
+    replicas = ((1, 2, 3), (2, 3, 1), (3, 1, 2))
+
+    def preferred(self, replica_id: int | None) -> Any:
+        """Its rack: of two in a rack Kafka takes the one that caught up last."""
+        return RACKS.get(replica_id or -1)
 
 
 async def fetches(peer: Nodes) -> AsyncIterator[Any]:
@@ -116,7 +132,7 @@ async def fetches(peer: Nodes) -> AsyncIterator[Any]:
         for version in (10, 11, 12):
             for rack in ("", "a", "b", "z"):
                 for offset in (0, COUNT, COUNT + 1, 99):
-                    for number in range(len(REPLICAS)):
+                    for number in range(len(peer.replicas)):
                         answer = await peer.fetch(node_id, version, number, rack=rack, offset=offset)
                         yield node_id, version, rack, offset, answer[1]
                         if version < FIRST_WITH_RACK:
@@ -211,8 +227,9 @@ def kafka_in_racks(kafka_installation: Installation) -> Iterator[Cluster]:
     [fetches, fetches_with_epochs, fetches_in_sessions, positions, racks],
     ids=lambda script: script.__name__,
 )
-async def test_kafka_answers_the_same(script, kafka_in_racks):
+@pytest.mark.parametrize("peers", [Nodes, Everywhere])
+async def test_kafka_answers_the_same(script, peers, kafka_in_racks):
     with EmbeddedKafka(brokers=3, racks=RACKS.values(), config=SELECTOR) as ours:
         servers = ours.bootstrap_servers, kafka_in_racks.bootstrap_servers
-        for mine, kafkas in await answers_of_both(script, Nodes, *servers):
+        for mine, kafkas in await answers_of_both(script, peers, *servers):
             assert mine == kafkas

@@ -78,6 +78,7 @@ class Reader(Peer):
         (topic,) = (await self.ask_plain(3, 12, topics=[{"name": name}])).topics
         self.ids[new_label] = topic.topic_id
         self.labels[topic.topic_id] = new_label
+        self.labels.setdefault(name, new_label)
 
     async def fetch(
         self, version: int, *wanted: Wanted, session: tuple[int, int] = (0, -1), wait_ms: int = 0
@@ -191,6 +192,26 @@ async def waits_for_topics_that_are_gone(peer: Reader) -> AsyncIterator[Any]:
     peer.names[OWN] = peer.names["again"]
     await peer.delete("again")
     yield await waited(alone, 1), await waited(alone, 2)
+
+
+async def topics_deleted_while_a_fetch_waits(peer: Reader) -> AsyncIterator[Any]:
+    """The fetch ends at once, in a session or not, and in all versions with the same error."""
+    for version in (12, 13, 18):
+        for begin in (-1, 0):
+            label = f"waited for {version} {begin}"
+            peer.names[label] = f"{peer.topic}-{version}-{begin}"
+            await peer.create_again(label, label)
+            other = Peer()
+            await other.connect(peer.servers)
+            fetch = peer.fetch(version, (label, 0, 0, -1), session=(0, begin), wait_ms=30_000)
+            waiting = asyncio.create_task(fetch)
+            await asyncio.sleep(0.5)
+            state = struct_of(20, 6, "DeleteTopicState", name=peer.names[label], topic_id=None)
+            await other.ask(20, 6, topics=(state,), timeout=10 * SECOND)
+            began = time.monotonic()
+            answer = (await waiting)[1]
+            yield version, begin, answer, time.monotonic() - began < 10
+            await other.close()
 
 
 async def fetches_after_other_epochs(peer: Reader) -> AsyncIterator[Any]:
@@ -325,6 +346,7 @@ async def producers(peer: Reader) -> AsyncIterator[Any]:
     [
         *(fetches, fetches_in_sessions, fetches_after_other_epochs),
         *(fetches_in_sessions_that_outlive_a_topic, waits_for_topics_that_are_gone),
+        topics_deleted_while_a_fetch_waits,
         *(fetches_within_limits, positions_in_open_transactions),
         *(batches, batches_of_other_formats, batches_of_several_producers),
         *(markers, deletions_of_one_partition, producers),

@@ -146,7 +146,7 @@ def test_results_of_a_topic_go_together():
 
 
 def test_a_session_keeps_the_name_that_an_id_had():
-    """Also if the topic is deleted, or another one has that name; an id that was unknown is looked for again."""
+    """Also if the topic is deleted, or another one has that name. An unknown id is looked for again."""
     sessions, names = FetchSessions(), {"id-t": "t"}
     partitions = (FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100),)
 
