@@ -74,6 +74,8 @@ class FetchSession:
 
     def find_names(self, name_of: Callable[[TopicId], str | None]) -> None:
         """Look again for the topics of ids that were unknown."""
+        if not self.by_id:
+            return
         for key, held in self._held.items():
             topic_id = held.wanted.topic_id
             if held.wanted.name is None and topic_id is not None and (name := name_of(topic_id)) is not None:
