@@ -47,14 +47,14 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
 
     `brokers` share partitions and groups among them, each on a port of its own: a free one, unless `ports`
     says which, and each in a rack if `racks` says so. `topics` are created at once: partitions by name, or
-    names of topics with one partition. `config` is settings by Kafka's names over a quick profile (heartbeats
-    each 0.1 s, no delay before a first rebalance), or a whole `GroupCoordinatorConfig`. `journal` is where
-    groups, topics and records outlive this object: a path, or an object for records of groups alone. With
-    `auto_create_topics` a topic comes to be when a client asks for it, with `default_partitions`. With `users`, passwords by name, clients have to
-    log in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files
-    (certificate, key), they have to speak TLS. `trace_topic` is where the trace goes as it grows:
-    HOST:PORT/TOPIC of another Kafka that takes anybody without TLS, or a topic of this one, unless its `tls`
-    demands certificates of clients.
+    names of topics with one partition. `config` is settings by Kafka's names over a quick profile
+    (heartbeats each 0.1 s, no delay before a first rebalance), or a whole `GroupCoordinatorConfig`.
+    `journal` is where groups, topics and records outlive this object: a path, or an object for records of
+    groups alone. With `auto_create_topics` a topic comes to be when a client asks for it, with
+    `default_partitions`. With `users`, passwords by name, clients have to log in by PLAIN, SCRAM-SHA-256 or
+    SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files (certificate, key), they have to speak
+    TLS. `trace_topic` is where the trace goes as it grows: HOST:PORT/TOPIC of another Kafka that takes
+    anybody without TLS, or a topic of this one, unless its `tls` demands certificates of clients.
 
     :raises FencepostError: for settings that make no sense, and on entering if a port can't be listened on.
     """
