@@ -68,6 +68,20 @@ class Services(NamedTuple):
             )
         return log
 
+    def replica_log(self, topic: Topic, partition: int) -> PartitionLog:
+        """The log of a partition that this broker leads or follows.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
+        """
+        log = self.cluster.log(topic, partition)
+        leads = self.cluster.leader_id(topic, partition) == self.node_id
+        if not leads and self.node_id not in self.cluster.replica_ids(topic, partition):
+            raise ProtocolError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {self.node_id} has no replica of {topic.name}-{partition}",
+            )
+        return log
+
 
 class OpenConnection(Protocol):
     """A client's connection, as long as it is there."""
