@@ -32,6 +32,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRespon
 from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
+from fencepost.coordinator.server.long_requests import LONG_BYTES
 from fencepost.coordinator.server.repeated import Question, RepeatedAnswers
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
 from fencepost.coordinator.server.steady_heartbeat import SteadyHeartbeat
@@ -40,6 +41,7 @@ log = structlog.get_logger(__name__)
 
 _HEARTBEAT = int(ApiKey.CONSUMER_GROUP_HEARTBEAT)
 _HEARTBEAT_KEY = _HEARTBEAT.to_bytes(2, "big")
+_PRODUCE_KEY = int(ApiKey.PRODUCE).to_bytes(2, "big")
 _READ_AHEAD_BYTES = 1 << 20
 """How much of later requests is taken from the socket while one is being answered."""
 
@@ -77,12 +79,15 @@ class Connection(asyncio.Protocol):
         "_late",
         "_local_host",
         "_login",
+        "_lost",
         "_max_frame_bytes",
         "_on_lost",
         "_on_made",
         "_out",
         "_peer",
+        "_put_off",
         "_repeated",
+        "_resting",
         "_services",
         "_shortcut",
         "_stopped",
@@ -119,8 +124,13 @@ class Connection(asyncio.Protocol):
         self._is_librdkafka = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiting: asyncio.Future[Any] | None = None
+        self._put_off: bytes | None = None
+        """A long request for which this turn of the loop had no room."""
         self._write_blocked = False
         self._stopped = False
+        self._lost = False
+        self._resting = False
+        """Whether what is waited for is another turn, and not a response."""
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
         self._heartbeat = SteadyHeartbeat()
@@ -143,20 +153,25 @@ class Connection(asyncio.Protocol):
         """Whoever waits for records waits no longer."""
         if not self._stopped and self._login is not None and self._login.failure is not None:
             self._tell(self._login.failure)  # who guesses need not wait for the refusal
-        self._stopped = True
         if self._late is not None:
             self._late.cancel()
         if self._held is not None:
             self._held.cancel()
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        self._lost = True
+        if self._resting and not self._stopped and self._login is None:
+            # As with Kafka, producers that want no response may go when they have sent all.
+            self._write_blocked = False
+        else:
+            self._stopped = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
         self._on_lost(self)
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing is answered any more."""
-        return self._stopped
+        return self._stopped or self._lost
 
     @property
     def socket_number(self) -> int:
@@ -195,7 +210,8 @@ class Connection(asyncio.Protocol):
 
     def _continue(self) -> None:
         if not self._stopped and self._waiting is None and not self._write_blocked:
-            self._transport.resume_reading()
+            if not self._lost:
+                self._transport.resume_reading()
             self._work()
 
     def _work(self) -> None:
@@ -203,9 +219,18 @@ class Connection(asyncio.Protocol):
         taken = 0
         try:
             while self._waiting is None and not self._stopped and not self._write_blocked:
-                frame = self._frames.next_frame()
+                frame = self._put_off
                 if frame is None:
+                    frame = self._frames.next_frame()
+                    if frame is None:
+                        break
+                if len(frame) > LONG_BYTES and not self._may_take(len(frame)):
+                    self._put_off = frame
+                    self._rest(0.0)
                     break
+                self._put_off = None
+                if self._lost and frame[:2] != _PRODUCE_KEY:
+                    continue
                 if self._held is not None:
                     self._held.cancel()
                     self._held = None
@@ -224,6 +249,12 @@ class Connection(asyncio.Protocol):
             self._flush()
         if self._stopped:
             self._end()
+        elif self._lost and self._waiting is None:
+            self._stopped = True
+
+    def _may_take(self, size: int) -> bool:
+        long_requests = self._services.long_requests
+        return long_requests is None or long_requests.may_take(size)
 
     def _let_go(self) -> None:
         """No request follows: what was held for it goes out alone."""
@@ -236,7 +267,7 @@ class Connection(asyncio.Protocol):
             self._services.gate.when_open(self._flush)
             return
         out = self._out
-        if self._stopped and self._transport.is_closing():
+        if self._lost or (self._stopped and self._transport.is_closing()):
             out.clear()
         if len(out) == 1:
             self._transport.write(out[0])
@@ -323,6 +354,7 @@ class Connection(asyncio.Protocol):
     def _rest(self, seconds: float) -> None:
         """Leave the next request alone for so long."""
         self._waiting = rest = self._services.loop.create_future()
+        self._resting = True
 
         def over() -> None:
             if not rest.done():
@@ -333,6 +365,7 @@ class Connection(asyncio.Protocol):
         def done(rest: asyncio.Future[None]) -> None:
             timer.cancel()
             self._waiting = None
+            self._resting = False
             self._continue()
 
         rest.add_done_callback(done)
