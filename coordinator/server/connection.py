@@ -218,22 +218,7 @@ class Connection(asyncio.Protocol):
         """Answer what is there, until a request has to wait; small answers are written together."""
         taken = 0
         try:
-            while self._waiting is None and not self._stopped and not self._write_blocked:
-                frame = self._put_off
-                if frame is None:
-                    frame = self._frames.next_frame()
-                    if frame is None:
-                        break
-                if len(frame) > LONG_BYTES and not self._may_take(len(frame)):
-                    self._put_off = frame
-                    self._rest(0.0)
-                    break
-                self._put_off = None
-                if self._lost and frame[:2] != _PRODUCE_KEY:
-                    continue
-                if self._held is not None:
-                    self._held.cancel()
-                    self._held = None
+            while (frame := self._next_request()) is not None:
                 self._take(frame)
                 taken += 1
                 if taken >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= LARGE_BYTES):
@@ -251,6 +236,26 @@ class Connection(asyncio.Protocol):
             self._end()
         elif self._lost and self._waiting is None:
             self._stopped = True
+
+    def _next_request(self) -> bytes | None:
+        """The request to answer now. None if there is none, or its turn is a later one."""
+        if self._waiting is not None or self._stopped or self._write_blocked:
+            return None
+        frame, self._put_off = self._put_off, None
+        if frame is None:
+            frame = self._frames.next_frame()
+        while frame is not None and self._lost and frame[:2] != _PRODUCE_KEY:
+            frame = self._frames.next_frame()
+        if frame is None:
+            return None
+        if len(frame) > LONG_BYTES and not self._may_take(len(frame)):
+            self._put_off = frame
+            self._rest(0.0)
+            return None
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+        return frame
 
     def _may_take(self, size: int) -> bool:
         long_requests = self._services.long_requests
