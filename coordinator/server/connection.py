@@ -241,10 +241,12 @@ class Connection(asyncio.Protocol):
         """The request to answer now. None if there is none, or its turn is a later one."""
         if self._waiting is not None or self._stopped or self._write_blocked:
             return None
-        frame, self._put_off = self._put_off, None
+        frame = self._put_off
         if frame is None:
             frame = self._frames.next_frame()
-        while frame is not None and self._lost and frame[:2] != _PRODUCE_KEY:
+        else:
+            self._put_off = None
+        while self._lost and frame is not None and frame[:2] != _PRODUCE_KEY:
             frame = self._frames.next_frame()
         if frame is None:
             return None

@@ -291,6 +291,8 @@ def test_metadata_that_takes_some_turns_of_the_loop_fails_too(kafka: EmbeddedKaf
     kafka.delay("Metadata", 0.01)
     (large, _) = client.ask(ApiKey.METADATA, 9, topics=None).topics
     assert len(large.partitions) == 2 * WORK_PER_TURN
+    kafka.delay("Metadata", 0)
+    kafka.delete_topic("large")
 
 
 def test_an_answer_that_is_known_by_heart_fails_as_well_and_is_right_again(
