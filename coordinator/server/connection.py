@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 _HEARTBEAT = int(ApiKey.CONSUMER_GROUP_HEARTBEAT)
 _HEARTBEAT_KEY = _HEARTBEAT.to_bytes(2, "big")
 _PRODUCE_KEY = int(ApiKey.PRODUCE).to_bytes(2, "big")
+_WRITTEN_AT_ONCE = frozenset({int(ApiKey.PRODUCE)})
+"""APIs whose requests are long and whose responses are short."""
 _READ_AHEAD_BYTES = 1 << 20
 """How much of later requests is taken from the socket while one is being answered."""
 
@@ -335,6 +337,7 @@ class Connection(asyncio.Protocol):
             heartbeat.remember(frame, request)
         handler = self._handlers[header.api_key]
         reply = handler(self._services, request, Asked(context, self._local_host, self, self._login))
+        reply = self._in_another_turn(header.api_key, reply) if len(frame) > LONG_BYTES else reply
         if isinstance(reply, asyncio.Future):
             keep = None if question is None else self._repeated.keep_later(question, handler, request)
             self._wait(reply, codec, header.correlation_id, keep)
@@ -346,6 +349,19 @@ class Connection(asyncio.Protocol):
             if self._login is not None:
                 self._went_on(self._login)
             self._answered(header.api_key, request)
+
+    def _in_another_turn(self, api_key: int, reply: Any) -> Any:
+        """A response to a long request, as a future: to write it may take as long as to work it out."""
+        if isinstance(reply, asyncio.Future) or reply is NO_REPLY or api_key in _WRITTEN_AT_ONCE:
+            return reply
+        future = self._services.loop.create_future()
+
+        def give() -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self._services.loop.call_soon(give)
+        return future
 
     def _answered(self, api_key: int, request: Any) -> None:
         """Give librdkafka's other threads the time they need, see above."""
