@@ -28,6 +28,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, RuntimeFactory, Shard
 from fencepost.coordinator.server.listener import Listener
+from fencepost.coordinator.server.long_requests import LongRequests
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Storage
@@ -125,6 +126,7 @@ class Brokers:
         self.transactions.start(self.clock)
         self.cleaner.start(self.clock)
         self.cluster.on_change = self.groups.topics_changed
+        long_requests = LongRequests(loop)
         self.services = tuple(
             Services(
                 cluster=self.cluster,
@@ -134,6 +136,7 @@ class Brokers:
                 node_id=node_id,
                 loop=loop,
                 work_queue=self._work_queue,
+                long_requests=long_requests,
                 gate=self._gate,
                 auto_create_topics=self._auto_create_topics,
                 default_partitions=self._default_partitions,

@@ -16,6 +16,7 @@ from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.logs import PartitionLog
+from fencepost.coordinator.server.long_requests import LongRequests
 from fencepost.coordinator.server.transactions import TransactionCoordinators
 from fencepost.coordinator.server.work_queue import WorkQueue
 
@@ -49,6 +50,8 @@ class Services(NamedTuple):
     default_partitions: int = 1
     credentials: Credentials | None = None
     """Who may connect; None for anybody."""
+    long_requests: LongRequests | None = None
+    """What keeps turns of the loop short; None if the loop is not shared with other clients."""
 
     def ask(self, request: Request) -> Any:
         """The coordinator's reply; its type is the request's counterpart."""
