@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from aiokafka.errors import CommitFailedError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.consumer.errors import CallbackFailed, CommitFailed
 from fencepost.member.driver.listener import AnyEvent, AnyState, MemberObserver, Phase
 from fencepost.member.driver.log import log
 
 _REQUIRED = ("on_partitions_revoked", "on_partitions_assigned")
+_NEWER_EPOCH = ErrorCode.STALE_MEMBER_EPOCH
+"""The only refusal of a commit after which the member is still in its group."""
 
 
 class ApplicationListener:
     """Calls the application's listener with sets of aiokafka's TopicPartition.
 
-    A listener without `on_partitions_lost`, such as aiokafka's own, hears of lost partitions as revoked.
+    A listener without `on_partitions_lost`, such as aiokafka's own, is notified of lost partitions by
+    `on_partitions_revoked`. It can't tell lost partitions from revoked ones. So a CommitFailedError of a
+    member that is out of the group is logged there and not raised, as in aiokafka.
     """
 
     def __init__(self, listener: Any = None) -> None:
@@ -48,12 +56,39 @@ class ApplicationListener:
 
     def on_partitions_revoked(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
         """These are taken away."""
-        return self._call("on_partitions_revoked", partitions)
+        if self._listener is None or self._knows_lost:
+            return self._call("on_partitions_revoked", partitions)
+        return self._revoke(partitions)
 
     def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
         """These are gone."""
-        hears = callable(getattr(self._listener, "on_partitions_lost", None))
-        return self._call("on_partitions_lost" if hears else "on_partitions_revoked", partitions)
+        if self._listener is None or self._knows_lost:
+            return self._call("on_partitions_lost", partitions)
+        return self._revoke_lost(partitions)
+
+    @property
+    def _knows_lost(self) -> bool:
+        return callable(getattr(self._listener, "on_partitions_lost", None))
+
+    async def _revoke(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Call on_partitions_revoked for a listener that knows no lost partitions."""
+        try:
+            result = self._call("on_partitions_revoked", partitions)
+            if inspect.isawaitable(result):
+                await result
+        except CommitFailedError as error:
+            if isinstance(error.__cause__, CommitFailed) and error.__cause__.code is _NEWER_EPOCH:
+                raise  # still a member: the callback is tried again
+            log(logging.WARNING, "commit refused: the partitions are lost", error=str(error))
+
+    async def _revoke_lost(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Do the same for partitions that are lost; a failure names the method that the listener has."""
+        try:
+            await self._revoke(partitions)
+        except CommitFailedError as error:
+            log(logging.WARNING, "commit refused: the partitions are lost", error=str(error))
+        except Exception as error:
+            raise CallbackFailed.of("on_partitions_revoked", error) from error
 
     def _call(self, name: str, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
         if self._listener is None:
@@ -76,6 +111,8 @@ class MemberWatch:
         self._on_state = on_state
         self._on_callback = on_callback
         self._observer = observer
+        self.connected = True
+        """True if the last request to the coordinator was answered, or none was sent yet."""
 
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine took an arrow of its table."""
@@ -88,6 +125,7 @@ class MemberWatch:
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
         """A request was answered, or was not."""
+        self.connected = not isinstance(response, Exception)
         self._tell("on_response", request, response)
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
@@ -97,6 +135,7 @@ class MemberWatch:
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
         """A commit was answered, or was not."""
+        self.connected = not isinstance(response, Exception)
         self._tell("on_commit", request, response)
 
     def _tell(self, what: str, *seen: object) -> None:
