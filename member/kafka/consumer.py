@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka.structs import ConsumerRecord, TopicPartition
@@ -26,7 +26,7 @@ from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import ApplicationListener
 from fencepost.member.kafka.logs import LogQuestions, Partition
-from fencepost.member.kafka.session import Session
+from fencepost.member.kafka.session import STOPPED, Session
 
 _FAILED_START_CLOSE_MS = 5_000
 """How long a start that fails takes at most to leave the group."""
@@ -152,6 +152,9 @@ class KIP848Consumer(LogQuestions):
         self._own_listener = listener
         self._listener = ApplicationListener(listener)
         self._session: Session | None = None
+        self._failed_start: Session | None = None
+        """The session of a start that ended with an error which no retry mends, until `stop`."""
+        self._start_error: BaseException | None = None
         self._started = False
         self._closed = False
         settings.check_names(topics)
@@ -179,13 +182,17 @@ class KIP848Consumer(LogQuestions):
     async def start(self) -> None:
         """Connect; with a subscription, join the group and take up the first assignment.
 
-        A consumer that could not connect may be started again.
+        A consumer that could not connect may be started again. After any other error it is stopped, and
+        later calls raise what ended it. A callback that raises is logged and tried once more.
 
+        :raises CallbackFailed: if a callback raised twice.
         :raises KafkaConnectionError: if no broker answers.
         :raises AuthenticationError: if one does not take the credentials; it is a KafkaConnectionError, too.
         :raises UnsupportedVersionError: if the broker does not speak KIP-848.
         :raises ConsumerStoppedError: if the consumer is stopped meanwhile.
         """
+        if self._failed_start is not None:
+            self._failed_start.check_failed()
         if self._started:
             raise IllegalStateError("a consumer starts once")
         self._started = True
@@ -198,14 +205,19 @@ class KIP848Consumer(LogQuestions):
         try:
             if self._closed:
                 await self._client.close()  # once more: it has connected since
-                raise ConsumerStoppedError
+                raise ConsumerStoppedError(STOPPED)
             self._session = session = self._make_session(connections)
             if self._topics or self._pattern:
                 session.subscribe(self._topics, self._pattern)
                 await session.joined()
-        except BaseException:
+        except BaseException as error:
+            begun = self._session
             with contextlib.suppress(CallbackFailed):
                 await self.stop(timeout_ms=_FAILED_START_CLOSE_MS)
+            if begun is not None and begun.has_failed:
+                self._failed_start = begun
+            if not isinstance(error, ConsumerStoppedError | asyncio.CancelledError):
+                self._start_error = error
             raise
 
     def _make_session(self, connections: Connections) -> Session:
@@ -230,6 +242,7 @@ class KIP848Consumer(LogQuestions):
         :raises RuntimeError: on another event loop than the consumer's.
         """
         if self._closed:
+            self._failed_start = None
             return
         if self._session is not None:
             self._session.check_loop()
@@ -262,35 +275,50 @@ class KIP848Consumer(LogQuestions):
 
         :raises IllegalStateError: before the start.
         :raises ConsumerStoppedError: once the consumer is stopped.
+        :raises KafkaError: if its start ended with an error that no retry mends.
         :raises RuntimeError: on another event loop than the consumer's.
         """
-        if self._closed and (self._session is None or self._session.ended):
-            raise ConsumerStoppedError
-        session = self._of_member()
+        session = self._session
+        if self._closed and (session is None or session.ended):
+            self._raise_stopped()
+        if session is None:
+            raise IllegalStateError("the consumer is not started")
         session.check_loop()
         return session
 
-    def _of_member(self) -> Session:
-        if self._session is None:
-            raise IllegalStateError("the consumer is not started")
-        return self._session
+    def _raise_stopped(self) -> NoReturn:
+        if self._failed_start is not None:
+            self._failed_start.check_failed()
+        if self._start_error is not None:
+            raise ConsumerStoppedError(f"{STOPPED}: its start failed with {self._start_error!r}")
+        raise ConsumerStoppedError(STOPPED)
 
     # -- who it is ---------------------------------------------------------------------------------------
 
     @property
     def member_id(self) -> MemberId:
-        """The member id, kept from start to stop."""
-        return self._of_member().driver.member_id
+        """The member id, kept from start to stop; empty before the start."""
+        return MemberId("") if self._session is None else self._session.driver.member_id
 
     @property
     def member_epoch(self) -> int:
-        """The newest epoch received; 0 while out of the group."""
-        return self._of_member().driver.member_epoch
+        """The newest epoch received; 0 before the start and while out of the group."""
+        return 0 if self._session is None else self._session.driver.member_epoch
 
     @property
     def state(self) -> ConsumerMemberState:
-        """Where the member stands."""
-        return ConsumerMemberState(self._of_member().driver.state)
+        """Where the member stands; UNSUBSCRIBED before the start."""
+        if self._session is None:
+            return ConsumerMemberState.UNSUBSCRIBED
+        return ConsumerMemberState(self._session.driver.state)
+
+    def is_connected(self) -> bool:
+        """Return True if the consumer runs and its last request to the coordinator was answered (KIP-457).
+
+        A heartbeat goes out every few seconds, so a lost connection is noticed with the next one.
+        """
+        session = self._session
+        return session is not None and not self._closed and session.is_connected
 
     # -- subscription ------------------------------------------------------------------------------------
 
@@ -313,7 +341,7 @@ class KIP848Consumer(LogQuestions):
         if pattern is not None and not isinstance(pattern, str):
             raise TypeError("pattern should be a string in RE2 syntax: the broker matches it")
         if self._closed:
-            raise ConsumerStoppedError
+            self._raise_stopped()
         settings.check_names(topics)
         session = None if self._session is None else self._running()
         self._listener.replace(self._own_listener if listener is None else listener)
@@ -343,8 +371,12 @@ class KIP848Consumer(LogQuestions):
         """These partitions, or all that are assigned.
 
         :raises IllegalStateError: if one of them is not assigned.
+        :raises KafkaError: if nothing is assigned, as the member has stopped for good.
         """
-        owned = self._running().driver.assignment
+        session = self._running()
+        owned = session.driver.assignment
+        if not owned:
+            session.check_failed()
         chosen = tuple(ids.TopicPartition(*each) for each in _partitions(partitions)) or owned
         missing = [each for each in chosen if each not in owned]
         if missing:
@@ -364,7 +396,7 @@ class KIP848Consumer(LogQuestions):
             if record is not None:
                 return record
         if self._closed:
-            raise ConsumerStoppedError
+            self._raise_stopped()
         session = self._running()
         chosen = _partitions(partitions)
         return await session.poll(lambda: session.fetching.take_one(chosen), None)
@@ -377,7 +409,7 @@ class KIP848Consumer(LogQuestions):
         :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
         """
         if self._closed:
-            raise ConsumerStoppedError
+            self._raise_stopped()
         settings.check_records("max_records", max_records)
         session, chosen = self._running(), _partitions(partitions)
         most = max_records or self._max_poll_records
@@ -386,7 +418,7 @@ class KIP848Consumer(LogQuestions):
 
     def __aiter__(self) -> KIP848Consumer:
         if self._closed:
-            raise ConsumerStoppedError
+            self._raise_stopped()
         return self
 
     async def __anext__(self) -> ConsumerRecord:
@@ -459,11 +491,15 @@ class KIP848Consumer(LogQuestions):
     async def commit(self, offsets: dict[TopicPartition, Any] | None = None) -> None:
         """Commit offsets, or (offset, metadata), by partition; without them all that was handed over.
 
-        :raises CommitFailedError: if the member is out of the group, or its epoch is not the newest.
+        :raises CommitFailedError: if the member is out of the group or has stopped for good, or its epoch is
+            not the newest.
         :raises ValueError: for an offset that no log can have.
         """
-        session = self._running()
-        if not self._topics and self._pattern is None and not self._closed:
+        session = self._failed_start or self._running()
+        session.check_may_commit()
+        is_subscribed = self._topics or self._pattern is not None
+        # What `unsubscribe` and `stop` give up may be committed until its callback ends.
+        if not is_subscribed and not session.driver.assignment and not self._closed:
             raise IllegalStateError("Not subscribed to any topics")
         if offsets is None:
             await session.commit(None)
