@@ -84,6 +84,8 @@ class Session:
         self._has_lost = False
         """Partitions were lost since the last poll began: what was handed out of them comes again."""
         self._being_assigned: frozenset[TopicPartition] = frozenset()
+        self._being_lost: frozenset[TopicPartition] = frozenset()
+        """Lost partitions while their callback runs; they may be another member's already."""
         self._polling = 0
         """Tasks that are in a poll."""
         self._settling: asyncio.Handle | None = None
@@ -215,6 +217,7 @@ class Session:
     def _callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         if kind is CallbackKind.LOST:
             self._has_lost = True
+            self._being_lost = frozenset(partitions if phase == "begin" else ())
         if kind is CallbackKind.ASSIGNED:
             self._being_assigned = frozenset(partitions if phase == "begin" else ())
             self._track()
@@ -384,7 +387,8 @@ class Session:
         :raises KafkaError: if the coordinator refuses, or has let others have what was handed out.
         """
         self.settle()
-        if offsets is None and self._has_lost:
+        is_lost = self._has_lost if offsets is None else not self._being_lost.isdisjoint(offsets)
+        if is_lost:
             raise CommitFailedError("the member was out of the group, and what it had been given is lost")
         work = self.driver.commit(self.driver.delivered() if offsets is None else offsets)
         task = self._loop.create_task(work)
