@@ -8,31 +8,30 @@ import warnings
 from collections.abc import Callable, Iterable
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka.structs import ConsumerRecord, TopicPartition
 from aiokafka.util import commit_structure_validate
 
 from fencepost.coordinator.protocol import ids
-from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.consumer.errors import CallbackFailed
 from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver
 from fencepost.member.kafka import settings
 from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import ApplicationListener
-from fencepost.member.kafka.logs import LogQuestions, Partition
+from fencepost.member.kafka.logs import Partition
 from fencepost.member.kafka.session import STOPPED, Session
+from fencepost.member.kafka.standing import Standing
 
 _FAILED_START_CLOSE_MS = 5_000
 """How long a start that fails takes at most to leave the group."""
 
 
-class KIP848Consumer(LogQuestions):
+class KIP848Consumer(Standing):
     """A consumer of a group whose broker assigns the partitions (KIP-848): Kafka 4.0 or later.
 
         async with KIP848Consumer("orders", bootstrap_servers="…", group_id="billing") as consumer:
@@ -100,6 +99,7 @@ class KIP848Consumer(LogQuestions):
         partition_assignment_strategy: None = None,
         rebalance_timeout_ms: None = None,
     ) -> None:
+        super().__init__()
         settings.refuse(
             self._protocol,
             session_timeout_ms=session_timeout_ms,
@@ -151,12 +151,7 @@ class KIP848Consumer(LogQuestions):
         self._observer = observer
         self._own_listener = listener
         self._listener = ApplicationListener(listener)
-        self._session: Session | None = None
-        self._failed_start: Session | None = None
-        """The session of a start that ended with an error which no retry mends, until `stop`."""
-        self._start_error: BaseException | None = None
         self._started = False
-        self._closed = False
         settings.check_names(topics)
         self._topics = frozenset(topics)
         self._pattern: str | None = None
@@ -269,56 +264,6 @@ class KIP848Consumer(LogQuestions):
         session = getattr(self, "_session", None)
         if session is not None and not self._closed:
             warnings.warn(f"Unclosed KIP848Consumer {self!r}", ResourceWarning, source=self, stacklevel=2)
-
-    def _running(self) -> Session:
-        """The session, until everything of it is closed: callbacks may use it while the consumer stops.
-
-        :raises IllegalStateError: before the start.
-        :raises ConsumerStoppedError: once the consumer is stopped.
-        :raises KafkaError: if its start ended with an error that no retry mends.
-        :raises RuntimeError: on another event loop than the consumer's.
-        """
-        session = self._session
-        if self._closed and (session is None or session.ended):
-            self._raise_stopped()
-        if session is None:
-            raise IllegalStateError("the consumer is not started")
-        session.check_loop()
-        return session
-
-    def _raise_stopped(self) -> NoReturn:
-        if self._failed_start is not None:
-            self._failed_start.check_failed()
-        if self._start_error is not None:
-            raise ConsumerStoppedError(f"{STOPPED}: its start failed with {self._start_error!r}")
-        raise ConsumerStoppedError(STOPPED)
-
-    # -- who it is ---------------------------------------------------------------------------------------
-
-    @property
-    def member_id(self) -> MemberId:
-        """The member id, kept from start to stop; empty before the start."""
-        return MemberId("") if self._session is None else self._session.driver.member_id
-
-    @property
-    def member_epoch(self) -> int:
-        """The newest epoch received; 0 before the start and while out of the group."""
-        return 0 if self._session is None else self._session.driver.member_epoch
-
-    @property
-    def state(self) -> ConsumerMemberState:
-        """Where the member stands; UNSUBSCRIBED before the start."""
-        if self._session is None:
-            return ConsumerMemberState.UNSUBSCRIBED
-        return ConsumerMemberState(self._session.driver.state)
-
-    def is_connected(self) -> bool:
-        """Return True if the consumer runs and its last request to the coordinator was answered (KIP-457).
-
-        A heartbeat goes out every few seconds, so a lost connection is noticed with the next one.
-        """
-        session = self._session
-        return session is not None and not self._closed and session.is_connected
 
     # -- subscription ------------------------------------------------------------------------------------
 

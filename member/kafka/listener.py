@@ -20,8 +20,8 @@ from fencepost.member.driver.listener import AnyEvent, AnyState, MemberObserver,
 from fencepost.member.driver.log import log
 
 _REQUIRED = ("on_partitions_revoked", "on_partitions_assigned")
-_NEWER_EPOCH = ErrorCode.STALE_MEMBER_EPOCH
-"""The only refusal of a commit after which the member is still in its group."""
+_STILL_MEMBER = (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS)
+"""Refusals of a commit after which the member is still in its group."""
 
 
 class ApplicationListener:
@@ -58,37 +58,29 @@ class ApplicationListener:
         """These are taken away."""
         if self._listener is None or self._knows_lost:
             return self._call("on_partitions_revoked", partitions)
-        return self._revoke(partitions)
+        return self._revoke(partitions, are_lost=False)
 
     def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
         """These are gone."""
         if self._listener is None or self._knows_lost:
             return self._call("on_partitions_lost", partitions)
-        return self._revoke_lost(partitions)
+        return self._revoke(partitions, are_lost=True)
 
     @property
     def _knows_lost(self) -> bool:
         return callable(getattr(self._listener, "on_partitions_lost", None))
 
-    async def _revoke(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Call on_partitions_revoked for a listener that knows no lost partitions."""
-        try:
+    def _revoke(self, partitions: tuple[TopicPartition, ...], *, are_lost: bool) -> Awaitable[None] | None:
+        """Call on_partitions_revoked of a listener that can't tell lost partitions from revoked ones."""
+        with _RefusedCommits(are_lost):
             result = self._call("on_partitions_revoked", partitions)
-            if inspect.isawaitable(result):
-                await result
-        except CommitFailedError as error:
-            if isinstance(error.__cause__, CommitFailed) and error.__cause__.code is _NEWER_EPOCH:
-                raise  # still a member: the callback is tried again
-            log(logging.WARNING, "commit refused: the partitions are lost", error=str(error))
+            return self._finish(result, are_lost=are_lost) if inspect.isawaitable(result) else None
+        return None
 
-    async def _revoke_lost(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Do the same for partitions that are lost; a failure names the method that the listener has."""
-        try:
-            await self._revoke(partitions)
-        except CommitFailedError as error:
-            log(logging.WARNING, "commit refused: the partitions are lost", error=str(error))
-        except Exception as error:
-            raise CallbackFailed.of("on_partitions_revoked", error) from error
+    @staticmethod
+    async def _finish(result: Awaitable[None], *, are_lost: bool) -> None:
+        with _RefusedCommits(are_lost):
+            await result
 
     def _call(self, name: str, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
         if self._listener is None:
@@ -97,6 +89,30 @@ class ApplicationListener:
             {KafkaPartition(*partition) for partition in partitions}
         )
         return result
+
+
+class _RefusedCommits:
+    """Logs a commit that was refused because the member is out of the group, in place of raising it.
+
+    For lost partitions, any other exception is raised under the name of the method that the listener has.
+    """
+
+    def __init__(self, are_lost: bool) -> None:
+        self._are_lost = are_lost
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, CommitFailedError):
+            reason = error.__cause__
+            is_member = isinstance(reason, CommitFailed) and reason.code in _STILL_MEMBER
+            if self._are_lost or not is_member:  # the callback of a member is tried again
+                log(logging.WARNING, "commit refused: the partitions are lost", error=str(error))
+                return True
+        if self._are_lost and isinstance(error, Exception):
+            raise CallbackFailed.of("on_partitions_revoked", error) from error
+        return False
 
 
 CallbackSeen = Callable[[CallbackKind, Phase, tuple[TopicPartition, ...]], None]
