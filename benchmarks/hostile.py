@@ -36,7 +36,7 @@ import cramjam
 from kio.index import load_request_schema
 
 from fencepost.coordinator.codec.fields import WireField, wire_fields
-from fencepost.coordinator.codec.reader import NUMBER_COST, STRING_COST, STRUCT_COST
+from fencepost.coordinator.codec.reader import LIST_COST, NUMBER_COST, STRING_COST, STRUCT_COST
 from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.codec.schema import MAX_REQUEST_ELEMENTS
 from fencepost.coordinator.codec.writer import struct_writer, unsigned_varint
@@ -47,6 +47,8 @@ MEMORY_MB = 100
 SIGTERM_S = 2.0
 GIVE_UP_S = 60.0
 ASKS_EVERY_S = 0.01
+SLACK = 200
+"""What the structs and lists around a long list count at most."""
 TOPIC, GROUP = "t", "g"
 METADATA_BYTES = 4_000
 CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
@@ -111,7 +113,7 @@ def _cost(field: WireField, *, inner: bool) -> int:
     if field.struct is None:
         return STRING_COST if field.kafka_type in {"string", "bytes", "records"} else NUMBER_COST
     own = (each for each in wire_fields(field.struct) if each.is_array and each.tag is None)
-    return STRUCT_COST + (sum(_cost(each, inner=True) for each in own) if inner else 0)
+    return STRUCT_COST + sum(LIST_COST + (_cost(each, inner=True) if inner else 0) for each in own)
 
 
 def _plain(field: WireField, name: Name, number: int) -> Any:
@@ -168,7 +170,7 @@ def of_schemas(size: int, is_wanted: Callable[[str], object] = bool) -> Iterator
                 continue
             small = len(body(entity, path, 1_000, name)) - len(body(entity, path, 0, name))
             many = max(1, size * 1_000 // max(1, small))
-            allowed = (MAX_REQUEST_ELEMENTS - STRUCT_COST * len(path)) // _cost(path[-1], inner=name(0) != "")
+            allowed = (MAX_REQUEST_ELEMENTS - SLACK) // _cost(path[-1], inner=name(0) != "")
             for count in sorted({many, min(many, allowed)}):
                 frame = _frame(key, version, body(entity, path, count, name))
                 yield Hostile(f"{key.name} {where}, {kind}, {count:,}", frame)

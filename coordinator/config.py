@@ -199,6 +199,33 @@ class NewTopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         return _from_properties(cls, {"auto.create.topics.enable": False, **found})
 
 
+class ReplicaSelector(enum.StrEnum):
+    """The classes of Kafka that choose the replica that a consumer fetches from (KIP-392)."""
+
+    LEADER = "org.apache.kafka.common.replica.LeaderSelector"
+    RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+BROKER_RACK = "broker.rack"
+REPLICA_SELECTOR = "replica.selector.class"
+
+
+def replica_selector_from(properties: dict[str, Any]) -> ReplicaSelector | None:
+    """Return what these properties say about `replica.selector.class`, and remove it from them.
+
+    :raises FencepostError: for a class that is not one of Kafka's.
+    """
+    value = properties.pop(REPLICA_SELECTOR, None)
+    if value is None:
+        return None
+    text = str(value).strip()
+    found = next((each for each in ReplicaSelector if each == text), None)
+    if found is None:
+        expected = " or ".join(ReplicaSelector)
+        raise FencepostError(f"{REPLICA_SELECTOR}: {value!r} is unknown, expected {expected}")
+    return found
+
+
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for one group once its own configuration and the broker's are put together."""
 

@@ -24,6 +24,8 @@ COMPRESSION = 0x07
 LOG_APPEND_TIME = 0x08
 """The bit of the attributes that says that the log set the time (KIP-32)."""
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_ATTRIBUTES_AT = 22
+"""The lower of the two bytes of the attributes; all bits with a meaning are in it."""
 _ZSTD = 4
 """The last compression there is (KIP-110)."""
 _FIRST_VERSION_WITH_ZSTD = 7
@@ -103,6 +105,11 @@ def is_transactional(records: bytes | memoryview | None) -> bool:
         return False
     header = BatchHeader._make(_HEADER.unpack_from(records))
     return header.magic == _MAGIC and header.is_transactional
+
+
+def belongs_to_transaction(batch: bytes) -> bool:
+    """True for a stored batch of a transaction, and for the marker that ends one."""
+    return bool(batch[_ATTRIBUTES_AT] & (_TRANSACTIONAL | _CONTROL))
 
 
 def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHeader:

@@ -89,7 +89,7 @@ def _brokers(nodes: tuple[cluster.Node, ...], make: Any, id_name: str) -> tuple[
 
 
 def encode_metadata(reply: cluster.MetadataResponse, shape: Shape) -> Any:
-    """Metadata, versions 0 to 13. All replicas are in sync."""
+    """Metadata, versions 0 to 13. Replicas that run are in sync."""
     return shape.MetadataResponse(
         throttle_time=0,
         brokers=_brokers(reply.brokers, shape.MetadataResponseBroker, "node_id"),
@@ -99,6 +99,10 @@ def encode_metadata(reply: cluster.MetadataResponse, shape: Shape) -> Any:
         error_code=ErrorCode.NONE,
         cluster_authorized_operations=reply.authorized_operations,
     )
+
+
+def _offline(partition: cluster.PartitionMetadata) -> tuple[int, ...]:
+    return tuple(node_id for node_id in partition.replicas if node_id not in partition.in_sync)
 
 
 def _topic_metadata(topic: cluster.TopicMetadata, shape: Shape) -> Any:
@@ -114,7 +118,8 @@ def _topic_metadata(topic: cluster.TopicMetadata, shape: Shape) -> Any:
                 leader_id=partition.leader_id,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
-                isr_nodes=partition.replicas,
+                isr_nodes=partition.in_sync,
+                offline_replicas=_offline(partition),
             )
             for partition in topic.partitions
         ),
@@ -207,7 +212,8 @@ def encode_describe_topic_partitions(reply: cluster.DescribeTopicPartitionsRespo
                         leader_id=one.leader_id,
                         leader_epoch=one.leader_epoch,
                         replica_nodes=one.replicas,
-                        isr_nodes=one.replicas,
+                        isr_nodes=one.in_sync,
+                        offline_replicas=_offline(one),
                         eligible_leader_replicas=(),
                         last_known_elr=(),
                     )

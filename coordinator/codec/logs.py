@@ -1,7 +1,8 @@
 """Produce (0), Fetch (1), ListOffsets (2), DeleteRecords (21), OffsetForLeaderEpoch (23).
 
-Produce 13 and Fetch 13 bring topic ids in place of names; Fetch 7 sessions, 12 leader epochs checked by the
-log, 15 moves the replica id into a tagged field. ListOffsets 7 to 11 add timestamps with a meaning only.
+Produce 13 and Fetch 13 bring topic ids in place of names; Fetch 7 sessions, 11 racks and the preferred read
+replica, 12 leader epochs checked by the log, 15 moves the replica id into a tagged field. ListOffsets 7 to 11
+add timestamps with a meaning only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from fencepost.coordinator.protocol.logs import OfTopic
 _READ_COMMITTED = 1
 _CONSUMER = -1
 """The replica id of clients."""
+_DEBUGGING_CONSUMER = -2
+"""The replica id of clients that ask any replica for its offsets."""
 _FIRST_VERSION_WITH_RECORD_ERRORS = 8
+_FIRST_FETCH_FROM_FOLLOWERS = 11
 _FIRST_FETCH_BY_ID = 13
 
 
@@ -84,6 +88,8 @@ def decode_fetch(values: dict[str, Any], context: RequestContext) -> logs.FetchR
         session_epoch=values.get("session_epoch", -1),
         committed=values["isolation_level"] == _READ_COMMITTED,
         by_id=context.api_version >= _FIRST_FETCH_BY_ID,
+        from_leader=context.api_version < _FIRST_FETCH_FROM_FOLLOWERS or _fetching_replica(values) >= 0,
+        rack_id=values.get("rack_id", ""),
         forgotten=tuple(
             OfTopic(
                 name=topic.get("topic"),
@@ -112,6 +118,12 @@ def decode_fetch(values: dict[str, Any], context: RequestContext) -> logs.FetchR
     )
 
 
+def _fetching_replica(values: dict[str, Any]) -> int:
+    state = values.get("replica_state")
+    replica_id: int = values.get("replica_id", _CONSUMER) if state is None else state["replica_id"]
+    return replica_id
+
+
 def encode_fetch(reply: logs.FetchResponse, shape: Shape) -> Any:
     """Fetch, versions 4 to 18."""
     return shape.FetchResponse(
@@ -129,6 +141,7 @@ def encode_fetch(reply: logs.FetchResponse, shape: Shape) -> Any:
                         high_watermark=one.high_watermark,
                         last_stable_offset=one.last_stable_offset,
                         log_start_offset=one.log_start_offset,
+                        preferred_read_replica=one.preferred_read_replica,
                         aborted_transactions=_aborted(one, shape),
                         records=one.batches,
                         **_diverging(one, shape),
@@ -162,6 +175,7 @@ def decode_list_offsets(values: dict[str, Any], context: RequestContext) -> logs
     isolated = values.get("isolation_level") == _READ_COMMITTED
     return logs.ListOffsetsRequest(
         committed=isolated and values["replica_id"] == _CONSUMER,
+        from_any_replica=values["replica_id"] == _DEBUGGING_CONSUMER,
         topics=tuple(
             OfTopic(
                 name=topic["name"],

@@ -29,8 +29,8 @@ MAX_TAGGED_FIELDS = 1_000
 """The most tagged fields in one section."""
 
 
-STRUCT_COST, STRING_COST, NUMBER_COST = 6, 3, 1
-"""What an element of a list counts; a tagged field counts as a number does."""
+STRUCT_COST, LIST_COST, STRING_COST, NUMBER_COST = 6, 3, 3, 1
+"""What an element of a list counts, and each list. A tagged field counts as a number does."""
 
 
 class Allowance:
@@ -57,7 +57,7 @@ class Allowance:
         if self._left < 0:
             raise MalformedFrame(
                 f"too many list elements: more than {self._limit} ({self._name}), where a struct counts "
-                f"{STRUCT_COST}, a string {STRING_COST}, and a number {NUMBER_COST}"
+                f"{STRUCT_COST}, a list {LIST_COST}, a string {STRING_COST}, and a number {NUMBER_COST}"
             )
 
 
@@ -173,7 +173,7 @@ def _array(element: Reader, cost: int, flexible: bool, nullable: bool, allowance
         if length > len(data) - at:
             raise MalformedFrame(f"array of {length} elements in {len(data) - at} bytes")
         if allowance is not None:
-            allowance.take(length * cost)
+            allowance.take(LIST_COST + length * cost)
         values = []
         for _ in range(length):
             value, at = element(data, at)

@@ -45,7 +45,7 @@ _hide_hypothesis_from_kio()
 MAX_REQUEST_ELEMENTS = 120_000
 """The most that the list elements of one request may count, as `reader` counts them.
 
-There is room for the numbers of all partitions of the largest topic, or for 20,000 structs.
+There is room for the numbers of all partitions of the largest topic, or for almost 20,000 structs.
 """
 UNCOUNTED_BYTES = MAX_REQUEST_ELEMENTS // STRUCT_COST
 """Requests up to this size are within the limit: an element has at least one byte."""

@@ -72,7 +72,9 @@ class PartitionMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     partition: int
     leader_id: int
     replicas: tuple[int, ...] = ()
-    """The brokers that have it, the leader first; all of them are in sync."""
+    """The brokers that have it."""
+    in_sync: tuple[int, ...] = ()
+    """Those replicas that run, the leader first."""
     leader_epoch: int = 0
     error_code: ErrorCode = ErrorCode.NONE
 

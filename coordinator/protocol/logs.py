@@ -15,6 +15,9 @@ from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
 
 P = TypeVar("P")
 
+NO_REPLICA = -1
+"""The preferred read replica of a partition that the client reads where it asks."""
+
 
 class OfTopic(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     """Something about partitions of one topic, which has a name or an id, as the request's version has it."""
@@ -112,6 +115,10 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[OfTopic[FetchPartition], ...]
     by_id: bool = False
     """Whether topics go by their ids, and not by their names."""
+    from_leader: bool = False
+    """True if followers refuse the request: versions before KIP-392, and requests of other brokers."""
+    rack_id: str = ""
+    """The rack of the client; empty if it has none (KIP-392)."""
     forgotten: tuple[OfTopic[int], ...] = ()
     """Partitions that a session shall no longer hold."""
 
@@ -136,6 +143,8 @@ class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """None unless only committed records were asked for."""
     diverging_epoch: int = NO_EPOCH
     """The epoch of a log that never was what the client fetched; it ends at the high watermark."""
+    preferred_read_replica: int = NO_REPLICA
+    """The broker that the client shall fetch from instead (KIP-392)."""
 
 
 class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +178,8 @@ class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks where records are; with `committed` nothing beyond the last stable offset counts."""
 
     committed: bool = False
+    from_any_replica: bool = False
+    """True for debugging clients, to which followers reply too."""
     topics: tuple[OfTopic[ListOffsetsPartition], ...]
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from fencepost.coordinator.codec.batches import load_records
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.codec.registry import load_first_answers
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, ReplicaSelector
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
@@ -28,6 +28,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, RuntimeFactory, Shard
 from fencepost.coordinator.server.listener import Listener
+from fencepost.coordinator.server.long_requests import LongRequests
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Storage
@@ -46,6 +47,8 @@ class Brokers:
     `ports` has one port for each broker; 0 takes a free one. Partitions and groups are spread over them.
     `storage` keeps groups and topics, and is closed with the brokers; topics that it holds are as they were.
     With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
+    `racks` has the rack of each broker, if they have any. `replica_selector` chooses the replica that
+    consumers fetch from.
     `intercept` stands between clients and handlers; `make_runtime` and `on_state` watch the coordinators.
     :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
     """
@@ -65,6 +68,8 @@ class Brokers:
         max_connections: int = 10_000,
         users: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        racks: Sequence[str | None] = (),
+        replica_selector: ReplicaSelector | None = None,
         intercept: Intercept = lambda node_id, table: table,
         make_runtime: RuntimeFactory | None = None,
         on_state: Callable[[Shard, str], None] = lambda shard, what: None,
@@ -72,6 +77,8 @@ class Brokers:
         self.config = config or GroupCoordinatorConfig()
         self.storage = storage
         self.cluster = Cluster(storage)
+        self.cluster.replica_selector = replica_selector
+        self._racks = tuple(racks) or (None,) * len(ports)
         self.groups = GroupCoordinators(
             self.config,
             node_ids=range(1, len(ports) + 1),
@@ -119,6 +126,7 @@ class Brokers:
         self.transactions.start(self.clock)
         self.cleaner.start(self.clock)
         self.cluster.on_change = self.groups.topics_changed
+        long_requests = LongRequests(loop)
         self.services = tuple(
             Services(
                 cluster=self.cluster,
@@ -128,6 +136,7 @@ class Brokers:
                 node_id=node_id,
                 loop=loop,
                 work_queue=self._work_queue,
+                long_requests=long_requests,
                 gate=self._gate,
                 auto_create_topics=self._auto_create_topics,
                 default_partitions=self._default_partitions,
@@ -138,18 +147,61 @@ class Brokers:
         self.groups.internal_topics.create = partial(create_internal_topic, self.services[0])
         try:
             for services, listener in zip(self.services, self._listeners, strict=True):
-                table = self._intercept(services.node_id, handlers())
-                repeated = RepeatedAnswers(self.cluster, table)
-                await listener.open(
-                    partial(Connection, services, table, repeated, max_frame_bytes=self._max_frame_bytes)
-                )
+                await self._listen(services, listener)
         except BaseException:
             await self.close()
             raise
         self.cluster.nodes = tuple(
-            Node(node_id=node_id, host=listener.host, port=listener.port)
-            for node_id, listener in enumerate(self._listeners, 1)
+            Node(node_id=node_id, host=listener.host, port=listener.port, rack=rack)
+            for node_id, (listener, rack) in enumerate(zip(self._listeners, self._racks, strict=True), 1)
         )
+
+    async def _listen(self, services: Services, listener: Listener[Connection]) -> None:
+        table = self._intercept(services.node_id, handlers())
+        repeated = RepeatedAnswers(self.cluster, table)
+        await listener.open(
+            partial(Connection, services, table, repeated, max_frame_bytes=self._max_frame_bytes)
+        )
+
+    async def stop_broker(self, node_id: int) -> None:
+        """Stop one broker: its port closes, and others lead its partitions and coordinate its groups.
+
+        A partition without another replica has no leader meanwhile.
+        :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
+        """
+        self.check_known(node_id)
+        running = [node.node_id for node in self.cluster.running]
+        if node_id not in running:
+            raise FencepostError(f"broker {node_id} is stopped already")
+        if running == [node_id]:
+            raise FencepostError(f"broker {node_id} is the last one that runs: close all of them instead")
+        self.cluster.stopped |= {node_id}
+        following = self.cluster.running_from(node_id)
+        for shard in self.groups.shards:
+            if shard.node_id == node_id:
+                self.groups.move(shard, following)
+        await self._listeners[node_id - 1].close()
+
+    async def start_broker(self, node_id: int) -> None:
+        """Start a broker that was stopped, on its port. It leads its partitions again.
+
+        :raises FencepostError: if there is no such broker, or it runs.
+        :raises EnvironmentLacks: if its port is taken meanwhile.
+        """
+        self.check_known(node_id)
+        if node_id not in self.cluster.stopped:
+            raise FencepostError(f"broker {node_id} runs already")
+        await self._listen(self.services[node_id - 1], self._listeners[node_id - 1])
+        self.cluster.stopped -= {node_id}
+
+    def check_known(self, node_id: int) -> None:
+        """Refuse a broker that does not exist.
+
+        :raises FencepostError: then, with the ids of those that do.
+        """
+        if isinstance(node_id, bool) or node_id not in self.groups.node_ids:
+            known = ", ".join(map(str, self.groups.node_ids))
+            raise FencepostError(f"there is no broker {node_id!r}; the brokers are numbered {known}")
 
     def restart(self) -> None:
         """Die and come back at once: connections break, and the groups are loaded from the journal.

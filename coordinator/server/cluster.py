@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fencepost.coordinator.config import ReplicaSelector
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import (
@@ -28,9 +29,10 @@ from fencepost.coordinator.protocol.cluster_records import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
-from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.logs import NO_REPLICA, OfTopic
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, is_valid_name
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
+from fencepost.coordinator.server.replica_selector import preferred_read_replica
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.topic_configs import setting_of
 
@@ -40,6 +42,8 @@ MAX_CLUSTER_PARTITIONS = 100_000
 """The most partitions of all topics together that clients may bring a cluster to."""
 PRODUCER_IDS_AT_ONCE = 1_000
 """So many producer ids are put on record together, as Kafka does: a restart leaves a gap."""
+NO_LEADER = -1
+"""The leader of a partition none of whose replicas runs."""
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
@@ -95,6 +99,11 @@ class Cluster:
     def __init__(self, storage: Storage | None = None) -> None:
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
         self.nodes: tuple[Node, ...] = ()
+        """All brokers, those that are stopped too."""
+        self.stopped: frozenset[int] = frozenset()
+        """The ids of the brokers that are stopped."""
+        self.replica_selector: ReplicaSelector | None = None
+        """The setting `replica.selector.class`."""
         self.image = TopicsImage()
         self._unified_of = self.image
         self._unified: dict[str, str] = {}
@@ -152,12 +161,42 @@ class Cluster:
     @property
     def controller_id(self) -> int:
         """The broker that administrators talk to."""
-        return self.nodes[0].node_id
+        return self.running[0].node_id
+
+    @property
+    def running(self) -> tuple[Node, ...]:
+        """The brokers that are not stopped."""
+        if not self.stopped:
+            return self.nodes
+        return tuple(node for node in self.nodes if node.node_id not in self.stopped)
+
+    def running_from(self, node_id: int) -> int:
+        """The broker itself if it runs, otherwise the next one that does."""
+        ids = [node.node_id for node in self.nodes]
+        place = ids.index(node_id)
+        return next(each for each in ids[place:] + ids[:place] if each not in self.stopped)
 
     def leader_id(self, topic: Topic, partition: int) -> int:
-        """The broker that serves a partition."""
-        placed = self._placed(topic, partition)
-        return placed[0] if placed else self.nodes[partition % len(self.nodes)].node_id
+        """The broker that serves a partition: its first replica that runs; NO_LEADER if none does."""
+        if not self.stopped:
+            placed = self._placed(topic, partition)
+            return placed[0] if placed else self.nodes[partition % len(self.nodes)].node_id
+        return next(iter(self.in_sync_ids(topic, partition)), NO_LEADER)
+
+    def in_sync_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
+        """The replicas of a partition that are in sync: those that run. The leader is the first."""
+        replicas = self.replica_ids(topic, partition)
+        if not self.stopped:
+            return replicas
+        return tuple(node_id for node_id in replicas if node_id not in self.stopped)
+
+    def preferred_read_replica(self, topic: Topic, partition: int, rack_id: str) -> int:
+        """The follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader."""
+        if self.replica_selector is None or not rack_id:
+            return NO_REPLICA
+        in_sync = self.in_sync_ids(topic, partition)
+        nodes = [node for node in self.nodes if node.node_id in in_sync]
+        return preferred_read_replica(self.replica_selector, rack_id, nodes, in_sync[0])
 
     def replica_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
         """The brokers on which a partition is told to be, its leader first.
@@ -177,8 +216,8 @@ class Cluster:
         return tuple(node_id for node_id in topic.assignments[partition] if node_id in known)
 
     def nodes_seen_from(self, local_host: str) -> tuple[Node, ...]:
-        """The brokers under addresses that a client can reach which came in through `local_host`."""
-        return tuple(_seen_from(local_host, node) for node in self.nodes)
+        """The running brokers under addresses that a client which came in through `local_host` can reach."""
+        return tuple(_seen_from(local_host, node) for node in self.running)
 
     def node_seen_from(self, local_host: str, node_id: int) -> Node:
         """One of them."""
@@ -193,7 +232,7 @@ class Cluster:
         return self._next_producer_id - 1
 
     def create_topics(
-        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None
+        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None, *, replicas: int = 1
     ) -> tuple[Topic, ...]:
         """Create topics with these numbers of partitions and these settings; all of them, or none.
 
@@ -202,7 +241,7 @@ class Cluster:
         for name, partitions in topics.items():
             self.check_new_name(name)
             check_partitions(partitions)
-        return self.add_topics(topics, configs)
+        return self.add_topics(topics, configs, replicas=replicas)
 
     def check_new_name(self, name: str) -> None:
         """Refuse the name of a topic that there is, or that differs from one in '.' for '_' only.
@@ -384,6 +423,11 @@ class Cluster:
         self._write(ClusterRecord(ClusterKey(), ClusterValue(self.cluster_id, image.version)), *gone, *new)
         self.on_change(image)
 
+    def name_of(self, topic_id: TopicId) -> str | None:
+        """The name of the topic with that id, if there is one."""
+        topic = self.image.by_id.get(topic_id)
+        return None if topic is None else topic.name
+
     def topic_of(self, reference: OfTopic[Any]) -> Topic:
         """The topic that a request means.
 
@@ -406,6 +450,17 @@ class Cluster:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
         return topic
 
+    def check_partition(self, topic: Topic, partition: int) -> None:
+        """Refuse a partition that the topic does not have.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        if not 0 <= partition < topic.partitions:
+            raise ProtocolError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic.name!r} has {topic.partitions} partitions, not one numbered {partition}",
+            )
+
     def log(self, topic: Topic, partition: int) -> PartitionLog:
         """The log of one partition, made when it is touched first.
 
@@ -414,11 +469,7 @@ class Cluster:
         logs = self._logs.setdefault(topic.topic_id, {})
         log = logs.get(partition)
         if log is None:
-            if not 0 <= partition < topic.partitions:
-                raise ProtocolError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {topic.name!r} has {topic.partitions} partitions, not one numbered {partition}",
-                )
+            self.check_partition(topic, partition)
             start = self._log_starts.get(LogStartKey(topic.topic_id, partition), 0)
             log = logs[partition] = PartitionLog(start=start)
             log.settings = self._log_settings(topic.name)

@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.cluster import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.cluster import check_topic_name
+from fencepost.coordinator.server.cluster import NO_LEADER, check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import Work, in_turns
 
@@ -125,14 +125,18 @@ def _described(services: Services, topic: Topic) -> TopicMetadata:
     return TopicMetadata(
         name=topic.name,
         topic_id=topic.topic_id,
-        partitions=tuple(
-            PartitionMetadata(
-                partition=number,
-                leader_id=services.cluster.leader_id(topic, number),
-                replicas=services.cluster.replica_ids(topic, number),
-            )
-            for number in range(topic.partitions)
-        ),
+        partitions=tuple(_partition(services, topic, number) for number in range(topic.partitions)),
+    )
+
+
+def _partition(services: Services, topic: Topic, number: int) -> PartitionMetadata:
+    leader_id = services.cluster.leader_id(topic, number)
+    return PartitionMetadata(
+        partition=number,
+        leader_id=leader_id,
+        replicas=services.cluster.replica_ids(topic, number),
+        in_sync=services.cluster.in_sync_ids(topic, number),
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id == NO_LEADER else ErrorCode.NONE,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fencepost.coordinator.config import GroupConfig, NewTopicConfig
+from fencepost.coordinator.config import BROKER_RACK, REPLICA_SELECTOR, GroupConfig, NewTopicConfig
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.administration import (
     AlteredConfigs,
@@ -111,7 +111,8 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
                 raise ProtocolError(
                     ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name!r} in this cluster"
                 )
-            return (*_settings(services.config), *_of_topics(services))
+            of_brokers = (*_settings(services.config), *_of_topics(services))
+            return (*of_brokers, *_of_replicas(services, resource.name)) if resource.name else of_brokers
         case ResourceType.GROUP:
             if not resource.name:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
@@ -195,6 +196,21 @@ def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
         auto_create_topics_enable=services.auto_create_topics, num_partitions=services.default_partitions
     )
     return (*defaults, *_settings(of_new_ones))
+
+
+def _of_replicas(services: Services, name: str) -> tuple[ConfigEntry, ...]:
+    """The settings of one broker about its rack and the replicas that consumers fetch from."""
+    rack = next(node.rack for node in services.cluster.nodes if str(node.node_id) == name)
+    return tuple(
+        ConfigEntry(
+            name=setting,
+            value=value,
+            source=ConfigSource.DEFAULT if value is None else ConfigSource.STATIC_BROKER,
+            config_type=ConfigType.STRING,
+            synonyms=() if value is None else ((setting, value, ConfigSource.STATIC_BROKER),),
+        )
+        for setting, value in ((BROKER_RACK, rack), (REPLICA_SELECTOR, services.cluster.replica_selector))
+    )
 
 
 def _text(value: object) -> str:

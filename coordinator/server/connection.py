@@ -32,6 +32,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRespon
 from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
+from fencepost.coordinator.server.long_requests import LONG_BYTES
 from fencepost.coordinator.server.repeated import Question, RepeatedAnswers
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
 from fencepost.coordinator.server.steady_heartbeat import SteadyHeartbeat
@@ -40,6 +41,9 @@ log = structlog.get_logger(__name__)
 
 _HEARTBEAT = int(ApiKey.CONSUMER_GROUP_HEARTBEAT)
 _HEARTBEAT_KEY = _HEARTBEAT.to_bytes(2, "big")
+_PRODUCE_KEY = int(ApiKey.PRODUCE).to_bytes(2, "big")
+_WRITTEN_AT_ONCE = frozenset({int(ApiKey.PRODUCE)})
+"""APIs whose requests are long and whose responses are short."""
 _READ_AHEAD_BYTES = 1 << 20
 """How much of later requests is taken from the socket while one is being answered."""
 
@@ -77,12 +81,15 @@ class Connection(asyncio.Protocol):
         "_late",
         "_local_host",
         "_login",
+        "_lost",
         "_max_frame_bytes",
         "_on_lost",
         "_on_made",
         "_out",
         "_peer",
+        "_put_off",
         "_repeated",
+        "_resting",
         "_services",
         "_shortcut",
         "_stopped",
@@ -119,8 +126,13 @@ class Connection(asyncio.Protocol):
         self._is_librdkafka = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiting: asyncio.Future[Any] | None = None
+        self._put_off: bytes | None = None
+        """A long request for which this turn of the loop had no room."""
         self._write_blocked = False
         self._stopped = False
+        self._lost = False
+        self._resting = False
+        """Whether what is waited for is another turn, and not a response."""
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
         self._heartbeat = SteadyHeartbeat()
@@ -143,20 +155,25 @@ class Connection(asyncio.Protocol):
         """Whoever waits for records waits no longer."""
         if not self._stopped and self._login is not None and self._login.failure is not None:
             self._tell(self._login.failure)  # who guesses need not wait for the refusal
-        self._stopped = True
         if self._late is not None:
             self._late.cancel()
         if self._held is not None:
             self._held.cancel()
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        self._lost = True
+        if self._resting and not self._stopped and self._login is None:
+            # As with Kafka, producers that want no response may go when they have sent all.
+            self._write_blocked = False
+        else:
+            self._stopped = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
         self._on_lost(self)
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing is answered any more."""
-        return self._stopped
+        return self._stopped or self._lost
 
     @property
     def socket_number(self) -> int:
@@ -195,20 +212,15 @@ class Connection(asyncio.Protocol):
 
     def _continue(self) -> None:
         if not self._stopped and self._waiting is None and not self._write_blocked:
-            self._transport.resume_reading()
+            if not self._lost:
+                self._transport.resume_reading()
             self._work()
 
     def _work(self) -> None:
         """Answer what is there, until a request has to wait; small answers are written together."""
         taken = 0
         try:
-            while self._waiting is None and not self._stopped and not self._write_blocked:
-                frame = self._frames.next_frame()
-                if frame is None:
-                    break
-                if self._held is not None:
-                    self._held.cancel()
-                    self._held = None
+            while (frame := self._next_request()) is not None:
                 self._take(frame)
                 taken += 1
                 if taken >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= LARGE_BYTES):
@@ -224,6 +236,34 @@ class Connection(asyncio.Protocol):
             self._flush()
         if self._stopped:
             self._end()
+        elif self._lost and self._waiting is None:
+            self._stopped = True
+
+    def _next_request(self) -> bytes | None:
+        """The request to answer now. None if there is none, or its turn is a later one."""
+        if self._waiting is not None or self._stopped or self._write_blocked:
+            return None
+        frame = self._put_off
+        if frame is None:
+            frame = self._frames.next_frame()
+        else:
+            self._put_off = None
+        while self._lost and frame is not None and frame[:2] != _PRODUCE_KEY:
+            frame = self._frames.next_frame()
+        if frame is None:
+            return None
+        if len(frame) > LONG_BYTES and not self._may_take(len(frame)):
+            self._put_off = frame
+            self._rest(0.0)
+            return None
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+        return frame
+
+    def _may_take(self, size: int) -> bool:
+        long_requests = self._services.long_requests
+        return long_requests is None or long_requests.may_take(size)
 
     def _let_go(self) -> None:
         """No request follows: what was held for it goes out alone."""
@@ -236,7 +276,7 @@ class Connection(asyncio.Protocol):
             self._services.gate.when_open(self._flush)
             return
         out = self._out
-        if self._stopped and self._transport.is_closing():
+        if self._lost or (self._stopped and self._transport.is_closing()):
             out.clear()
         if len(out) == 1:
             self._transport.write(out[0])
@@ -297,6 +337,7 @@ class Connection(asyncio.Protocol):
             heartbeat.remember(frame, request)
         handler = self._handlers[header.api_key]
         reply = handler(self._services, request, Asked(context, self._local_host, self, self._login))
+        reply = self._in_another_turn(header.api_key, reply) if len(frame) > LONG_BYTES else reply
         if isinstance(reply, asyncio.Future):
             keep = None if question is None else self._repeated.keep_later(question, handler, request)
             self._wait(reply, codec, header.correlation_id, keep)
@@ -308,6 +349,19 @@ class Connection(asyncio.Protocol):
             if self._login is not None:
                 self._went_on(self._login)
             self._answered(header.api_key, request)
+
+    def _in_another_turn(self, api_key: int, reply: Any) -> Any:
+        """A response to a long request, as a future: to write it may take as long as to work it out."""
+        if isinstance(reply, asyncio.Future) or reply is NO_REPLY or api_key in _WRITTEN_AT_ONCE:
+            return reply
+        future = self._services.loop.create_future()
+
+        def give() -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self._services.loop.call_soon(give)
+        return future
 
     def _answered(self, api_key: int, request: Any) -> None:
         """Give librdkafka's other threads the time they need, see above."""
@@ -323,6 +377,7 @@ class Connection(asyncio.Protocol):
     def _rest(self, seconds: float) -> None:
         """Leave the next request alone for so long."""
         self._waiting = rest = self._services.loop.create_future()
+        self._resting = True
 
         def over() -> None:
             if not rest.done():
@@ -333,6 +388,7 @@ class Connection(asyncio.Protocol):
         def done(rest: asyncio.Future[None]) -> None:
             timer.cancel()
             self._waiting = None
+            self._resting = False
             self._continue()
 
         rest.add_done_callback(done)

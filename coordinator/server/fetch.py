@@ -9,11 +9,13 @@ from typing import NamedTuple
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import (
+    NO_REPLICA,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
 )
+from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.fetch_sessions import (
     NO_SESSION,
     Fetched,
@@ -37,11 +39,16 @@ class FetchApi:
         self, services: Services, request: FetchRequest, asked: Asked
     ) -> FetchResponse | asyncio.Future[FetchResponse]:
         """The records that are asked for, now or later."""
+        name_of = services.cluster.name_of
+        wanted = wanted_by(request, name_of)
         try:
-            session = self.sessions.session_of(request)
+            session = self.sessions.session_of(request, wanted)
         except ProtocolError as error:
             return FetchResponse(error_code=error.code)
-        fetch = _Fetch(services, request, session)
+        if session is not None:
+            session.find_names(name_of)
+            wanted = session.wanted
+        fetch = _Fetch(services, request, session, wanted)
         found = fetch.read()
         needed = min(request.min_bytes, request.max_bytes)
         if found.is_urgent or found.size >= needed or request.max_wait_ms <= 0 or not found.positions:
@@ -56,46 +63,59 @@ class _Position(NamedTuple):
 
 class _Found(NamedTuple):
     fetched: list[Fetched]
-    """What was read, behind it what is not there, unknown ids first: Kafka's order."""
+    """What was read, then what did not exist."""
     positions: list[_Position]
     """Where it was read, of all partitions that there are."""
     size: int
     is_urgent: bool
-    """Whether the client has to hear at once why it can't read on.
+    """True if the client shall have the response at once: it can't read on, or shall ask another broker.
 
-    Not of what is not there: who asks on for what was deleted would ask without a pause.
+    Partitions that do not exist end no wait, unless all are such, as in Kafka. A topic that was created again
+    under another id does: a client that keeps the old id fetches without a pause.
     """
 
 
 class _Fetch:
     """One request."""
 
-    __slots__ = ("request", "services", "session", "wanted")
+    __slots__ = ("missing", "request", "services", "session", "wanted")
 
-    def __init__(self, services: Services, request: FetchRequest, session: FetchSession | None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        request: FetchRequest,
+        session: FetchSession | None,
+        wanted: Sequence[Wanted],
+    ) -> None:
         self.services = services
         self.request = request
         self.session = session
-        self.wanted: Sequence[Wanted] = wanted_by(request) if session is None else session.wanted
+        self.wanted: list[Wanted] = []
+        """What exists when the request comes."""
+        self.missing: list[Fetched] = []
+        """What does not exist then, unknown ids first, as in Kafka."""
+        for one in wanted:
+            try:
+                self._topic(one)
+                self.wanted.append(one)
+            except ProtocolError as error:
+                gone = FetchedPartition(partition=one.partition.partition, error_code=error.code, aborted=())
+                self.missing.append(Fetched(one, gone))
+        self.missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
 
     def read(self) -> _Found:
         """What is there now, within the limits of the request."""
         left, size, is_urgent = self.request.max_bytes, 0, False
         fetched: list[Fetched] = []
-        missing: list[Fetched] = []
         positions: list[_Position] = []
         for wanted in self.wanted:
             number = wanted.partition.partition
             try:
-                log = self._log(wanted)
-            except ProtocolError as error:
-                gone = FetchedPartition(partition=number, error_code=error.code, aborted=())
-                missing.append(Fetched(wanted, gone))
-                continue
-            positions.append(_Position(log, wanted.partition.fetch_offset))
-            try:
-                one = self._read_partition(log, wanted.partition, left, first=size == 0)
-                is_urgent |= one.diverging_epoch != NO_EPOCH
+                topic = self._topic(wanted)
+                log = self._log(wanted, topic)
+                positions.append(_Position(log, wanted.partition.fetch_offset))
+                one = self._read_partition(topic, log, wanted.partition, left, first=size == 0)
+                is_urgent |= one.diverging_epoch != NO_EPOCH or one.preferred_read_replica != NO_REPLICA
             except ProtocolError as error:
                 is_urgent = True
                 one = FetchedPartition(partition=number, error_code=error.code)
@@ -103,15 +123,23 @@ class _Fetch:
             size += found
             left -= found
             fetched.append(Fetched(wanted, one))
-        missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
-        return _Found(fetched + missing, positions, size, is_urgent)
+        return _Found(fetched + self.missing, positions, size, is_urgent)
 
     def _read_partition(
-        self, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
+        self, topic: Topic, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
     ) -> FetchedPartition:
         committed = self.request.committed
         # Here, unlike in other requests, any epoch below 0 stands for none.
         log.check_leader_epoch(max(NO_EPOCH, partition.current_leader_epoch))
+        replica_id = self._preferred_read_replica(topic, log, partition)
+        if replica_id != NO_REPLICA:
+            return FetchedPartition(
+                partition=partition.partition,
+                high_watermark=log.high_watermark,
+                last_stable_offset=log.last_stable_offset,
+                log_start_offset=log.log_start_offset,
+                preferred_read_replica=replica_id,
+            )
         if log.diverges(partition.last_fetched_epoch, partition.fetch_offset):
             return FetchedPartition(
                 partition=partition.partition,
@@ -131,9 +159,39 @@ class _Fetch:
             aborted=records.aborted if committed else None,
         )
 
-    def _log(self, wanted: Wanted) -> PartitionLog:
+    def _preferred_read_replica(self, topic: Topic, log: PartitionLog, partition: FetchPartition) -> int:
+        """The follower to read instead. Only the leader names one, and only for offsets that it has."""
+        cluster, number = self.services.cluster, partition.partition
+        if (
+            self.request.from_leader
+            or not log.log_start_offset <= partition.fetch_offset <= log.high_watermark
+        ):
+            return NO_REPLICA
+        if cluster.leader_id(topic, number) != self.services.node_id:
+            return NO_REPLICA
+        return cluster.preferred_read_replica(topic, number, self.request.rack_id)
+
+    def _topic(self, wanted: Wanted) -> Topic:
+        """The topic of that name, which need not have the id any more.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
+        """
         topic = self.services.cluster.find(wanted.name, wanted.topic_id)
-        return self.services.log(topic, wanted.partition.partition)
+        self.services.cluster.check_partition(topic, wanted.partition.partition)
+        return topic
+
+    def _log(self, wanted: Wanted, topic: Topic) -> PartitionLog:
+        """The log to read.
+
+        :raises ProtocolError: NOT_LEADER_OR_FOLLOWER or INCONSISTENT_TOPIC_ID.
+        """
+        log = self.services.replica_log(topic, wanted.partition.partition)
+        if wanted.topic_id is not None and wanted.topic_id != topic.topic_id:
+            raise ProtocolError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"topic {topic.name!r} has the id {topic.topic_id}, not {wanted.topic_id}",
+            )
+        return self.services.log(topic, wanted.partition.partition) if self.request.from_leader else log
 
     def reply(self, found: _Found) -> FetchResponse:
         """The answer. The client hears of a new session with all it asked for, later of news only."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
-from fencepost.coordinator.protocol.logs import FetchedPartition, FetchPartition, FetchRequest, OfTopic
+from fencepost.coordinator.protocol.logs import (
+    NO_REPLICA,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    OfTopic,
+)
 
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
@@ -26,6 +32,10 @@ class Wanted(NamedTuple):
     """One partition to read, under the name or the id that the client used."""
 
     name: str | None
+    """With an id: the name that the topic of that id had when it was named; None if there was no such topic.
+
+    A session keeps that name, so it notices if the topic is deleted, or created again under another id.
+    """
     topic_id: TopicId | None
     partition: FetchPartition
 
@@ -68,6 +78,15 @@ class FetchSession:
         """All partitions."""
         return [held.wanted for held in self._held.values()]
 
+    def find_names(self, name_of: Callable[[TopicId], str | None]) -> None:
+        """Look again for the topics of ids that were unknown."""
+        if not self.by_id:
+            return
+        for key, held in self._held.items():
+            topic_id = held.wanted.topic_id
+            if held.wanted.name is None and topic_id is not None and (name := name_of(topic_id)) is not None:
+                self._held[key] = held._replace(wanted=held.wanted._replace(name=name))
+
     def update(self, wanted: Iterable[Wanted], forgotten: Iterable[OfTopic[int]]) -> None:
         """Take more partitions, and new positions of those that are held; forget others."""
         for one in wanted:
@@ -77,7 +96,8 @@ class FetchSession:
                 self.weight += _weight(key)
                 self._held[key] = _Held(one)
             else:
-                self._held[key] = held._replace(wanted=one)
+                name = held.wanted.name or one.name
+                self._held[key] = held._replace(wanted=one._replace(name=name))
         for topic in forgotten:
             for number in topic.partitions:
                 key = topic.topic_id or topic.name, number
@@ -100,6 +120,7 @@ class FetchSession:
                 found.batches
                 or found.error_code is not ErrorCode.NONE
                 or found.diverging_epoch != NO_EPOCH
+                or found.preferred_read_replica != NO_REPLICA
                 or found.high_watermark != held.high_watermark
                 or found.log_start_offset != held.log_start_offset
             ):
@@ -127,15 +148,16 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def session_of(self, request: FetchRequest) -> FetchSession | None:
+    def session_of(self, request: FetchRequest, wanted: list[Wanted]) -> FetchSession | None:
         """The session in which a request is answered, up to date with it; None for one outside of any.
+
+        `wanted` is what the request names itself.
 
         :raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
             FETCH_SESSION_TOPIC_ID_ERROR: the client has to name all its partitions again.
         """
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
             self._drop(request.session_id)
-            wanted = wanted_by(request)
             if request.session_epoch == FINAL_EPOCH or not wanted:
                 return None
             return self._begin(wanted, by_id=request.by_id)
@@ -156,7 +178,7 @@ class FetchSessions:
                 f"the topics of the session go by their {'ids' if session.by_id else 'names'}",
             )
         session.epoch = (session.epoch + 1) % _EPOCHS or 1
-        self._update(session, wanted_by(request), request.forgotten)
+        self._update(session, wanted, request.forgotten)
         if session.session_id not in self._sessions:
             raise ProtocolError(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -195,10 +217,13 @@ class FetchSessions:
         return session if session_id in self._sessions else None
 
 
-def wanted_by(request: FetchRequest) -> list[Wanted]:
-    """The partitions that a request names itself, each once: what comes last counts."""
+def wanted_by(request: FetchRequest, name_of: Callable[[TopicId], str | None]) -> list[Wanted]:
+    """Return the partitions that a request names itself, each once: what comes last counts.
+
+    `name_of` gives the name of the topic with an id, if there is one.
+    """
     named = (
-        Wanted(topic.name, topic.topic_id, partition)
+        Wanted(topic.name if topic.topic_id is None else name_of(topic.topic_id), topic.topic_id, partition)
         for topic in request.topics
         for partition in topic.partitions
     )

@@ -208,7 +208,8 @@ def _listed(
 
     def look(topic: Topic, wanted: logs.ListOffsetsPartition) -> Sliced[logs.ListedOffset]:
         nonlocal searches
-        log = services.log(topic, wanted.partition)
+        find = services.replica_log if request.from_any_replica else services.log
+        log = find(topic, wanted.partition)
         log.check_leader_epoch(wanted.current_leader_epoch)
         timestamp_ms, offset = -1, -1
         match wanted.timestamp_ms:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fencepost.coordinator.codec.batches import (
     LOG_APPEND_TIME,
     BatchHeader,
+    belongs_to_transaction,
     checked_batch,
     end_marker,
     is_commit,
@@ -365,9 +366,7 @@ class PartitionLog:
         closed = [
             batch
             for batch, latest in zip(self._batches[:-1], self._max_timestamps, strict=False)
-            if latest <= now_ms - min_lag_ms
-            and not (header := stored_batch(batch)).is_transactional
-            and not header.is_control
+            if latest <= now_ms - min_lag_ms and not belongs_to_transaction(batch)
         ]
         everything = len(closed) == len(self._batches) - 1
         start: int | None = 0

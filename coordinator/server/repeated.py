@@ -51,17 +51,18 @@ class RepeatedAnswers:
 
     def __init__(self, cluster: Cluster, handlers: Mapping[int, Handler]) -> None:
         self._cluster = cluster
-        self._state = (cluster.image, cluster.nodes)
+        self._state = (cluster.image, cluster.nodes, cluster.stopped)
         self._handlers: dict[int, Handler] = {key: handlers[key] for key in ASKED_AGAIN}
         self._answers: dict[Question, KnownAnswer] = {}
         self._bytes = 0
 
     def find(self, question: Question, handler: Handler) -> KnownAnswer | None:
         """What this handler answered, and would answer again."""
-        image, nodes = self._state
-        if self._cluster.image is not image or self._cluster.nodes is not nodes:
+        image, nodes, stopped = self._state
+        cluster = self._cluster
+        if cluster.image is not image or cluster.nodes is not nodes or cluster.stopped is not stopped:
             self._forget()  # an answer that changed the cluster is among them
-            self._state = (self._cluster.image, self._cluster.nodes)
+            self._state = (cluster.image, cluster.nodes, cluster.stopped)
         return self._answers.get(question) if handler is self._handlers[question.api_key] else None
 
     def keep(self, question: Question, handler: Handler, request: Any, answer: list[bytes]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig, ReplicaSelector
+from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.storage import Storage
 
 NO_NEW_TOPICS = NewTopicConfig(auto_create_topics_enable=False)
@@ -17,8 +17,11 @@ async def serve(
     port: int,
     topics: Mapping[str, int],
     config: GroupCoordinatorConfig,
-    on_ready: Callable[[Broker], None],
+    on_ready: Callable[[Brokers], None],
     *,
+    brokers: int = 1,
+    racks: Sequence[str] = (),
+    replica_selector: ReplicaSelector | None = None,
     new_topics: NewTopicConfig = NO_NEW_TOPICS,
     storage: Storage | None = None,
     users: Mapping[str, str] | None = None,
@@ -26,23 +29,32 @@ async def serve(
 ) -> None:
     """Serve until cancelled; `on_ready` is called once, when connections are accepted.
 
+    `brokers` listen on consecutive ports from `port` on. `racks` has the rack of each, if they have any.
+
     With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
 
     :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
     :raises EnvironmentLacks: if the address can't be listened on, or the storage takes no more; the text says
         what to do.
     """
-    broker = Broker(
+    served = Brokers(
         topics,
         host=host,
-        port=port,
+        ports=ports_from(port, brokers),
         config=config,
+        racks=racks,
+        replica_selector=replica_selector,
         auto_create_topics=new_topics.auto_create_topics_enable,
         default_partitions=new_topics.num_partitions,
         storage=storage,
         users=users,
         tls=tls,
     )
-    async with broker:
-        on_ready(broker)
-        await broker.until_failure()
+    async with served:
+        on_ready(served)
+        await served.until_failure()
+
+
+def ports_from(port: int, brokers: int) -> tuple[int, ...]:
+    """Return consecutive ports, one for each broker; all 0, which stands for a free one, if the first is."""
+    return tuple(port and port + nth for nth in range(brokers))

@@ -16,6 +16,7 @@ from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.logs import PartitionLog
+from fencepost.coordinator.server.long_requests import LongRequests
 from fencepost.coordinator.server.transactions import TransactionCoordinators
 from fencepost.coordinator.server.work_queue import WorkQueue
 
@@ -49,6 +50,8 @@ class Services(NamedTuple):
     default_partitions: int = 1
     credentials: Credentials | None = None
     """Who may connect; None for anybody."""
+    long_requests: LongRequests | None = None
+    """What keeps turns of the loop short; None if the loop is not shared with other clients."""
 
     def ask(self, request: Request) -> Any:
         """The coordinator's reply; its type is the request's counterpart."""
@@ -65,6 +68,20 @@ class Services(NamedTuple):
             raise ProtocolError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"{topic.name}-{partition} is led by broker {leader_id}, this is {self.node_id}",
+            )
+        return log
+
+    def replica_log(self, topic: Topic, partition: int) -> PartitionLog:
+        """The log of a partition that this broker leads or follows.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
+        """
+        log = self.cluster.log(topic, partition)
+        leads = self.cluster.leader_id(topic, partition) == self.node_id
+        if not leads and self.node_id not in self.cluster.replica_ids(topic, partition):
+            raise ProtocolError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {self.node_id} has no replica of {topic.name}-{partition}",
             )
         return log
 

@@ -102,7 +102,8 @@ class TransactionCoordinators:
     def leader_id(self, transactional_id: str) -> int:
         """The broker that coordinates a transactional id."""
         nodes = self._groups.node_ids
-        return nodes[zlib.crc32(transactional_id.encode()) % len(nodes)]
+        node_id = nodes[zlib.crc32(transactional_id.encode()) % len(nodes)]
+        return self._cluster.running_from(node_id) if self._cluster.stopped else node_id
 
     def ask(self, request: TransactionRequest, node_id: int) -> Any:
         """What the broker `node_id` answers; NOT_COORDINATOR for ids that another one leads."""

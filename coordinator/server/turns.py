@@ -24,13 +24,18 @@ Work: TypeAlias = Generator[int, None, R]
 def in_turns(
     handler: Callable[Concatenate[Services, P], Work[R]],
 ) -> Callable[Concatenate[Services, P], R | asyncio.Future[R]]:
-    """Make a handler of a generator. It returns the response after one turn, else a future of it."""
+    """Make a handler of a generator. It returns the response after one turn, else a future of it.
+
+    Where the loop is not shared it always returns the response.
+    """
 
     @functools.wraps(handler)
     def answer(services: Services, /, *args: P.args, **kwargs: P.kwargs) -> R | asyncio.Future[R]:
         work = handler(services, *args, **kwargs)
         try:
             _work_one_turn(work)
+            while services.long_requests is None:
+                _work_one_turn(work)
         except StopIteration as finished:
             response: R = finished.value
             return response

@@ -289,9 +289,7 @@ class ClassicMembership(Participant):
         """Keep what the callback did to the owned set; one that raised has done it, too."""
         partitions = callback.partitions
         if error is not None:
-            failure = CallbackFailed(f"on_partitions_{callback.kind} raised {error!r}")
-            failure.__cause__ = error
-            self._raise(failure)
+            self._raise(CallbackFailed.of(f"on_partitions_{callback.kind}", error))
         if callback.kind is CallbackKind.ASSIGNED:
             self.positions.add(partitions)
             self._next_auto_commit_ms = now_ms + self.config.auto_commit_interval_ms

@@ -87,3 +87,12 @@ class PositionOutOfRange(NoOffsetForPartition):
 
 class CallbackFailed(Exception):
     """A rebalance callback raised. `__cause__` is its exception; the reconciliation is tried again."""
+
+    @classmethod
+    def of(cls, callback: str, error: BaseException) -> CallbackFailed:
+        """Return the failure of this callback, or the error itself if it names the callback already."""
+        if isinstance(error, cls):
+            return error
+        failure = cls(f"{callback} raised {error!r}")
+        failure.__cause__ = error
+        return failure

@@ -335,9 +335,7 @@ class Membership(Participant):
         """Keep what the callback did to the owned set, then go on with its pass, if that still counts."""
         partitions = callback.names
         if error is not None:
-            failure = CallbackFailed(f"on_partitions_{callback.kind} raised {error!r}")
-            failure.__cause__ = error
-            self._raise(failure)
+            self._raise(CallbackFailed.of(f"on_partitions_{callback.kind}", error))
         if callback.releases:
             self._released()
             self._forget_commits(partitions, now_ms)

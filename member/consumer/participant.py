@@ -159,7 +159,7 @@ class Participant(abc.ABC):
         commit = self._add_commit(CommitKind.MANUAL, chosen, deadline_ms)
         if not chosen or self._has_failed:
             self._commits.drop(commit)
-            error = ErrorCode.NONE if not chosen else ErrorCode.UNKNOWN_MEMBER_ID
+            error = ErrorCode.UNKNOWN_MEMBER_ID if self._has_failed else ErrorCode.NONE
             self._commit_ended(commit, error, now_ms)
         return commit.commit_id, self._step(now_ms)
 

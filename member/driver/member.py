@@ -95,6 +95,11 @@ class MemberDriver(MachineShell, abc.ABC):
         return None if kind is None else kind.of(partition)
 
     @property
+    def fatal(self) -> Exception | None:
+        """The error that stopped the member for good; None while it goes on."""
+        return self._fatal
+
+    @property
     def unheard(self) -> tuple[Exception, ...]:
         """What happened since the last poll, and is for the next one to raise."""
         return tuple(self._errors)

@@ -61,11 +61,17 @@ class ClassicSession(Session):
         return self.driver.is_settled
 
     @property
+    def is_connected(self) -> bool:
+        """True if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+        return self.driver.is_connected
+
+    @property
     def _is_steady(self) -> bool:
         return self.driver.is_settled
 
     @property
-    def _has_failed(self) -> bool:
+    def has_failed(self) -> bool:
+        """True if the member has stopped for good."""
         return self.driver.state is ClassicMemberState.FATAL
 
 
@@ -110,10 +116,6 @@ class ClassicConsumer(KIP848Consumer):
             observer=self._observer,
             fetch_settings=self._fetch_settings,
         )
-
-    def is_connected(self) -> bool:
-        """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
-        return self._session is None or self._session.driver.is_connected
 
     @property
     def is_started(self) -> bool:

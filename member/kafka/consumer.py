@@ -15,24 +15,23 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 from aiokafka.util import commit_structure_validate
 
 from fencepost.coordinator.protocol import ids
-from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.consumer.errors import CallbackFailed
 from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.listener import MemberObserver
 from fencepost.member.kafka import settings
 from fencepost.member.kafka.client import Client
 from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import ApplicationListener
-from fencepost.member.kafka.logs import LogQuestions, Partition
-from fencepost.member.kafka.session import Session
+from fencepost.member.kafka.logs import Partition
+from fencepost.member.kafka.session import STOPPED, Session
+from fencepost.member.kafka.standing import Standing
 
 _FAILED_START_CLOSE_MS = 5_000
 """How long a start that fails takes at most to leave the group."""
 
 
-class KIP848Consumer(LogQuestions):
+class KIP848Consumer(Standing):
     """A consumer of a group whose broker assigns the partitions (KIP-848): Kafka 4.0 or later.
 
         async with KIP848Consumer("orders", bootstrap_servers="…", group_id="billing") as consumer:
@@ -100,6 +99,7 @@ class KIP848Consumer(LogQuestions):
         partition_assignment_strategy: None = None,
         rebalance_timeout_ms: None = None,
     ) -> None:
+        super().__init__()
         settings.refuse(
             self._protocol,
             session_timeout_ms=session_timeout_ms,
@@ -151,9 +151,7 @@ class KIP848Consumer(LogQuestions):
         self._observer = observer
         self._own_listener = listener
         self._listener = ApplicationListener(listener)
-        self._session: Session | None = None
         self._started = False
-        self._closed = False
         settings.check_names(topics)
         self._topics = frozenset(topics)
         self._pattern: str | None = None
@@ -179,13 +177,17 @@ class KIP848Consumer(LogQuestions):
     async def start(self) -> None:
         """Connect; with a subscription, join the group and take up the first assignment.
 
-        A consumer that could not connect may be started again.
+        A consumer that could not connect may be started again. After any other error it is stopped, and
+        later calls raise what ended it. A callback that raises is logged and tried once more.
 
+        :raises CallbackFailed: if a callback raised twice.
         :raises KafkaConnectionError: if no broker answers.
         :raises AuthenticationError: if one does not take the credentials; it is a KafkaConnectionError, too.
         :raises UnsupportedVersionError: if the broker does not speak KIP-848.
         :raises ConsumerStoppedError: if the consumer is stopped meanwhile.
         """
+        if self._failed_start is not None:
+            self._failed_start.check_failed()
         if self._started:
             raise IllegalStateError("a consumer starts once")
         self._started = True
@@ -198,14 +200,19 @@ class KIP848Consumer(LogQuestions):
         try:
             if self._closed:
                 await self._client.close()  # once more: it has connected since
-                raise ConsumerStoppedError
+                raise ConsumerStoppedError(STOPPED)
             self._session = session = self._make_session(connections)
             if self._topics or self._pattern:
                 session.subscribe(self._topics, self._pattern)
                 await session.joined()
-        except BaseException:
+        except BaseException as error:
+            begun = self._session
             with contextlib.suppress(CallbackFailed):
                 await self.stop(timeout_ms=_FAILED_START_CLOSE_MS)
+            if begun is not None and begun.has_failed:
+                self._failed_start = begun
+            if not isinstance(error, ConsumerStoppedError | asyncio.CancelledError):
+                self._start_error = error
             raise
 
     def _make_session(self, connections: Connections) -> Session:
@@ -230,6 +237,7 @@ class KIP848Consumer(LogQuestions):
         :raises RuntimeError: on another event loop than the consumer's.
         """
         if self._closed:
+            self._failed_start = None
             return
         if self._session is not None:
             self._session.check_loop()
@@ -257,41 +265,6 @@ class KIP848Consumer(LogQuestions):
         if session is not None and not self._closed:
             warnings.warn(f"Unclosed KIP848Consumer {self!r}", ResourceWarning, source=self, stacklevel=2)
 
-    def _running(self) -> Session:
-        """The session, until everything of it is closed: callbacks may use it while the consumer stops.
-
-        :raises IllegalStateError: before the start.
-        :raises ConsumerStoppedError: once the consumer is stopped.
-        :raises RuntimeError: on another event loop than the consumer's.
-        """
-        if self._closed and (self._session is None or self._session.ended):
-            raise ConsumerStoppedError
-        session = self._of_member()
-        session.check_loop()
-        return session
-
-    def _of_member(self) -> Session:
-        if self._session is None:
-            raise IllegalStateError("the consumer is not started")
-        return self._session
-
-    # -- who it is ---------------------------------------------------------------------------------------
-
-    @property
-    def member_id(self) -> MemberId:
-        """The member id, kept from start to stop."""
-        return self._of_member().driver.member_id
-
-    @property
-    def member_epoch(self) -> int:
-        """The newest epoch received; 0 while out of the group."""
-        return self._of_member().driver.member_epoch
-
-    @property
-    def state(self) -> ConsumerMemberState:
-        """Where the member stands."""
-        return ConsumerMemberState(self._of_member().driver.state)
-
     # -- subscription ------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] = (), pattern: str | None = None, listener: Any = None) -> None:
@@ -313,7 +286,7 @@ class KIP848Consumer(LogQuestions):
         if pattern is not None and not isinstance(pattern, str):
             raise TypeError("pattern should be a string in RE2 syntax: the broker matches it")
         if self._closed:
-            raise ConsumerStoppedError
+            self._raise_stopped()
         settings.check_names(topics)
         session = None if self._session is None else self._running()
         self._listener.replace(self._own_listener if listener is None else listener)
@@ -343,8 +316,12 @@ class KIP848Consumer(LogQuestions):
         """These partitions, or all that are assigned.
 
         :raises IllegalStateError: if one of them is not assigned.
+        :raises KafkaError: if nothing is assigned, as the member has stopped for good.
         """
-        owned = self._running().driver.assignment
+        session = self._running()
+        owned = session.driver.assignment
+        if not owned:
+            session.check_failed()
         chosen = tuple(ids.TopicPartition(*each) for each in _partitions(partitions)) or owned
         missing = [each for each in chosen if each not in owned]
         if missing:
@@ -364,7 +341,7 @@ class KIP848Consumer(LogQuestions):
             if record is not None:
                 return record
         if self._closed:
-            raise ConsumerStoppedError
+            self._raise_stopped()
         session = self._running()
         chosen = _partitions(partitions)
         return await session.poll(lambda: session.fetching.take_one(chosen), None)
@@ -377,7 +354,7 @@ class KIP848Consumer(LogQuestions):
         :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
         """
         if self._closed:
-            raise ConsumerStoppedError
+            self._raise_stopped()
         settings.check_records("max_records", max_records)
         session, chosen = self._running(), _partitions(partitions)
         most = max_records or self._max_poll_records
@@ -386,7 +363,7 @@ class KIP848Consumer(LogQuestions):
 
     def __aiter__(self) -> KIP848Consumer:
         if self._closed:
-            raise ConsumerStoppedError
+            self._raise_stopped()
         return self
 
     async def __anext__(self) -> ConsumerRecord:
@@ -459,11 +436,15 @@ class KIP848Consumer(LogQuestions):
     async def commit(self, offsets: dict[TopicPartition, Any] | None = None) -> None:
         """Commit offsets, or (offset, metadata), by partition; without them all that was handed over.
 
-        :raises CommitFailedError: if the member is out of the group, or its epoch is not the newest.
+        :raises CommitFailedError: if the member is out of the group or has stopped for good, or its epoch is
+            not the newest.
         :raises ValueError: for an offset that no log can have.
         """
-        session = self._running()
-        if not self._topics and self._pattern is None and not self._closed:
+        session = self._failed_start or self._running()
+        session.check_may_commit()
+        is_subscribed = self._topics or self._pattern is not None
+        # What `unsubscribe` and `stop` give up may be committed until its callback ends.
+        if not is_subscribed and not session.driver.assignment and not self._closed:
             raise IllegalStateError("Not subscribed to any topics")
         if offsets is None:
             await session.commit(None)

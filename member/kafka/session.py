@@ -9,6 +9,7 @@ anything that depends on it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,7 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.clock import LoopClock, time_before_ms
 from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.listener import AnyState, MemberObserver, Phase, RebalanceListener
+from fencepost.member.driver.log import log
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.transport import TransportError
 from fencepost.member.kafka.client import Client
@@ -43,6 +45,9 @@ T = TypeVar("T")
 
 _REST_S = 0.01
 """How long records are handed out without another poll, at most."""
+
+STOPPED = "the consumer is stopped"
+"""The text of ConsumerStoppedError."""
 
 _JOINED = (ConsumerMemberState.ACKNOWLEDGING, ConsumerMemberState.STABLE)
 
@@ -70,7 +75,8 @@ class Session:
         self.fetching.on_out_of_range = self._out_of_range
         client.on_refused = self._refused
         self._transport = KafkaTransport(connections, self.fetching, config.request_timeout_ms)
-        self.driver = self._make_driver(listener, MemberWatch(self._moved, self._callback, observer))
+        self._watch = MemberWatch(self._moved, self._callback, observer)
+        self.driver = self._make_driver(listener, self._watch)
         self.driver.on_change = self._changed
         self.paused: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
@@ -80,6 +86,8 @@ class Session:
         self._has_lost = False
         """Partitions were lost since the last poll began: what was handed out of them comes again."""
         self._being_assigned: frozenset[TopicPartition] = frozenset()
+        self._being_lost: frozenset[TopicPartition] = frozenset()
+        """Lost partitions while their callback runs; they may be another member's already."""
         self._polling = 0
         """Tasks that are in a poll."""
         self._settling: asyncio.Handle | None = None
@@ -136,8 +144,32 @@ class Session:
         return self.driver.state is ConsumerMemberState.STABLE
 
     @property
-    def _has_failed(self) -> bool:
+    def is_connected(self) -> bool:
+        """True if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+        return self._watch.connected
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the member has stopped for good."""
         return self.driver.state is ConsumerMemberState.FATAL
+
+    def check_failed(self) -> None:
+        """Raise the error that stopped the member for good, if there is one.
+
+        :raises KafkaError: each time.
+        """
+        if isinstance(fatal := self.driver.fatal, MemberError):
+            raise as_kafka_error(fatal) from fatal
+
+    def check_may_commit(self) -> None:
+        """Refuse commits of a member that has stopped for good.
+
+        :raises CommitFailedError: each time.
+        """
+        if self.has_failed:
+            raise CommitFailedError(
+                f"the member has stopped for good and commits nothing: {self.driver.fatal}"
+            ) from self.driver.fatal
 
     # -- subscription ------------------------------------------------------------------------------------
 
@@ -159,14 +191,25 @@ class Session:
     async def joined(self) -> None:
         """Wait until the member has taken up its first assignment, or is subscribed to nothing any more.
 
+        A callback that raises is logged and tried once more: who waits here has no later call to try it.
+
+        :raises CallbackFailed: if a callback raises twice.
         :raises ConsumerStoppedError: if the session is closed meanwhile.
         """
         self._polling += 1
+        has_raised = False
         try:
             while True:
                 if self.closed:
-                    raise ConsumerStoppedError
-                self._begin()
+                    raise ConsumerStoppedError(STOPPED)
+                try:
+                    self._begin()
+                except CallbackFailed as error:
+                    if has_raised or self.has_failed:
+                        raise
+                    has_raised = True
+                    log(logging.WARNING, "a callback failed and is tried again", exc_info=error)
+                    continue
                 if self._has_joined or self.is_settled or not self._is_subscribed:
                     return
                 await self.fetching.wait(None)
@@ -180,6 +223,7 @@ class Session:
     def _callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         if kind is CallbackKind.LOST:
             self._has_lost = True
+            self._being_lost = frozenset(partitions if phase == "begin" else ())
         if kind is CallbackKind.ASSIGNED:
             self._being_assigned = frozenset(partitions if phase == "begin" else ())
             self._track()
@@ -229,7 +273,7 @@ class Session:
         try:
             while True:
                 if self.closed:
-                    raise ConsumerStoppedError
+                    raise ConsumerStoppedError(STOPPED)
                 changes = self.driver.changes
                 self._begin()
                 taken = None if self.driver.is_calling_back else take()
@@ -281,6 +325,8 @@ class Session:
         try:
             self.driver.seek(partition, offset)
         except ValueError as error:
+            if partition not in self.driver.assignment:
+                self.check_failed()
             raise IllegalStateError(f"Partition {partition} is not assigned") from error
         if partition in self.fetching.partitions:
             self.fetching.seek(partition, offset)
@@ -311,7 +357,7 @@ class Session:
                 return position
             if partition not in self.driver.assignment:
                 raise IllegalStateError(f"Partition {partition} is not assigned")
-            if self._has_failed:
+            if self.has_failed:
                 self._begin()
             undecided = self.driver.undecided(partition)
             if undecided is not None:
@@ -349,7 +395,8 @@ class Session:
         :raises KafkaError: if the coordinator refuses, or has let others have what was handed out.
         """
         self.settle()
-        if offsets is None and self._has_lost:
+        is_lost = self._has_lost if offsets is None else not self._being_lost.isdisjoint(offsets)
+        if is_lost:
             raise CommitFailedError("the member was out of the group, and what it had been given is lost")
         work = self.driver.commit(self.driver.delivered() if offsets is None else offsets)
         task = self._loop.create_task(work)
@@ -418,7 +465,7 @@ class Session:
     def _raise_if_stopped(self) -> None:
         """A wait that ends with the session is not a cancelled task."""
         if self.closed and not self._is_cancelled():
-            raise ConsumerStoppedError from None
+            raise ConsumerStoppedError(STOPPED) from None
 
     @staticmethod
     def _is_cancelled() -> bool:

@@ -17,7 +17,13 @@ import structlog
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
+from fencepost.coordinator.config import (
+    BROKER_RACK,
+    GroupCoordinatorConfig,
+    NewTopicConfig,
+    ReplicaSelector,
+    replica_selector_from,
+)
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.simulation.cli.arguments import Json, key_values, whole
 from fencepost.simulation.cli.client_config import client_security
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
     from fencepost.coordinator.server.storage import Storage
 
 log = structlog.get_logger(__name__)
+
+_LAST_PORT = 65_535
 
 
 _DIGITS = 10
@@ -57,6 +65,18 @@ def serve(
     port: Annotated[
         int, Parameter(validator=Number(gte=0, lte=65535), converter=whole, help="0 takes a free one.")
     ] = 9092,
+    brokers: Annotated[
+        int,
+        Parameter(
+            validator=Number(gte=1, lte=100),
+            converter=whole,
+            help="How many brokers to serve, on consecutive ports from --port on.",
+        ),
+    ] = 1,
+    racks: Annotated[
+        str | None,
+        Parameter(help="The rack of each broker (broker.rack), with commas: a,b,c."),
+    ] = None,
     topics: Annotated[
         list[str] | None, Parameter(help="NAME:PARTITIONS, several with commas: orders:12,payments:6.")
     ] = None,
@@ -112,6 +132,7 @@ def serve(
     _require("kio")
     from fencepost.coordinator.rabbit_server.broker import StreamBroker
     from fencepost.coordinator.server.loop import new_event_loop
+    from fencepost.coordinator.server.serve import ports_from
     from fencepost.coordinator.server.serve import serve as run_server
 
     counts = _topics(topics or [])
@@ -120,7 +141,10 @@ def serve(
     if trace_config is not None and (trace_topic is None or "/" not in trace_topic):
         raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
     security = client_security(trace_config, "--trace-config")
-    new_topics, settings = _settings(config or [])
+    new_topics, settings, selector = _settings(config or [])
+    rack_ids = _racks(racks, brokers)
+    if port and port + brokers - 1 > _LAST_PORT:
+        raise FencepostError(f"--brokers {brokers} from --port {port}: the last port is beyond {_LAST_PORT}")
     users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")
     if not users and not _is_loopback(host):
@@ -134,7 +158,7 @@ def serve(
     def tell(broker: Brokers, rabbit: StreamBroker | None) -> None:
         address = None if rabbit is None else rabbit.addresses[0]
         if json:
-            ready, (listens,) = broker.bootstrap_servers, broker.ports
+            ready, listens = broker.bootstrap_servers, broker.ports[0]
             print_json(Ready(ready=ready, host=host, port=listens, topics=counts, rabbit_stream=address))
             return
         print_text(f"fencepost ready {broker.bootstrap_servers}")
@@ -155,6 +179,9 @@ def serve(
                     counts,
                     settings,
                     told,
+                    brokers=brokers,
+                    racks=rack_ids,
+                    replica_selector=selector,
                     new_topics=new_topics,
                     storage=storage,
                     users=users,
@@ -170,11 +197,13 @@ def serve(
                 "storage": storage,
                 "users": users or None,
                 "tls": tls,
+                "racks": rack_ids,
+                "replica_selector": selector,
             }
             endpoint = Endpoint(
                 topics=counts,
-                brokers=1,
-                ports=(port,),
+                brokers=brokers,
+                ports=ports_from(port, brokers),
                 host=host,
                 config=settings,
                 journal=None,
@@ -222,10 +251,29 @@ def _require(library: str) -> None:
         raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
-def _settings(words: Sequence[str]) -> tuple[NewTopicConfig, GroupCoordinatorConfig]:
+def _racks(text: str | None, brokers: int) -> tuple[str, ...]:
+    """The rack of each broker.
+
+    :raises FencepostError: if there is not one for each.
+    """
+    if text is None:
+        return ()
+    racks = tuple(rack.strip() for rack in text.split(","))
+    if len(racks) != brokers or not all(racks):
+        raise FencepostError(f"--racks {text}: expected {brokers} names with commas, one for each broker")
+    return racks
+
+
+def _settings(
+    words: Sequence[str],
+) -> tuple[NewTopicConfig, GroupCoordinatorConfig, ReplicaSelector | None]:
     properties = key_values(words, "--config")
+    if BROKER_RACK in properties:
+        raise FencepostError(f"--config {BROKER_RACK}: each broker has its own, expected --racks RACK,RACK")
     try:
-        return NewTopicConfig.taken_from(properties), GroupCoordinatorConfig.from_properties(properties)
+        selector = replica_selector_from(properties)
+        new_topics = NewTopicConfig.taken_from(properties)
+        return new_topics, GroupCoordinatorConfig.from_properties(properties), selector
     except FencepostError as error:
         raise FencepostError(f"--config: {error}") from None
 

@@ -81,14 +81,20 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     # -- topics and records -----------------------------------------------------------------------------
 
     @on_loop
-    def create_topic(self, name: str, partitions: int = 1, *, config: TopicConfig = None) -> None:
+    def create_topic(
+        self, name: str, partitions: int = 1, *, replicas: int = 1, config: TopicConfig = None
+    ) -> None:
         """Create a topic. `config` is settings of its own by Kafka's names: `{"retention.ms": 60_000}`.
 
-        :raises FencepostError: if it exists, or Kafka would refuse it or its settings.
+        Each partition is on `replicas` brokers.
+
+        :raises FencepostError: if it exists, Kafka would refuse it or its settings, or there are not as many
+            brokers.
         """
         name_of("topic", name, "a name")
         (checked,) = topics_of({name: partitions}).items()
-        self.endpoint.create_topic(*checked, topic_config_of(config))
+        whole("replicas", replicas, 1, len(self.endpoint.brokers.groups.node_ids))
+        self.endpoint.create_topic(*checked, topic_config_of(config), replicas)
 
     @until_done
     async def produce(
@@ -205,6 +211,27 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         if group_id is not None:
             name_of("group", group_id, "a group id")
         self.endpoint.move_coordinator(group_id, to, duration("load_seconds", load_seconds))
+
+    @until_done
+    async def stop_broker(self, node_id: int) -> None:
+        """Stop one of several brokers: its connections break, and Metadata does not list it any more.
+
+        The next replica that runs leads each of its partitions. A partition without one has no leader until
+        the broker starts again. Other brokers coordinate its groups, and keep them.
+
+        :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
+        """
+        self.endpoint.watch.note("stop broker", Kind.FAULT, state_to="begin", detail=str(node_id))
+        await self.endpoint.brokers.stop_broker(node_id)
+
+    @until_done
+    async def start_broker(self, node_id: int) -> None:
+        """Start a broker that was stopped, on the same port. It leads its partitions again.
+
+        :raises FencepostError: if there is no such broker, or it runs.
+        """
+        self.endpoint.watch.note("stop broker", Kind.FAULT, state_to="end", detail=str(node_id))
+        await self.endpoint.brokers.start_broker(node_id)
 
     @on_loop
     def restart(self) -> None:

@@ -113,13 +113,15 @@ class Endpoint:
                 detail=f"{api.name} {rule.delay_s:g} s {who}",
             )
 
-    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str], replicas: int = 1) -> None:
         """A new topic with settings of its own.
 
         :raises FencepostError: for what Kafka would refuse.
         """
         try:
-            self.brokers.cluster.create_topics({name: partitions}, read_topic_configs(config))
+            self.brokers.cluster.create_topics(
+                {name: partitions}, read_topic_configs(config), replicas=replicas
+            )
         except ProtocolError as error:
             raise FencepostError(error.message) from None
 
@@ -165,12 +167,13 @@ class Endpoint:
         """
         groups = self.brokers.groups
         nodes = groups.node_ids
-        if node_id is not None and (isinstance(node_id, bool) or node_id not in nodes):
-            known = ", ".join(map(str, nodes))
-            raise FencepostError(f"there is no broker {node_id!r}; the brokers are numbered {known}")
+        if node_id is not None:
+            self.brokers.check_known(node_id)
+            if node_id in self.brokers.cluster.stopped:
+                raise FencepostError(f"broker {node_id} is stopped, expected one that runs")
         for shard in groups.shards if group_id is None else (groups.shard_of(group_id),):
             new = nodes[(nodes.index(shard.node_id) + 1) % len(nodes)] if node_id is None else node_id
-            groups.move(shard, new, load_s)
+            groups.move(shard, self.brokers.cluster.running_from(new), load_s)
 
 
 def _kept_in(journal: JournalLike) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from fencepost.simulation.embedded.settings import (
     config_of,
     flag,
     ports_of,
+    racks_of,
+    selector_of,
     tls_of,
     topics_of,
     trace_topic_of,
@@ -44,15 +46,15 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
     brokers have a thread and an event loop of their own, so a client or a test that blocks holds up nobody.
 
     `brokers` share partitions and groups among them, each on a port of its own: a free one, unless `ports`
-    says which. `topics` are created at once: partitions by name, or names of topics with one partition.
-    `config` is settings by Kafka's names over a quick profile (heartbeats each 0.1 s, no delay before a first
-    rebalance), or a whole `GroupCoordinatorConfig`. `journal` is where groups, topics and records outlive
-    this object: a path, or an object for records of groups alone. With `auto_create_topics` a topic comes to
-    be when a client asks for it, with `default_partitions`. With `users`, passwords by name, clients have to
-    log in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files
-    (certificate, key), they have to speak TLS. `trace_topic` is where the trace goes as it grows:
-    HOST:PORT/TOPIC of another Kafka that takes anybody without TLS, or a topic of this one, unless its `tls`
-    demands certificates of clients.
+    says which, and each in a rack if `racks` says so. `topics` are created at once: partitions by name, or
+    names of topics with one partition. `config` is settings by Kafka's names over a quick profile
+    (heartbeats each 0.1 s, no delay before a first rebalance), or a whole `GroupCoordinatorConfig`.
+    `journal` is where groups, topics and records outlive this object: a path, or an object for records of
+    groups alone. With `auto_create_topics` a topic comes to be when a client asks for it, with
+    `default_partitions`. With `users`, passwords by name, clients have to log in by PLAIN, SCRAM-SHA-256 or
+    SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files (certificate, key), they have to speak
+    TLS. `trace_topic` is where the trace goes as it grows: HOST:PORT/TOPIC of another Kafka that takes
+    anybody without TLS, or a topic of this one, unless its `tls` demands certificates of clients.
 
     :raises FencepostError: for settings that make no sense, and on entering if a port can't be listened on.
     """
@@ -66,6 +68,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         journal: JournalLike = None,
         host: str = "127.0.0.1",
         ports: Iterable[int] = (),
+        racks: Iterable[str | None] = (),
         auto_create_topics: bool = False,
         default_partitions: int = 1,
         users: Mapping[str, str] | None = None,
@@ -85,6 +88,8 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
             "default_partitions": whole("default_partitions", default_partitions, 1, MAX_PARTITIONS),
             "users": users_of(users),
             "tls": context,
+            "racks": racks_of(racks, self._brokers),
+            "replica_selector": selector_of(config),
         }
         self._trace_topic = trace_topic_of(trace_topic, context)
         self._tracing: TopicTracing | None = None

@@ -16,7 +16,13 @@ from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.transactions import AddPartitionsToTxnResponse
 from fencepost.coordinator.runtime import refusal
 from fencepost.coordinator.server.fetch import FetchApi
-from fencepost.coordinator.server.fetch_sessions import Fetched, FetchSessions, by_topic, wanted_by
+from fencepost.coordinator.server.fetch_sessions import (
+    Fetched,
+    FetchSessions,
+    Wanted,
+    by_topic,
+    wanted_by,
+)
 from fencepost.coordinator.server.services import Asked, Handler, Services
 
 A = TypeVar("A")
@@ -63,7 +69,8 @@ def refused(handler: Handler, services: Services, request: Any, asked: Asked, co
     """The answer that gives this error to a request, and has done nothing; None if none can tell it."""
     version = asked.context.api_version
     if isinstance(handler, FetchApi):
-        return _fetch(handler.sessions, request, _Failure(code, version))
+        wanted = wanted_by(request, services.cluster.name_of)
+        return _fetch(handler.sessions, request, wanted, _Failure(code, version))
     if isinstance(request, cluster.MetadataRequest):
         told = handler(services, msgspec.structs.replace(request, allow_auto_topic_creation=False), asked)
         reply = _spoiled_in_time(services, told, code)
@@ -112,7 +119,7 @@ def _log_dirs(
 
 
 def _fetch(
-    sessions: FetchSessions, request: logs.FetchRequest, failure: _Failure
+    sessions: FetchSessions, request: logs.FetchRequest, named: list[Wanted], failure: _Failure
 ) -> logs.FetchResponse | None:
     """An error about a session comes for all, others for each partition, those of the session too.
 
@@ -123,10 +130,10 @@ def _fetch(
     if at_the_top is not None and code in _OF_SESSIONS:
         return at_the_top
     try:
-        session = sessions.session_of(request)
+        session = sessions.session_of(request, named)
     except ProtocolError:
         session = None  # what the client is told ends it there too
-    wanted = list(wanted_by(request)) if session is None else session.wanted
+    wanted = named if session is None else session.wanted
     failed = [
         Fetched(one, logs.FetchedPartition(partition=one.partition.partition, error_code=code))
         for one in wanted

@@ -13,7 +13,12 @@ from typing import Final, TypeAlias
 import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import (
+    BROKER_RACK,
+    GroupCoordinatorConfig,
+    ReplicaSelector,
+    replica_selector_from,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
 from fencepost.simulation.trace.topic import TraceTopic
@@ -40,6 +45,7 @@ _API_NAMES: Final = {key.name: key.name.title().replace("_", "") for key in ApiK
 _ARGUMENTS: Final = {
     "auto.create.topics.enable": "auto_create_topics",
     "num.partitions": "default_partitions",
+    BROKER_RACK: "racks",
 }
 """Settings of a broker that are arguments."""
 _ERROR_NAMES: Final = {name: name for name in ErrorCode.__members__}
@@ -75,7 +81,17 @@ def config_of(config: Config) -> GroupCoordinatorConfig:
         for field, value in msgspec.structs.asdict(PROFILE).items()
         if value != getattr(GroupCoordinatorConfig(), field)
     }
-    return GroupCoordinatorConfig.from_properties({**profile, **config})
+    properties = {**profile, **config}
+    replica_selector_from(properties)  # no setting of groups
+    return GroupCoordinatorConfig.from_properties(properties)
+
+
+def selector_of(config: Config) -> ReplicaSelector | None:
+    """Return what these settings say about `replica.selector.class`.
+
+    :raises FencepostError: for a class that is not one of Kafka's.
+    """
+    return replica_selector_from(dict(config)) if isinstance(config, Mapping) else None
 
 
 def broker_count(brokers: int) -> int:
@@ -136,6 +152,19 @@ def ports_of(ports: object, brokers: int) -> tuple[int, ...]:
     found = tuple(whole("ports", port, 0, 65_535) for port in ports)
     if found and len(found) != brokers:
         raise FencepostError(f"ports: {len(found)} ports for {brokers} brokers")
+    return found
+
+
+def racks_of(racks: object, brokers: int) -> tuple[str | None, ...]:
+    """Return the rack of each broker; an empty sequence if they have none.
+
+    :raises FencepostError: if they are not names, or not one for each broker.
+    """
+    if isinstance(racks, str) or not isinstance(racks, Iterable):
+        raise FencepostError(f"racks={racks!r}: expected one for each broker, such as ['a', 'b', 'c']")
+    found = tuple(None if rack is None else name_of("rack", rack, "a name or None") for rack in racks)
+    if found and len(found) != brokers:
+        raise FencepostError(f"racks: {len(found)} racks for {brokers} brokers, expected one for each")
     return found
 
 

@@ -383,3 +383,33 @@ async def test_a_commit_of_what_was_lost_meanwhile_fails(world):
         assert await take(consumer, 2) == [0, 1]
         await consumer.commit()
         assert await consumer.committed(TopicPartition(topic, 0)) == 2
+
+
+class CommittingAtTheEnd(aiokafka.ConsumerRebalanceListener):
+    """Commits as partitions go, and notes what the group has then."""
+
+    def __init__(self, topic):
+        self._place = (topic, 0)
+        self.consumer = None
+        self.committed = []
+
+    async def on_partitions_assigned(self, assigned):
+        """Nothing to do."""
+
+    async def on_partitions_revoked(self, revoked):
+        await self.consumer.commit()
+        self.committed.append(await self.consumer.committed(self._place))
+
+
+async def test_a_listener_commits_what_unsubscribe_gives_up(world):
+    topic = world.topic(1)
+    await world.produce(topic, range(10))
+    listener = CommittingAtTheEnd(topic)
+    async with world.consumer(topic, enable_auto_commit=False, listener=listener) as consumer:
+        listener.consumer = consumer
+        assert consumer.is_connected()
+        assert await take(consumer, 3) == [0, 1, 2]
+        await consumer.unsubscribe()
+        assert listener.committed == [3]
+    async with world.consumer(topic) as consumer:
+        assert await take(consumer, 1) == [3]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+import time
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -56,7 +58,31 @@ class Reader(Peer):
     def label_of(self, topic: Any) -> str:
         return self.labels[topic.topic_id if hasattr(topic, "topic_id") else name_of(topic)]
 
-    async def fetch(self, version: int, *wanted: Wanted, session: tuple[int, int] = (0, -1)) -> Any:
+    async def delete(self, label: str) -> None:
+        """Delete a topic; returns once the broker knows."""
+        state = struct_of(20, 6, "DeleteTopicState", name=self.names[label], topic_id=None)
+        await self.ask(20, 6, topics=(state,), timeout=10 * SECOND)
+        deadline = time.monotonic() + 60
+        while (await self.ask_plain(3, 12, topics=[{"name": self.names[label]}])).topics[
+            0
+        ].error_code.name == "none":
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+    async def create_again(self, label: str, new_label: str) -> None:
+        """Create a topic under the name of another; its id goes by the new label."""
+        name = self.names[new_label] = self.names[label]
+        await self.create(name, 1)
+        await self.until_found(name)
+        await self.until_led(name, 1)
+        (topic,) = (await self.ask_plain(3, 12, topics=[{"name": name}])).topics
+        self.ids[new_label] = topic.topic_id
+        self.labels[topic.topic_id] = new_label
+        self.labels.setdefault(name, new_label)
+
+    async def fetch(
+        self, version: int, *wanted: Wanted, session: tuple[int, int] = (0, -1), wait_ms: int = 0
+    ) -> Any:
         """The answer's session, and what it tells, in its order."""
         topics = []
         for label, number, offset, epoch in wanted:
@@ -66,6 +92,8 @@ class Reader(Peer):
             by = {"topic_id": self.ids[label]} if version >= FIRST_BY_ID else {"topic": self.names[label]}
             topics.append({**by, "partitions": [part]})
         fields: dict[str, Any] = {"topics": topics, "max_bytes": 1 << 20, "isolation_level": 1}
+        if wait_ms:
+            fields |= {"max_wait": wait_ms, "min_bytes": 1}
         if version <= LAST_WITH_REPLICA:
             fields["replica_id"] = -1
         if version >= FIRST_WITH_SESSIONS:
@@ -119,6 +147,71 @@ async def fetches_in_sessions(peer: Reader) -> AsyncIterator[Any]:
         yield version, session > 0, answer
         for epoch, more in enumerate(((), ((MORE, 1, 99, -1),), ((MORE, 0, 5, -1),), ()), 1):
             yield epoch, (await peer.fetch(version, *more, session=(session, epoch)))[1]
+
+
+async def fetches_in_sessions_that_outlive_a_topic(peer: Reader) -> AsyncIterator[Any]:
+    """A session keeps the name that a topic's id had, so the topic is deleted first, then another one."""
+    for version in (12, 13, 18):
+        session, answer = await peer.fetch(version, (OWN, 0, 1, -1), (MORE, 0, 0, -1), session=(0, 0))
+        yield version, answer
+        await peer.delete(OWN)
+        for epoch in (1, 2):
+            yield "deleted", (await peer.fetch(version, session=(session, epoch)))[1]
+        again = f"{OWN}-{version}"
+        await peer.create_again(OWN, again)
+        for epoch in (3, 4):
+            yield "created again", (await peer.fetch(version, session=(session, epoch)))[1]
+        yield (
+            "new id named",
+            (await peer.fetch(version, (again, 0, 0, -1), session=(session, 5)))[1],
+            (await peer.fetch(version, session=(session, 6)))[1],
+        )
+        yield "old id named again", (await peer.fetch(version, (OWN, 0, 0, -1), session=(session, 7)))[1]
+        fresh, answer = await peer.fetch(version, (OWN, 0, 0, -1), (again, 0, 0, -1), session=(0, 0))
+        yield "new session", answer, (await peer.fetch(version, session=(fresh, 1)))[1]
+        yield "no session", (await peer.fetch(version, (OWN, 0, 0, -1)))[1]
+        peer.ids[OWN] = peer.ids[again]
+        peer.labels[peer.ids[OWN]] = OWN
+
+
+async def waits_for_topics_that_are_gone(peer: Reader) -> AsyncIterator[Any]:
+    """A deleted topic ends no wait for another one; one that was created again does, each time."""
+
+    async def waited(session: int, epoch: int) -> tuple[bool, Any]:
+        began = time.monotonic()
+        answer = await peer.fetch(13, session=(session, epoch), wait_ms=3_000)
+        return time.monotonic() - began > 2, answer[1]
+
+    session, answer = await peer.fetch(13, (OWN, 0, 1, -1), (MORE, 0, 0, -1), session=(0, 0))
+    yield answer
+    await peer.delete(OWN)
+    yield await waited(session, 1)
+    await peer.create_again(OWN, "again")
+    yield await waited(session, 2), await waited(session, 3)
+    alone, _ = await peer.fetch(13, ("again", 0, 0, -1), session=(0, 0))
+    peer.names[OWN] = peer.names["again"]
+    await peer.delete("again")
+    yield await waited(alone, 1), await waited(alone, 2)
+
+
+async def topics_deleted_while_a_fetch_waits(peer: Reader) -> AsyncIterator[Any]:
+    """The fetch ends at once, in a session or not, and in all versions with the same error."""
+    for version in (12, 13, 18):
+        for begin in (-1, 0):
+            label = f"waited for {version} {begin}"
+            peer.names[label] = f"{peer.topic}-{version}-{begin}"
+            await peer.create_again(label, label)
+            other = Peer()
+            await other.connect(peer.servers)
+            fetch = peer.fetch(version, (label, 0, 0, -1), session=(0, begin), wait_ms=30_000)
+            waiting = asyncio.create_task(fetch)
+            await asyncio.sleep(0.5)
+            state = struct_of(20, 6, "DeleteTopicState", name=peer.names[label], topic_id=None)
+            await other.ask(20, 6, topics=(state,), timeout=10 * SECOND)
+            began = time.monotonic()
+            answer = (await waiting)[1]
+            yield version, begin, answer, time.monotonic() - began < 10
+            await other.close()
 
 
 async def fetches_after_other_epochs(peer: Reader) -> AsyncIterator[Any]:
@@ -252,6 +345,8 @@ async def producers(peer: Reader) -> AsyncIterator[Any]:
     "script",
     [
         *(fetches, fetches_in_sessions, fetches_after_other_epochs),
+        *(fetches_in_sessions_that_outlive_a_topic, waits_for_topics_that_are_gone),
+        topics_deleted_while_a_fetch_waits,
         *(fetches_within_limits, positions_in_open_transactions),
         *(batches, batches_of_other_formats, batches_of_several_producers),
         *(markers, deletions_of_one_partition, producers),

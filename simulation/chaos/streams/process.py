@@ -248,6 +248,10 @@ class DisturbedEvents:
         await self._process.pause()
         self._process.raise_injected("callback")
 
+    def on_connection(self) -> None:
+        """What the member knows of its connection may have changed."""
+        self._events.on_connection()
+
     def on_shutdown_requested(self) -> None:
         """The group is to be shut down."""
         self._process.told_to_shut_down()

@@ -48,7 +48,8 @@ public class ConsumerJudge {
             readResets(List.of(arguments).subList(2, arguments.length));
         } else {
             boolean classic = arguments[0].equals("consume-classic");
-            consume(classic, servers, arguments[2], arguments[3], arguments.length > 4 ? arguments[4] : null);
+            consume(classic, servers, arguments[2], arguments[3], arguments.length > 4 ? arguments[4] : null,
+                arguments.length > 5 ? arguments[5] : "");
         }
     }
 
@@ -112,8 +113,9 @@ public class ConsumerJudge {
         }
     }
 
-    private static void consume(boolean classic, String servers, String group, String topic, String instance)
-        throws Exception {
+    private static void consume(
+        boolean classic, String servers, String group, String topic, String instance, String rack
+    ) throws Exception {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", servers);
         settings.put("group.id", group);
@@ -127,6 +129,7 @@ public class ConsumerJudge {
         if (instance != null) {
             settings.put("group.instance.id", instance);
         }
+        settings.put("client.rack", rack);
         AtomicBoolean closing = closing();
         StringDeserializer text = new StringDeserializer();
         try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(settings, text, text)) {

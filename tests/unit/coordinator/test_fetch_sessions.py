@@ -7,7 +7,13 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import FetchedPartition, FetchPartition, FetchRequest, OfTopic
-from fencepost.coordinator.server.fetch_sessions import Fetched, FetchSession, FetchSessions, by_topic
+from fencepost.coordinator.server.fetch_sessions import (
+    Fetched,
+    FetchSession,
+    FetchSessions,
+    by_topic,
+    wanted_by,
+)
 
 
 def request(session: int = 0, epoch: int = 0, forget: tuple[int, ...] = (), **offsets: int) -> FetchRequest:
@@ -27,8 +33,13 @@ def request(session: int = 0, epoch: int = 0, forget: tuple[int, ...] = (), **of
     )
 
 
+def asked(sessions: FetchSessions, request: FetchRequest) -> FetchSession | None:
+    """The session of a request by names."""
+    return sessions.session_of(request, wanted_by(request, {}.get))
+
+
 def begun(sessions: FetchSessions, **offsets: int) -> FetchSession:
-    session = sessions.session_of(request(**offsets))
+    session = asked(sessions, request(**offsets))
     assert session is not None
     return session
 
@@ -68,9 +79,9 @@ def test_a_session_remembers_and_forgets_partitions():
     sessions = FetchSessions()
     session = begun(sessions, p0=0, p1=0)
     assert session.session_id > 0
-    assert numbers(sessions.session_of(request(session.session_id, 1, p1=7))) == [(0, 0), (1, 7)]
-    assert numbers(sessions.session_of(request(session.session_id, 2, forget=(0,), p2=1))) == [(1, 7), (2, 1)]
-    assert sessions.session_of(request(session.session_id, 3, forget=(1, 2))) is None
+    assert numbers(asked(sessions, request(session.session_id, 1, p1=7))) == [(0, 0), (1, 7)]
+    assert numbers(asked(sessions, request(session.session_id, 2, forget=(0,), p2=1))) == [(1, 7), (2, 1)]
+    assert asked(sessions, request(session.session_id, 3, forget=(1, 2))) is None
     assert len(sessions) == 0
 
 
@@ -88,12 +99,12 @@ def test_only_news_are_told_and_partitions_with_records_go_last():
 
 def test_requests_outside_of_a_session():
     sessions = FetchSessions()
-    assert sessions.session_of(request(epoch=-1, p0=0)) is None
-    assert sessions.session_of(request(epoch=0)) is None
+    assert asked(sessions, request(epoch=-1, p0=0)) is None
+    assert asked(sessions, request(epoch=0)) is None
     session = begun(sessions, p0=0)
-    assert sessions.session_of(request(session.session_id, -1, p0=0)) is None
+    assert asked(sessions, request(session.session_id, -1, p0=0)) is None
     with refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
-        sessions.session_of(request(session.session_id, 1))
+        asked(sessions, request(session.session_id, 1))
 
 
 def test_requests_out_of_order_are_refused_and_the_session_goes_on():
@@ -101,10 +112,10 @@ def test_requests_out_of_order_are_refused_and_the_session_goes_on():
     session = begun(sessions, p0=0)
     for epoch in (2, 5):
         with refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH):
-            sessions.session_of(request(session.session_id, epoch))
-    assert sessions.session_of(request(session.session_id, 1)) is session
+            asked(sessions, request(session.session_id, epoch))
+    assert asked(sessions, request(session.session_id, 1)) is session
     session.epoch = 2**31 - 1
-    assert sessions.session_of(request(session.session_id, 2**31 - 1)) is session
+    assert asked(sessions, request(session.session_id, 2**31 - 1)) is session
     assert session.epoch == 1
 
 
@@ -113,18 +124,18 @@ def test_names_and_ids_of_topics_do_not_mix():
     session = begun(sessions, p0=0)
     later = request(session.session_id, 1, p0=5)
     with refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR):
-        sessions.session_of(msgspec.structs.replace(later, by_id=True))
-    assert numbers(sessions.session_of(later)) == [(0, 5)]
+        asked(sessions, msgspec.structs.replace(later, by_id=True))
+    assert numbers(asked(sessions, later)) == [(0, 5)]
 
 
 def test_the_session_used_longest_ago_makes_room():
     sessions = FetchSessions(limit=2)
     first, second = begun(sessions, p0=0), begun(sessions, p0=0)
-    sessions.session_of(request(first.session_id, 1))
+    asked(sessions, request(first.session_id, 1))
     begun(sessions, p0=0)
-    assert sessions.session_of(request(first.session_id, 2)) is first
+    assert asked(sessions, request(first.session_id, 2)) is first
     with refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
-        sessions.session_of(request(second.session_id, 1))
+        asked(sessions, request(second.session_id, 1))
 
 
 def test_results_of_a_topic_go_together():
@@ -140,18 +151,18 @@ def test_sessions_are_bounded_by_their_partitions():
     assert len(sessions) == 2
     third = begun(sessions, p0=0)
     with pytest.raises(ProtocolError) as caught:
-        sessions.session_of(request(first.session_id, 1))
+        asked(sessions, request(first.session_id, 1))
     assert caught.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert sessions.session_of(request(second.session_id, 1)) is second
-    assert sessions.session_of(request(third.session_id, 1)) is third
+    assert asked(sessions, request(second.session_id, 1)) is second
+    assert asked(sessions, request(third.session_id, 1)) is third
 
 
 def test_a_session_that_is_too_large_is_not_kept():
     sessions = FetchSessions(max_partitions=2)
-    assert sessions.session_of(request(p0=0, p1=0, p2=0)) is None
+    assert asked(sessions, request(p0=0, p1=0, p2=0)) is None
     grows = begun(sessions, p0=0)
     with pytest.raises(ProtocolError, match="MAX_SESSION_PARTITIONS") as caught:
-        sessions.session_of(request(grows.session_id, 1, p1=0, p2=0))
+        asked(sessions, request(grows.session_id, 1, p1=0, p2=0))
     assert caught.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(sessions) == 0
     assert len(begun(sessions, p0=0, p1=0)) == 2, "there is room again"
@@ -160,7 +171,7 @@ def test_a_session_that_is_too_large_is_not_kept():
 def test_forgotten_partitions_make_room():
     sessions = FetchSessions(max_partitions=2)
     session = begun(sessions, p0=0, p1=0)
-    assert sessions.session_of(request(session.session_id, 1, forget=(0,), p2=0)) is session
+    assert asked(sessions, request(session.session_id, 1, forget=(0,), p2=0)) is session
     assert len(session) == 2
 
 
@@ -168,4 +179,34 @@ def test_long_names_of_topics_count():
     sessions = FetchSessions(max_partitions=5)
     one = request(p0=0)
     long = msgspec.structs.replace(one, topics=(msgspec.structs.replace(one.topics[0], name="t" * 2_000),))
-    assert sessions.session_of(long) is None
+    assert asked(sessions, long) is None
+
+
+def test_a_session_keeps_the_name_that_an_id_had():
+    """Also if the topic is deleted, or another one has that name. An unknown id is looked for again."""
+    sessions, names = FetchSessions(), {"id-t": "t"}
+    partitions = (FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100),)
+
+    def by_id(epoch: int, *ids: str, session: int = 0) -> list[tuple[str | None, str | None]]:
+        topics = tuple(OfTopic(topic_id=topic_id, partitions=partitions) for topic_id in ids)
+        named = msgspec.structs.replace(request(session, epoch), topics=topics, by_id=True)
+        found = sessions.session_of(named, wanted_by(named, names.get))
+        assert found is not None
+        found.find_names(names.get)
+        by_id.session = found.session_id
+        return [(one.topic_id, one.name) for one in found.wanted]
+
+    assert by_id(0, "id-t", "id-u") == [("id-t", "t"), ("id-u", None)]
+    names.clear()
+    names.update({"id-u": "u", "id-new": "t"})
+    assert by_id(1, session=by_id.session) == [("id-t", "t"), ("id-u", "u")]
+    both = [("id-t", "t"), ("id-u", "u"), ("id-new", "t")]
+    assert by_id(2, "id-t", "id-new", session=by_id.session) == both
+    assert by_id(0, "id-t") == [("id-t", None)], "a new session does not know it"
+
+
+def test_a_preferred_read_replica_is_always_told():
+    session = begun(FetchSessions(), p0=0, p1=0)
+    assert news(session) == [0, 1]
+    for _ in range(2):
+        assert news(session, p1={"preferred_read_replica": 3}) == [1]

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.classic import (
@@ -21,11 +22,11 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS
-from fencepost.coordinator.protocol.outcome import TopicsChanged
+from fencepost.coordinator.protocol.outcome import ResolveRegularExpressions, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.server.clock import LoopClock
-from fencepost.coordinator.server.runner import CoordinatorRunner, matching
+from fencepost.coordinator.server.runner import CoordinatorRunner
 
 IMAGE = TopicsImage.of(
     Topic(topic_id=f"topic-id-{name:>013}", name=name, partitions=2)
@@ -124,6 +125,12 @@ async def test_a_deadline_that_comes_with_a_mere_answer_is_kept(runner):
 
 
 def test_an_expression_matches_whole_names():
-    assert matching("orders", IMAGE) == ("orders",)
-    assert matching("orders.*|audit", IMAGE) == ("audit", "orders", "orders-eu")
-    assert matching("(broken", IMAGE) == ()
+    """One that does not compile comes from the journal of another version."""
+    expressions = ("orders", "orders.*|audit", "(broken", ".{1,1000}" * 20)
+    effect = ResolveRegularExpressions(group_id="g", regular_expressions=expressions)
+    assert list(resolve(effect, IMAGE).topics.values()) == [
+        ("orders",),
+        ("audit", "orders", "orders-eu"),
+        (),
+        (),
+    ]

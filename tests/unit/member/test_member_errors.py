@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.member.consumer.actions import FindCoordinator, RunCallback, SendHeartbeat
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.consumer.actions import CommitFinished, FindCoordinator, RunCallback, SendHeartbeat
 from fencepost.member.consumer.errors import (
     ERROR_RULES,
     CallbackFailed,
@@ -210,6 +212,19 @@ def test_a_fatal_member_loses_what_it_owns_and_never_comes_back(rig: MakeRig) ->
     assert r.state == "FATAL"
     assert r.open == []
     assert r.member.deadline_ms is None
+
+
+@pytest.mark.parametrize("offsets", [None, {}], ids=["all", "no offsets"])
+def test_a_fatal_member_refuses_to_commit_even_if_nothing_is_left(
+    rig: MakeRig, offsets: dict[TopicPartition, OffsetAndMetadata] | None
+) -> None:
+    r = rig()
+    stable(r)
+    r.answer(error=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    r.callback()
+    for _ in range(2):
+        commit_id, actions = r.member.commit(offsets, r.now)
+        assert CommitFinished(commit_id, ErrorCode.UNKNOWN_MEMBER_ID) in actions
 
 
 def test_an_instance_id_that_is_in_use_is_fatal_at_once(rig: MakeRig) -> None:

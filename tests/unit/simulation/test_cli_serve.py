@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.rabbit_codec.codec import encode
@@ -71,6 +72,28 @@ def test_topics_are_created_when_they_are_asked_for_if_it_is_told_so(traced: tup
         producer.produce("orders", "first")
         assert producer.flush(20) == 0
         assert len(producer.list_topics("orders", timeout=20).topics["orders"].partitions) == 5
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("traced", [(), ("--topics", "trace:1", "--trace-topic", "trace")], ids=len)
+def test_several_brokers_are_served_each_in_its_rack(traced: tuple[str, ...]) -> None:
+    selector = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    options = ("--brokers", "3", "--racks", "a,b,c", "--config", selector)
+    with subprocess.Popen(
+        [*SERVE, *options, *traced], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        servers = process.stdout.readline().split()[-1]
+        assert len(servers.split(",")) == 3
+        admin = AdminClient({"bootstrap.servers": servers})
+        nodes = admin.describe_cluster().result(20).nodes
+        assert sorted((node.id, node.rack) for node in nodes) == [(1, "a"), (2, "b"), (3, "c")]
+        resource = ConfigResource(ConfigResource.Type.BROKER, "2")
+        configs = admin.describe_configs([resource])[resource].result(20)
+        assert configs["broker.rack"].value == "b"
+        assert f"replica.selector.class={configs['replica.selector.class'].value}" == selector
         process.terminate()
         assert process.wait(timeout=20) == 0
 
@@ -153,6 +176,12 @@ def test_a_port_that_is_taken_is_exit_3() -> None:
         (["--config", "auto.create.topics.enable=ja"], "--config: auto.create.topics.enable"),
         (["--config", "num.partitions=0"], "--config: num.partitions"),
         (["--port", "65536"], "--port"),
+        (["--port", "65535", "--brokers", "2"], "--brokers 2 from --port 65535: the last port is beyond"),
+        (["--brokers", "0"], "--brokers"),
+        (["--brokers", "2", "--racks", "a"], "--racks a: expected 2 names with commas, one for each broker"),
+        (["--brokers", "2", "--racks", "a,"], "--racks a,: expected 2 names with commas"),
+        (["--config", "broker.rack=a"], "--config broker.rack: each broker has its own, expected --racks"),
+        (["--config", "replica.selector.class=x"], "--config: replica.selector.class: 'x' is unknown"),
         (["--sasl-user", "alice"], "--sasl-user alice: expected alice:PASSWORD, or the password in the env"),
         (["--sasl-user", ":geheim"], "--sasl-user: user '': expected a name"),
         (["--sasl-user", "alice:"], "--sasl-user: user 'alice': expected a password"),

@@ -23,6 +23,7 @@ from kio.serial import entity_reader, entity_writer
 from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
+from fencepost.coordinator.server.turns import WORK_PER_TURN
 from fencepost.simulation.embedded import EmbeddedKafka
 from tests.kio_objects import milliseconds
 
@@ -280,6 +281,18 @@ def test_metadata_of_topics_fails_and_creates_none(kafka: EmbeddedKafka, client:
     answer = client.ask(ApiKey.METADATA, 9, topics=(new,), allow_auto_topic_creation=True)
     assert [each.error_code.name for each in answer.topics] == ["unknown_topic_or_partition"]
     assert "new" not in kafka.endpoint.brokers.cluster.image.by_name
+
+
+def test_metadata_that_takes_some_turns_of_the_loop_fails_too() -> None:
+    with EmbeddedKafka(topics={"t": 1, "large": 2 * WORK_PER_TURN}) as kafka:
+        client = Client(kafka.bootstrap_servers)
+        kafka.fail_next("Metadata", "LEADER_NOT_AVAILABLE")
+        failed = client.ask(ApiKey.METADATA, 9, topics=None)
+        assert [each.error_code.name for each in failed.topics] == ["leader_not_available"] * 2
+        kafka.delay("Metadata", 0.01)
+        (large, _) = client.ask(ApiKey.METADATA, 9, topics=None).topics
+        assert len(large.partitions) == 2 * WORK_PER_TURN
+        client.close()
 
 
 def test_an_answer_that_is_known_by_heart_fails_as_well_and_is_right_again(

@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -31,8 +32,9 @@ from fencepost.coordinator.server.cluster import MAX_CLUSTER_PARTITIONS, MAX_PAR
 from fencepost.coordinator.server.config_apis import MAX_DESCRIBED_RESOURCES
 from fencepost.coordinator.server.connection import Connection
 from fencepost.coordinator.server.offset_apis import MAX_QUESTIONS_PER_GROUP
+from tests.batches import batch
 from tests.kio_objects import milliseconds
-from tests.unit.coordinator.wire.raw_client import Wire, nested
+from tests.unit.coordinator.wire.raw_client import Wire, nested, until
 
 pytestmark = pytest.mark.real
 
@@ -279,6 +281,43 @@ def served(*, files: int | None = None) -> Iterator[tuple[subprocess.Popen[str],
             process.kill()
 
 
+async def test_one_turn_of_the_loop_takes_few_long_requests_of_all_clients(broker, monkeypatch):
+    turn, taken = 0, []
+    loop, take = asyncio.get_running_loop(), Connection._take
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        counting[0] = loop.call_soon(count)
+
+    def noted_take(self: Connection, frame: bytes) -> None:
+        taken.append(turn)
+        take(self, frame)
+
+    monkeypatch.setattr(Connection, "_take", noted_take)
+    wires = [await Wire.to(broker) for _ in range(20)]
+    counting = [loop.call_soon(count)]
+    for wire in wires:
+        wire.send(10, 4, coordinator_keys=tuple(f"{number:07}" for number in range(15_000)))
+    for wire in wires:
+        await wire.receive()
+    counting[0].cancel()
+    assert len(taken) == 20
+    assert max(Counter(taken).values()) <= 4, "two in a turn; two turns may fall between two counts"
+
+
+async def test_what_needs_no_response_counts_though_the_producer_has_gone(broker):
+    records = batch(b"x")
+    one = struct.pack(">hhi", -1, 0, 1_000) + struct.pack(">ih", 1, 6) + b"orders"
+    one += struct.pack(">iii", 1, 0, len(records)) + records
+    wire = await Wire.to(broker)
+    frame = struct.pack(">hhih", 0, 3, 1, 1) + b"x" + one
+    wire.writer.write((struct.pack(">i", len(frame)) + frame) * 500)
+    wire.writer.close()
+    log = broker.cluster.log(broker.cluster.image.by_name["orders"], 0)
+    await until(lambda: not broker.connections and log.high_watermark == 500)
+
+
 @posix
 def test_a_client_is_served_though_connections_have_used_up_the_file_descriptors():
     with served(files=128) as (_, port), ExitStack() as stack:
@@ -295,8 +334,8 @@ def test_a_client_is_served_though_connections_have_used_up_the_file_descriptors
 @posix
 def test_sigterm_is_heeded_while_very_much_is_asked_for(inputs):
     with served() as (process, port), ExitStack() as stack:
-        for each in inputs:
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        for each in inputs * 4:
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
             client.sendall(each.frame)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0

@@ -156,6 +156,14 @@ async def test_other_clients_are_served_while_a_log_is_compacted(broker, monkeyp
     assert held == [49_997, 49_998, 49_999]
 
 
+def test_a_compaction_yields_and_then_holds_no_keys():
+    log = PartitionLog()
+    for _ in range(2):
+        log.append(large(50_000, keys=50_000))
+    assert slices(log.compact(NOW * 2, min_lag_ms=0, delete_retention_ms=NOW * 2)) > 20
+    assert log._compaction is None
+
+
 @pytest.mark.parametrize("kind", range(5), ids=["none", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("most", [1, 7, 1_000])
 def test_a_compaction_in_many_passes_keeps_the_same_records(monkeypatch, kind, most):

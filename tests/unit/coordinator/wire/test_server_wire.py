@@ -78,7 +78,7 @@ async def test_a_fetch_ends_when_its_topic_is_deleted(broker, wire):
     wire.send(1, 17, **fetch_fields(broker, max_wait=60_000))
     await asyncio.sleep(0.02)
     broker.cluster.delete_topic(broker.cluster.image.by_name["orders"])
-    assert (await wire.receive()).responses[0].partitions[0].error_code == 100
+    assert (await wire.receive()).responses[0].partitions[0].error_code == 3
 
 
 async def test_heartbeats(broker, wire):

@@ -226,6 +226,18 @@ def test_violations_and_rebalances_are_those_of_the_runs(library: Library, name:
         assert ended == sum(result.rebalances for result in results)
 
 
+@pytest.mark.parametrize("name", [name for name in library_names() if name.startswith("sac-")])
+def test_windows_of_the_checker_are_in_the_table(library: Library, name: str) -> None:
+    """The checker ends a window with the connection, the table when the client notices: it finds no less."""
+    rows = {row["sac_window"]: row for row in library.rows("two_owners", name)}
+    for figure, count in sum(
+        (Counter(each.figures) for each in library.runs[name].results), Counter()
+    ).items():
+        if figure.startswith("two_active_") and figure.endswith("_count"):
+            window = figure.removeprefix("two_active_").removesuffix("_count").replace("_", " ")
+            assert rows[window]["count"] >= count
+
+
 def test_there_is_something_to_agree_on(library: Library) -> None:
     """Scenarios in which nothing happens agree on everything."""
     told = [each for ran in library.runs.values() for each in ran.told]
