@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 
@@ -13,7 +14,6 @@ from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.logs import PartitionLog
-from fencepost.coordinator.server.topic_configs import setting_of
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +29,8 @@ class Cleaner:
         self._cluster = cluster
         self._clock: LoopClock | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._acts_on_all = cluster.topic_defaults.inherits(_ACTING)
+        """True if the broker's own settings say what topics keep."""
 
     def start(self, clock: LoopClock) -> None:
         """From now on."""
@@ -44,7 +46,9 @@ class Cleaner:
 
     def settings_changed(self) -> None:
         """Perhaps there is something to do from now on."""
-        if self._clock is not None and self._timer is None and any(map(self._acts, self._cluster.configs)):
+        if self._clock is None or self._timer is not None:
+            return
+        if self._acts_on_all or any(map(self._acts, self._cluster.configs)):
             self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._round)
 
     def _round(self) -> None:
@@ -69,6 +73,10 @@ class Cleaner:
 
     def _told(self) -> list[tuple[Topic, Mapping[str, str]]]:
         topics = self._cluster.image.by_name
+        if self._acts_on_all:
+            return [
+                (topic, self._cluster.configs_of(ResourceType.TOPIC, name)) for name, topic in topics.items()
+            ]
         return [
             (topics[key.name], configs)
             for key, configs in self._cluster.configs.items()
@@ -81,20 +89,21 @@ class Cleaner:
     def _clean(
         self, topic: Topic, partition: int, each: PartitionLog, configs: Mapping[str, str], now_ms: int
     ) -> None:
-        policy = setting_of(configs, "cleanup.policy").split(",")
+        setting_of = partial(self._cluster.topic_defaults.setting_of, configs)
+        policy = setting_of("cleanup.policy").split(",")
         if "delete" in policy:
             start = each.retained_from(
                 now_ms,
-                retention_ms=int(setting_of(configs, "retention.ms")),
-                retention_bytes=int(setting_of(configs, "retention.bytes")),
+                retention_ms=int(setting_of("retention.ms")),
+                retention_bytes=int(setting_of("retention.bytes")),
             )
             if start > each.log_start_offset:
                 self._cluster.delete_records(topic, partition, start)
         if "compact" in policy:
             unreadable = each.compact(
                 now_ms,
-                min_lag_ms=int(setting_of(configs, "min.compaction.lag.ms")),
-                delete_retention_ms=int(setting_of(configs, "delete.retention.ms")),
+                min_lag_ms=int(setting_of("min.compaction.lag.ms")),
+                delete_retention_ms=int(setting_of("delete.retention.ms")),
             )
             if unreadable:
                 log.warning(

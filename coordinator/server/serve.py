@@ -5,21 +5,18 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 
-from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.broker_config import BrokerConfig
 from fencepost.coordinator.server.storage import Storage
-
-NO_NEW_TOPICS = NewTopicConfig(auto_create_topics_enable=False)
 
 
 async def serve(
     host: str,
     port: int,
     topics: Mapping[str, int],
-    config: GroupCoordinatorConfig,
+    config: BrokerConfig,
     on_ready: Callable[[Broker], None],
     *,
-    new_topics: NewTopicConfig = NO_NEW_TOPICS,
     storage: Storage | None = None,
     users: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
@@ -36,9 +33,9 @@ async def serve(
         topics,
         host=host,
         port=port,
-        config=config,
-        auto_create_topics=new_topics.auto_create_topics_enable,
-        default_partitions=new_topics.num_partitions,
+        config=config.groups,
+        new_topics=config.new_topics,
+        topic_defaults=config.topic_defaults,
         storage=storage,
         users=users,
         tls=tls,

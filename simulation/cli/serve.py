@@ -16,7 +16,7 @@ import structlog
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.simulation.cli.arguments import Json, key_values, whole
 from fencepost.simulation.cli.client_config import client_security
@@ -26,6 +26,7 @@ from fencepost.simulation.cli.runs import TraceConfig
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE, tls_from, users_from
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.server.broker_config import BrokerConfig
     from fencepost.coordinator.server.brokers import Brokers
     from fencepost.coordinator.server.storage import Storage
 
@@ -115,10 +116,10 @@ def serve(
     if trace_config is not None and (trace_topic is None or "/" not in trace_topic):
         raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
     security = client_security(trace_config, "--trace-config")
-    new_topics, settings = _settings(config or [])
+    settings = _settings(config or [])
     users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")
-    storage = _storage(journal, settings, journal_records, journal_repair)
+    storage = _storage(journal, settings.groups, journal_records, journal_repair)
 
     def tell(broker: Brokers, rabbit: StreamBroker | None) -> None:
         address = None if rabbit is None else rabbit.addresses[0]
@@ -144,7 +145,6 @@ def serve(
                     counts,
                     settings,
                     told,
-                    new_topics=new_topics,
                     storage=storage,
                     users=users,
                     tls=tls,
@@ -154,8 +154,8 @@ def serve(
             from fencepost.simulation.embedded.tracing import serve_traced
 
             options = {
-                "auto_create_topics": new_topics.auto_create_topics_enable,
-                "default_partitions": new_topics.num_partitions,
+                "new_topics": settings.new_topics,
+                "topic_defaults": settings.topic_defaults,
                 "storage": storage,
                 "users": users or None,
                 "tls": tls,
@@ -165,7 +165,7 @@ def serve(
                 brokers=1,
                 ports=(port,),
                 host=host,
-                config=settings,
+                config=settings.groups,
                 journal=None,
                 options=options,
             )
@@ -203,10 +203,12 @@ def _require(library: str) -> None:
         raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
-def _settings(words: Sequence[str]) -> tuple[NewTopicConfig, GroupCoordinatorConfig]:
+def _settings(words: Sequence[str]) -> BrokerConfig:
+    from fencepost.coordinator.server.broker_config import BrokerConfig
+
     properties = key_values(words, "--config")
     try:
-        return NewTopicConfig.taken_from(properties), GroupCoordinatorConfig.from_properties(properties)
+        return BrokerConfig.from_properties(properties)
     except FencepostError as error:
         raise FencepostError(f"--config: {error}") from None
 

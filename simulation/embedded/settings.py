@@ -13,9 +13,11 @@ from typing import Final, TypeAlias
 import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import NO_NEW_TOPICS, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
+from fencepost.coordinator.server.broker_config import BrokerConfig
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS
 from fencepost.simulation.trace.topic import TraceTopic
 
 MAX_BROKERS: Final = 100
@@ -52,15 +54,15 @@ File: TypeAlias = str | os.PathLike[str]
 Tls: TypeAlias = "ssl.SSLContext | tuple[File, File] | File | None"
 
 
-def config_of(config: Config) -> GroupCoordinatorConfig:
-    """A whole configuration as it is, or settings by Kafka's names over `PROFILE`.
+def config_of(config: Config) -> BrokerConfig:
+    """Return a whole configuration unchanged, or settings by Kafka's names over `PROFILE`.
 
     :raises FencepostError: for a name that does not exist, or a value that Kafka would refuse.
     """
     if isinstance(config, GroupCoordinatorConfig):
-        return config
+        return BrokerConfig(config, NO_NEW_TOPICS, KAFKA_DEFAULTS)
     if config is None:
-        return PROFILE
+        return BrokerConfig(PROFILE, NO_NEW_TOPICS, KAFKA_DEFAULTS)
     if not isinstance(config, Mapping):
         raise FencepostError(
             f"config={config!r}: expected a GroupCoordinatorConfig, or a mapping of settings by Kafka's names"
@@ -75,7 +77,7 @@ def config_of(config: Config) -> GroupCoordinatorConfig:
         for field, value in msgspec.structs.asdict(PROFILE).items()
         if value != getattr(GroupCoordinatorConfig(), field)
     }
-    return GroupCoordinatorConfig.from_properties({**profile, **config})
+    return BrokerConfig.from_properties({**profile, **config})
 
 
 def broker_count(brokers: int) -> int:
