@@ -249,6 +249,11 @@ class Interference:
             ids[self._readers[connection]] = None
         return {*ids, *(self._instance_ids.get(each) for each in ids)} - {None}
 
+    def _topic_name(self, topic: logs.OfTopic[Any]) -> str | None:
+        if topic.name is not None or topic.topic_id is None:
+            return topic.name
+        return self._name_of(topic.topic_id)
+
     def _note_fetched(self, request: logs.FetchRequest, connection: OpenConnection) -> None:
         """Remember the partitions that a fetch names; one that goes on with its session may name none."""
         if not request.topics:
@@ -260,7 +265,7 @@ class Interference:
         self._fetched[connection] = {
             TopicPartition(name, one.partition)
             for topic in request.topics
-            if (name := topic.name or self._name_of(topic.topic_id)) is not None
+            if (name := self._topic_name(topic)) is not None
             for one in topic.partitions
         }
 
