@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
@@ -51,7 +51,7 @@ class ReleaseVersion(enum.StrEnum):
 
 
 RELEASE_VERSION = "release.version"
-"""The one setting here that is no property of Kafka's: there it is the code that runs."""
+"""A setting that is no property of Kafka's: there it is the code that runs."""
 
 
 class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,26 +176,31 @@ _PROTOCOLS = ("classic", "consumer", "share", "streams")
 
 
 class NewTopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker's properties say about topics that somebody asks for without saying how they should be.
+    """A broker's properties about creating and deleting topics.
 
     :raises FencepostError: on construction, if a value is out of its range.
     """
 
     auto_create_topics_enable: bool = True
     num_partitions: Positive = 1
-    default_replication_factor: Annotated[int, Meta(ge=1, le=1)] = 1
+    default_replication_factor: Annotated[int, Meta(ge=1, le=2**15 - 1)] = 1
+    delete_topic_enable: bool = True
+    auto_create_topics_retry_enable: bool = False
+    """True if the Metadata request that creates a topic gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
+
+    The next request gets the partitions. If it is False, the first one gets them already.
+    """
 
     def __post_init__(self) -> None:
         _check_ranges(self)
 
     @classmethod
     def taken_from(cls, properties: dict[str, Any]) -> NewTopicConfig:
-        """What these properties say of it, which are removed. Unless they say so, no topic is created.
+        """Remove these settings from `properties` and return them. By default no topic is created on demand.
 
         :raises FencepostError: for a value of the wrong type, or one out of its range.
         """
-        names = (setting.name for setting in _settings(cls).values())
-        found = {name: properties.pop(name) for name in names if name in properties}
+        found = {name: properties.pop(name) for name in setting_names(cls) if name in properties}
         return _from_properties(cls, {"auto.create.topics.enable": False, **found})
 
 
@@ -471,6 +476,19 @@ def _whole(bound: float | None) -> int | None:
     return None if bound is None else int(bound)
 
 
+def setting_names(cls: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the names of a configuration's settings, as Kafka writes them."""
+    return tuple(setting.name for setting in _settings(cls).values())
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> FencepostError:
+    """Return the error for a setting that does not exist, with the name that is nearest to it."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"the nearest known name is {near[0]}" if near else f"known are {', '.join(names)}"
+    return FencepostError(f"unknown configuration {name!r}; {hint}")
+
+
 def _check_ranges(config: msgspec.Struct) -> None:
     for field, setting in _settings(type(config)).items():
         value = getattr(config, field)
@@ -483,9 +501,7 @@ def _from_properties(cls: type[Settings], properties: Mapping[str, object]) -> S
     values = {}
     for name, value in properties.items():
         if name not in settings:
-            near = difflib.get_close_matches(name, settings, n=1)
-            hint = f"the nearest known name is {near[0]}" if near else f"known are {', '.join(settings)}"
-            raise FencepostError(f"unknown configuration {name!r}; {hint}")
+            raise unknown_setting(name, settings)
         field, setting = settings[name]
         values[field] = setting.parse(value)
     return cls(**values)
@@ -493,3 +509,7 @@ def _from_properties(cls: type[Settings], properties: Mapping[str, object]) -> S
 
 def _dotted(field: str) -> str:
     return field.replace("_", ".")
+
+
+NO_NEW_TOPICS = NewTopicConfig(auto_create_topics_enable=False)
+"""No topic is created on demand."""

@@ -64,6 +64,7 @@ def decode_metadata(values: dict[str, Any], version: int) -> cluster.MetadataRes
             for one in values["brokers"]
         ),
         topics=tuple(map(_topic, values["topics"])),
+        error_code=error_of(values.get("error_code", ErrorCode.NONE)),
     )
 
 

@@ -96,7 +96,7 @@ def encode_metadata(reply: cluster.MetadataResponse, shape: Shape) -> Any:
         cluster_id=reply.cluster_id,
         controller_id=reply.controller_id,
         topics=tuple(_topic_metadata(topic, shape) for topic in reply.topics),
-        error_code=ErrorCode.NONE,
+        error_code=reply.error_code,
         cluster_authorized_operations=reply.authorized_operations,
     )
 

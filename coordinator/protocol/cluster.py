@@ -97,6 +97,8 @@ class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
     brokers: tuple[Node, ...] = ()
     topics: tuple[TopicMetadata, ...]
     authorized_operations: int = UNKNOWN_OPERATIONS
+    error_code: ErrorCode = ErrorCode.NONE
+    """The error of the whole response, which version 13 and later can carry (KIP-1102)."""
 
 
 class PartitionCursor(msgspec.Struct, frozen=True):

@@ -18,7 +18,12 @@ from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.streams import TopicInfo
-from fencepost.coordinator.server.cluster import MAX_PARTITIONS, check_partitions, new_topic_id
+from fencepost.coordinator.server.cluster import (
+    MAX_PARTITIONS,
+    check_partitions,
+    check_replicas,
+    new_topic_id,
+)
 from fencepost.coordinator.server.config_apis import topic_entries
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import read_topic_configs
@@ -29,6 +34,8 @@ _METADATA_LOG = "__cluster_metadata"
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """The most partitions that one request may create, and records that its changes take: Kafka's limit."""
 _TOO_MANY_RECORDS = "Unable to perform excessively large batch operation."
+_DELETION_DISABLED_FROM = 3
+"""The first version of DeleteTopics in which TOPIC_DELETION_DISABLED is known."""
 _Name = TypeVar("_Name", str, int)
 
 
@@ -96,7 +103,7 @@ def _too_large(
     """What is too large about a request, in Kafka's words: its controller writes so many records at once."""
     partitions = 0
     for topic in topics:
-        count = services.default_partitions if topic.partitions == DEFAULT else topic.partitions
+        count = services.new_topics.num_partitions if topic.partitions == DEFAULT else topic.partitions
         partitions += len(topic.assignments) or max(0, count)
     if partitions > MAX_PARTITIONS_PER_REQUEST:
         return "Excessively large number of partitions per request."
@@ -113,7 +120,7 @@ def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
                 ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
             )
         written = {name: value for name, value in topic.configs.items() if value is not None}
-        configs = read_topic_configs(written)
+        configs = read_topic_configs(written, services.cluster.topic_defaults)
         return _Plan(topic.name, _places_of(services, topic), configs, written)
     except ProtocolError as error:
         return error
@@ -143,7 +150,7 @@ def _created(services: Services, name: str, plan: _Plan | ProtocolError, validat
         topic_id=topic_id,
         partitions=plan.places.partitions,
         replication_factor=plan.places.replicas,
-        configs=topic_entries(plan.written),
+        configs=topic_entries(plan.written, services.cluster.topic_defaults),
     )
 
 
@@ -169,26 +176,21 @@ def _places_of(services: Services, topic: NewTopic) -> _Places:
     """
     if topic.assignments:
         return _places_by_hand(services, topic)
-    replicas = 1 if topic.replication_factor == DEFAULT else topic.replication_factor
+    replicas = topic.replication_factor
+    if replicas == DEFAULT:
+        replicas = services.new_topics.default_replication_factor
     if replicas < 1:
         raise ProtocolError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    partitions = services.default_partitions if topic.partitions == DEFAULT else topic.partitions
+    partitions = services.new_topics.num_partitions if topic.partitions == DEFAULT else topic.partitions
     if partitions < 1:
         raise ProtocolError(
             ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
         )
     check_partitions(partitions)
-    brokers = len(services.cluster.nodes)
-    if replicas > brokers:
-        raise ProtocolError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replicas} time(s): The target replication factor of "
-            f"{replicas} cannot be reached because only {brokers} broker(s) are registered or some brokers "
-            "have all their log directories cordoned.",
-        )
+    check_replicas(replicas, len(services.cluster.nodes))
     return _Places(partitions, replicas)
 
 
@@ -252,6 +254,8 @@ def delete_topics(
     services: Services, request: administration.DeleteTopicsRequest, asked: Asked
 ) -> Work[administration.DeleteTopicsResponse]:
     """Each topic by itself; one that is named twice stays, and is answered once."""
+    if not services.new_topics.delete_topic_enable:
+        return _deletion_disabled(request, asked.context.api_version)
     named = Counter(filter(_is_plain, request.topics))
     both_ways = {
         topic.topic_id
@@ -268,6 +272,21 @@ def delete_topics(
         answers.append(_delete(services, reference, times > 1, both_ways))
         yield CHANGE if answers[-1].error_code is ErrorCode.NONE else 1
     return administration.DeleteTopicsResponse(topics=tuple(answers))
+
+
+def _deletion_disabled(
+    request: administration.DeleteTopicsRequest, api_version: int
+) -> administration.DeleteTopicsResponse:
+    """The response of a broker with `delete.topic.enable=false`."""
+    code = ErrorCode.INVALID_REQUEST
+    if api_version >= _DELETION_DISABLED_FROM:
+        code = ErrorCode.TOPIC_DELETION_DISABLED
+    return administration.DeleteTopicsResponse(
+        topics=tuple(
+            DeletedTopic(name=topic.name, topic_id=topic.topic_id, error_code=code)
+            for topic in request.topics
+        )
+    )
 
 
 def _is_plain(reference: TopicReference) -> bool:

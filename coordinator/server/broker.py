@@ -6,10 +6,11 @@ import ssl
 from collections.abc import Mapping
 
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import NO_NEW_TOPICS, GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.storage import Storage
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
 
 
 class Broker(Brokers):
@@ -31,8 +32,8 @@ class Broker(Brokers):
         port: int = 0,
         config: GroupCoordinatorConfig | None = None,
         storage: Storage | None = None,
-        auto_create_topics: bool = False,
-        default_partitions: int = 1,
+        new_topics: NewTopicConfig = NO_NEW_TOPICS,
+        topic_defaults: TopicDefaults = KAFKA_DEFAULTS,
         max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
         max_connections: int = 10_000,
         users: Mapping[str, str] | None = None,
@@ -44,8 +45,8 @@ class Broker(Brokers):
             ports=(port,),
             config=config,
             storage=storage,
-            auto_create_topics=auto_create_topics,
-            default_partitions=default_partitions,
+            new_topics=new_topics,
+            topic_defaults=topic_defaults,
             max_frame_bytes=max_frame_bytes,
             max_connections=max_connections,
             users=users,

@@ -13,7 +13,13 @@ from typing import TypeVar
 from fencepost.coordinator.codec.batches import load_records
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.codec.registry import load_first_answers
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, ReplicaSelector
+from fencepost.coordinator.config import (
+    NO_NEW_TOPICS,
+    GroupConfig,
+    GroupCoordinatorConfig,
+    NewTopicConfig,
+    ReplicaSelector,
+)
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
@@ -22,7 +28,7 @@ from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.admin_apis import create_internal_topic
 from fencepost.coordinator.server.cleaner import Cleaner
 from fencepost.coordinator.server.clock import LoopClock
-from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.cluster import Cluster, check_replicas
 from fencepost.coordinator.server.connection import Connection
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.gate import Gate
@@ -32,6 +38,7 @@ from fencepost.coordinator.server.long_requests import LongRequests
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Storage
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
 from fencepost.coordinator.server.transactions import TransactionCoordinators
 from fencepost.coordinator.server.work_queue import WorkQueue
 
@@ -46,6 +53,7 @@ class Brokers:
 
     `ports` has one port for each broker; 0 takes a free one. Partitions and groups are spread over them.
     `storage` keeps groups and topics, and is closed with the brokers; topics that it holds are as they were.
+    `new_topics` and `topic_defaults` are the broker's settings of topics.
     With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
     `racks` has the rack of each broker, if they have any. `replica_selector` chooses the replica that
     consumers fetch from.
@@ -62,8 +70,8 @@ class Brokers:
         config: GroupCoordinatorConfig | None = None,
         journal: KeptJournal | None = None,
         storage: Storage | None = None,
-        auto_create_topics: bool = False,
-        default_partitions: int = 1,
+        new_topics: NewTopicConfig = NO_NEW_TOPICS,
+        topic_defaults: TopicDefaults = KAFKA_DEFAULTS,
         max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
         max_connections: int = 10_000,
         users: Mapping[str, str] | None = None,
@@ -76,7 +84,7 @@ class Brokers:
     ) -> None:
         self.config = config or GroupCoordinatorConfig()
         self.storage = storage
-        self.cluster = Cluster(storage)
+        self.cluster = Cluster(storage, topic_defaults)
         self.cluster.replica_selector = replica_selector
         self._racks = tuple(racks) or (None,) * len(ports)
         self.groups = GroupCoordinators(
@@ -96,8 +104,7 @@ class Brokers:
         """What answers on each broker, once started."""
         self._credentials = Credentials(users, secrets.token_bytes(32)) if users else None
         self._intercept = intercept
-        self._auto_create_topics = auto_create_topics
-        self._default_partitions = default_partitions
+        self.new_topics = new_topics
         self._max_frame_bytes = max_frame_bytes
         self._listeners: tuple[Listener[Connection], ...] = tuple(
             Listener(host, port, max_connections=max_connections, tls=tls) for port in ports
@@ -106,7 +113,9 @@ class Brokers:
         self._work_queue = WorkQueue()
         self._failed = asyncio.Event()
         try:
-            self.cluster.have_topics(topics or {})
+            if topics:
+                check_replicas(new_topics.default_replication_factor, len(ports))
+            self.cluster.have_topics(topics or {}, replicas=new_topics.default_replication_factor)
         except ProtocolError as error:
             raise FencepostError(error.message) from error
 
@@ -138,8 +147,7 @@ class Brokers:
                 work_queue=self._work_queue,
                 long_requests=long_requests,
                 gate=self._gate,
-                auto_create_topics=self._auto_create_topics,
-                default_partitions=self._default_partitions,
+                new_topics=self.new_topics,
                 credentials=self._credentials,
             )
             for node_id in self.groups.node_ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 
@@ -14,7 +15,6 @@ from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.clock import LoopClock
 from fencepost.coordinator.server.cluster import Cluster
 from fencepost.coordinator.server.logs import PartitionLog
-from fencepost.coordinator.server.topic_configs import setting_of
 from fencepost.coordinator.server.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
@@ -33,6 +33,8 @@ class Cleaner:
         self._timer: asyncio.TimerHandle | None = None
         self._work_queue = WorkQueue()
         self._is_cleaning = False
+        self._acts_on_all = cluster.topic_defaults.inherits(_ACTING)
+        """True if the broker's own settings say what topics keep."""
 
     def start(self, clock: LoopClock) -> None:
         """From now on."""
@@ -49,8 +51,9 @@ class Cleaner:
 
     def settings_changed(self) -> None:
         """Perhaps there is something to do from now on."""
-        is_idle = self._timer is None and not self._is_cleaning
-        if self._clock is not None and is_idle and any(map(self._acts, self._cluster.configs)):
+        if self._clock is None or self._timer is not None or self._is_cleaning:
+            return
+        if self._acts_on_all or any(map(self._acts, self._cluster.configs)):
             self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._start_round)
 
     def _start_round(self) -> None:
@@ -83,6 +86,10 @@ class Cleaner:
 
     def _told(self) -> list[tuple[Topic, Mapping[str, str]]]:
         topics = self._cluster.image.by_name
+        if self._acts_on_all:
+            return [
+                (topic, self._cluster.configs_of(ResourceType.TOPIC, name)) for name, topic in topics.items()
+            ]
         return [
             (topics[key.name], configs)
             for key, configs in self._cluster.configs.items()
@@ -97,20 +104,21 @@ class Cleaner:
     ) -> Sliced[None]:
         if each.is_closed:
             return
-        policy = setting_of(configs, "cleanup.policy").split(",")
+        setting_of = partial(self._cluster.topic_defaults.setting_of, configs)
+        policy = setting_of("cleanup.policy").split(",")
         if "delete" in policy:
             start = each.retained_from(
                 now_ms,
-                retention_ms=int(setting_of(configs, "retention.ms")),
-                retention_bytes=int(setting_of(configs, "retention.bytes")),
+                retention_ms=int(setting_of("retention.ms")),
+                retention_bytes=int(setting_of("retention.bytes")),
             )
             if start > each.log_start_offset:
                 self._cluster.delete_records(topic, partition, start)
         if "compact" in policy:
             unreadable = yield from each.compact(
                 now_ms,
-                min_lag_ms=int(setting_of(configs, "min.compaction.lag.ms")),
-                delete_retention_ms=int(setting_of(configs, "delete.retention.ms")),
+                min_lag_ms=int(setting_of("min.compaction.lag.ms")),
+                delete_retention_ms=int(setting_of("delete.retention.ms")),
             )
             if unreadable:
                 log.warning(

@@ -34,7 +34,7 @@ from fencepost.coordinator.protocol.topics import Topic, TopicsImage, is_valid_n
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
 from fencepost.coordinator.server.replica_selector import preferred_read_replica
 from fencepost.coordinator.server.storage import Storage
-from fencepost.coordinator.server.topic_configs import setting_of
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
 
 MAX_PARTITIONS = 100_000
 """Of one topic; a request for more is taken for a mistake."""
@@ -84,6 +84,20 @@ def check_partitions(partitions: int) -> None:
         )
 
 
+def check_replicas(replicas: int, brokers: int) -> None:
+    """Refuse more replicas than there are brokers.
+
+    :raises ProtocolError: INVALID_REPLICATION_FACTOR.
+    """
+    if replicas > brokers:
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replicas} time(s): The target replication factor of "
+            f"{replicas} cannot be reached because only {brokers} broker(s) are registered or some brokers "
+            "have all their log directories cordoned.",
+        )
+
+
 def _seen_from(local_host: str, node: Node) -> Node:
     """A broker that listens everywhere has no address of its own to tell."""
     return msgspec.structs.replace(node, host=local_host) if node.host in _WILDCARDS else node
@@ -93,10 +107,13 @@ class Cluster:
     """Topics and logs, shared by all brokers of the cluster.
 
     `on_change` is called with the new image after each change of the topics. With a `storage` the cluster is
-    what was stored there, and what changes is.
+    what was stored there, and what changes is. `topic_defaults` are the settings that topics inherit.
     """
 
-    def __init__(self, storage: Storage | None = None) -> None:
+    def __init__(
+        self, storage: Storage | None = None, topic_defaults: TopicDefaults = KAFKA_DEFAULTS
+    ) -> None:
+        self.topic_defaults = topic_defaults
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
         self.nodes: tuple[Node, ...] = ()
         """All brokers, those that are stopped too."""
@@ -302,13 +319,14 @@ class Cluster:
             self._change(TopicsImage.of([*self.image.by_name.values(), *created], self.image.version + 1))
         return created
 
-    def have_topics(self, topics: Mapping[str, int]) -> None:
+    def have_topics(self, topics: Mapping[str, int], *, replicas: int = 1) -> None:
         """Create the topics that there are not, and give those that there are as many partitions.
 
         :raises ProtocolError: as `create_topics`, and INVALID_PARTITIONS for one that has more.
         """
         known = self.image.by_name
-        self.create_topics({name: count for name, count in topics.items() if name not in known})
+        missing = {name: count for name, count in topics.items() if name not in known}
+        self.create_topics(missing, replicas=replicas)
         for name, count in topics.items():
             if name in known and known[name].partitions != count:
                 self.grow_topic(known[name], count)
@@ -344,19 +362,19 @@ class Cluster:
         self.on_configs(key, entries)
 
     def _log_settings(self, topic: str) -> LogSettings:
-        configs = self.configs_of(ResourceType.TOPIC, topic)
+        setting_of = partial(self.topic_defaults.setting_of, self.configs_of(ResourceType.TOPIC, topic))
         return LogSettings(
-            max_batch_bytes=int(setting_of(configs, "max.message.bytes")),
-            stamps=setting_of(configs, "message.timestamp.type") == "LogAppendTime",
-            compacts="compact" in setting_of(configs, "cleanup.policy").split(","),
-            before_max_ms=int(setting_of(configs, "message.timestamp.before.max.ms")),
-            after_max_ms=int(setting_of(configs, "message.timestamp.after.max.ms")),
+            max_batch_bytes=int(setting_of("max.message.bytes")),
+            stamps=setting_of("message.timestamp.type") == "LogAppendTime",
+            compacts="compact" in setting_of("cleanup.policy").split(","),
+            before_max_ms=int(setting_of("message.timestamp.before.max.ms")),
+            after_max_ms=int(setting_of("message.timestamp.after.max.ms")),
         )
 
     def only_compacts(self, topic: Topic) -> bool:
         """Whether records of a topic go only when later ones have their keys."""
         configs = self.configs_of(ResourceType.TOPIC, topic.name)
-        return setting_of(configs, "cleanup.policy").strip() == "compact"
+        return self.topic_defaults.setting_of(configs, "cleanup.policy").strip() == "compact"
 
     def logs_of(self, topic: Topic) -> list[tuple[int, PartitionLog]]:
         """The logs of a topic's partitions that were touched, by their numbers."""

@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.cluster import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.cluster import NO_LEADER, check_topic_name
+from fencepost.coordinator.server.cluster import NO_LEADER, check_replicas, check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import Work, in_turns
 
@@ -62,7 +62,7 @@ def metadata(
     elif any(_is_senseless(each, asked.context.api_version) for each in request.topics):
         return _senseless(request.topics)
     else:
-        create = services.auto_create_topics and request.allow_auto_topic_creation
+        create = services.new_topics.auto_create_topics_enable and request.allow_auto_topic_creation
         # Where one is asked for by its id, those that are not are left out.
         by_id = [each for each in request.topics if each.topic_id is not None]
         for each in dict.fromkeys(by_id or request.topics):
@@ -114,11 +114,23 @@ def _wanted(services: Services, reference: TopicReference, create: bool) -> Topi
         if reference.name is not None:
             check_topic_name(reference.name)
             if create and reference.name not in services.cluster.image.by_name:
-                services.cluster.check_room(services.default_partitions)
-                services.cluster.create_topics({reference.name: services.default_partitions})
+                _create(services, reference.name)
+                if services.new_topics.auto_create_topics_retry_enable:
+                    return TopicMetadata(name=reference.name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return _described(services, services.cluster.find(reference.name, reference.topic_id))
     except ProtocolError as error:
         return TopicMetadata(name=reference.name, topic_id=reference.topic_id, error_code=error.code)
+
+
+def _create(services: Services, name: str) -> None:
+    """Create a topic on demand.
+
+    :raises ProtocolError: as `Cluster.create_topics`, and INVALID_REPLICATION_FACTOR.
+    """
+    new = services.new_topics
+    check_replicas(new.default_replication_factor, len(services.cluster.nodes))
+    services.cluster.check_room(new.num_partitions)
+    services.cluster.create_topics({name: new.num_partitions}, replicas=new.default_replication_factor)
 
 
 def _described(services: Services, topic: Topic) -> TopicMetadata:

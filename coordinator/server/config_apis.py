@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from fencepost.coordinator.config import BROKER_RACK, REPLICA_SELECTOR, GroupConfig, NewTopicConfig
+from fencepost.coordinator.config import BROKER_RACK, REPLICA_SELECTOR, GroupConfig
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.administration import (
     AlteredConfigs,
@@ -27,7 +27,9 @@ from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import (
     BROKER_SETTINGS,
+    TIME_SETTINGS,
     TOPIC_SETTINGS,
+    TopicDefaults,
     TopicSetting,
     read_topic_configs,
 )
@@ -38,6 +40,15 @@ MAX_DESCRIBED_RESOURCES = 5_000
 _DESCRIPTION = 250
 """What it costs to describe one resource, in elements of a request."""
 _KINDS = frozenset(ResourceType)
+_MILLISECONDS = {
+    setting.topic_setting: tuple(
+        name
+        for name, each in TIME_SETTINGS.items()
+        if each.topic_setting == setting.topic_setting and each.unit_ms == 1
+    )
+    for setting in TIME_SETTINGS.values()
+}
+"""The brokers' settings in milliseconds by the topics' settings that inherit them."""
 
 
 @in_turns
@@ -89,7 +100,7 @@ def _described(services: Services, resource: ConfigResource, include_synonyms: b
             error_code=error.code,
             error_message=error.message,
         )
-    wanted = (entry for entry in entries if not resource.keys or entry.name in resource.keys)
+    wanted = _in_order(entries, resource.keys) if resource.keys else entries
     return DescribedConfigs(
         resource_type=resource.resource_type,
         name=resource.name,
@@ -100,12 +111,19 @@ def _described(services: Services, resource: ConfigResource, include_synonyms: b
     )
 
 
+def _in_order(entries: Iterable[ConfigEntry], names: Iterable[str]) -> Iterator[ConfigEntry]:
+    """Yield the entries of these names in their order, each once; unknown names are left out."""
+    by_name = {entry.name: entry for entry in entries}
+    return (by_name[name] for name in dict.fromkeys(names) if name in by_name)
+
+
 def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry, ...]:
     match resource.resource_type:
         case ResourceType.TOPIC:
             check_topic_name(resource.name)
             services.cluster.find(resource.name, None)
-            return topic_entries(services.cluster.configs_of(resource.resource_type, resource.name))
+            configs = services.cluster.configs_of(resource.resource_type, resource.name)
+            return topic_entries(configs, services.cluster.topic_defaults)
         case ResourceType.BROKER:
             if resource.name not in {"", *(str(node.node_id) for node in services.cluster.nodes)}:
                 raise ProtocolError(
@@ -119,27 +137,37 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
             return _group_entries(services, resource.name)
         case unknown:
             raise ProtocolError(
-                ErrorCode.INVALID_REQUEST, f"resources of type {unknown} have no settings here"
+                ErrorCode.INVALID_REQUEST, f"{_kind_name(unknown)} resources have no settings here"
             )
 
 
-def topic_entries(configs: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
-    """All settings of a topic on which these were set."""
+def topic_entries(configs: Mapping[str, str], defaults: TopicDefaults) -> tuple[ConfigEntry, ...]:
+    """All settings of a topic on which these were set; `defaults` are those that it inherits."""
     return tuple(
-        _entry(name, configs, ConfigSource.DYNAMIC_TOPIC, _default_of(name, setting))
+        _entry(name, configs, ConfigSource.DYNAMIC_TOPIC, _default_of(name, setting, defaults))
         for name, setting in TOPIC_SETTINGS.items()
     )
 
 
-def _default_of(name: str, setting: TopicSetting) -> ConfigEntry:
-    default, source = setting.default, ConfigSource.DEFAULT
+def _default_of(name: str, setting: TopicSetting, defaults: TopicDefaults) -> ConfigEntry:
+    """The value that a topic inherits, with the broker's settings that give it.
+
+    Like Kafka it names no setting in minutes or hours.
+    """
     broker_name = BROKER_SETTINGS.get(name)
+    synonyms = [
+        (each, defaults.static[each], ConfigSource.STATIC_BROKER)
+        for each in (broker_name, *_MILLISECONDS.get(name, ()))
+        if each in defaults.static
+    ]
+    if broker_name is not None:
+        synonyms.append((broker_name, setting.default, ConfigSource.DEFAULT))
     return ConfigEntry(
         name=name,
-        value=default,
-        source=source,
+        value=defaults.value_of(name),
+        source=synonyms[0][2] if synonyms else ConfigSource.DEFAULT,
         config_type=setting.config_type,
-        synonyms=() if broker_name is None else ((broker_name, default, source),),
+        synonyms=tuple(synonyms),
     )
 
 
@@ -188,14 +216,23 @@ def _settings(config: msgspec.Struct) -> tuple[ConfigEntry, ...]:
 
 def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
     """What holds for topics that say nothing else, under the names of the brokers' settings."""
-    defaults = (
-        msgspec.structs.replace(_default_of(name, TOPIC_SETTINGS[name]), name=broker_name)
+    defaults = services.cluster.topic_defaults
+    inherited = (
+        msgspec.structs.replace(_default_of(name, TOPIC_SETTINGS[name], defaults), name=broker_name)
         for name, broker_name in BROKER_SETTINGS.items()
     )
-    of_new_ones = NewTopicConfig(
-        auto_create_topics_enable=services.auto_create_topics, num_partitions=services.default_partitions
+    times = (
+        ConfigEntry(
+            name=name,
+            value=defaults.static[name],
+            source=ConfigSource.STATIC_BROKER,
+            config_type=setting.config_type,
+            synonyms=((name, defaults.static[name], ConfigSource.STATIC_BROKER),),
+        )
+        for name, setting in TIME_SETTINGS.items()
+        if name in defaults.static
     )
-    return (*defaults, *_settings(of_new_ones))
+    return (*inherited, *times, *_settings(services.new_topics))
 
 
 def _of_replicas(services: Services, name: str) -> tuple[ConfigEntry, ...]:
@@ -260,9 +297,19 @@ def alter_configs(
 
 def _check_kind(kind: int) -> None:
     if kind not in {ResourceType.TOPIC, ResourceType.GROUP}:
-        raise ProtocolError(
-            ErrorCode.INVALID_REQUEST, f"settings of resources of type {kind} can't be changed here"
+        message = (
+            f"settings of {_kind_name(kind)} resources can't be changed here, only those of topics and groups"
         )
+        if kind == ResourceType.BROKER:
+            message += "; start the broker with other settings"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _kind_name(kind: int) -> str:
+    """The name of a resource's type, such as `broker logger`."""
+    if kind not in _KINDS:
+        return f"unknown ({kind})"
+    return ResourceType(kind).name.lower().replace("_", " ")
 
 
 def _read(services: Services, resource: ChangedResource, entries: Mapping[str, str]) -> Mapping[str, str]:
@@ -274,7 +321,7 @@ def _read(services: Services, resource: ChangedResource, entries: Mapping[str, s
         if not resource.name:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         check_topic_name(resource.name)
-        read = read_topic_configs(entries)
+        read = read_topic_configs(entries, services.cluster.topic_defaults)
         services.cluster.find(resource.name, None)
         return read
     if not resource.name:

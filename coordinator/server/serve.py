@@ -5,24 +5,20 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 
-from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig, ReplicaSelector
+from fencepost.coordinator.server.broker_config import BrokerConfig
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.storage import Storage
-
-NO_NEW_TOPICS = NewTopicConfig(auto_create_topics_enable=False)
 
 
 async def serve(
     host: str,
     port: int,
     topics: Mapping[str, int],
-    config: GroupCoordinatorConfig,
+    config: BrokerConfig,
     on_ready: Callable[[Brokers], None],
     *,
     brokers: int = 1,
     racks: Sequence[str] = (),
-    replica_selector: ReplicaSelector | None = None,
-    new_topics: NewTopicConfig = NO_NEW_TOPICS,
     storage: Storage | None = None,
     users: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
@@ -41,11 +37,11 @@ async def serve(
         topics,
         host=host,
         ports=ports_from(port, brokers),
-        config=config,
+        config=config.groups,
         racks=racks,
-        replica_selector=replica_selector,
-        auto_create_topics=new_topics.auto_create_topics_enable,
-        default_partitions=new_topics.num_partitions,
+        replica_selector=config.replica_selector,
+        new_topics=config.new_topics,
+        topic_defaults=config.topic_defaults,
         storage=storage,
         users=users,
         tls=tls,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import NO_NEW_TOPICS, GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.outcome import Request
 from fencepost.coordinator.protocol.topics import Topic
@@ -46,8 +46,7 @@ class Services(NamedTuple):
     loop: asyncio.AbstractEventLoop
     work_queue: WorkQueue
     gate: Gate = Gate()  # open for good: nobody shuts it
-    auto_create_topics: bool = False
-    default_partitions: int = 1
+    new_topics: NewTopicConfig = NO_NEW_TOPICS
     credentials: Credentials | None = None
     """Who may connect; None for anybody."""
     long_requests: LongRequests | None = None

@@ -1,13 +1,13 @@
-"""The settings of topics: Kafka's names, types and defaults, and how it reads what is written."""
+"""The settings of topics: Kafka's names, types and defaults, how it reads them, and what topics inherit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from fencepost.coordinator.protocol.administration import ConfigType
-from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.server.logs import MAX_BATCH_BYTES
 
 _LARGEST = {ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
@@ -189,20 +189,129 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "segment.index.bytes": "log.index.size.max.bytes",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
-"""Which of the brokers' settings holds where a topic has none.
-
-Those that are missing have none, or one without a default: of `log.retention.hours`, which stands in for
-`log.retention.ms`, Kafka tells nothing.
-"""
+"""The broker's setting that a topic inherits, by the topic's setting; `TIME_SETTINGS` has the others."""
 
 
-def setting_of(configs: Mapping[str, str], name: str) -> str:
-    """A setting's value for a topic on which these were set."""
-    return configs.get(name, TOPIC_SETTINGS[name].default)
+class TimeSetting(NamedTuple):
+    """A broker's setting that a topic inherits as milliseconds."""
+
+    topic_setting: str
+    unit_ms: int
+    config_type: ConfigType
+    read: _Read
 
 
-def read_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """These settings as Kafka tells them: lists and numbers without spaces, True as true.
+def _retention(config_type: ConfigType) -> _Read:
+    def read(text: str) -> str:
+        value = _whole(0, -_LARGEST[config_type] - 1, _LARGEST[config_type], config_type).read(text)
+        if value == "0":
+            raise ValueError("must be unlimited (-1) or, equal or greater than 1")
+        return value if int(value) > 0 else "-1"
+
+    return read
+
+
+TIME_SETTINGS: Mapping[str, TimeSetting] = {
+    "log.retention.ms": TimeSetting("retention.ms", 1, ConfigType.LONG, _retention(ConfigType.LONG)),
+    "log.retention.minutes": TimeSetting("retention.ms", 60_000, ConfigType.INT, _retention(ConfigType.INT)),
+    "log.retention.hours": TimeSetting("retention.ms", 3_600_000, ConfigType.INT, _retention(ConfigType.INT)),
+    "log.roll.ms": TimeSetting("segment.ms", 1, ConfigType.LONG, _long(0, 1).read),
+    "log.roll.hours": TimeSetting("segment.ms", 3_600_000, ConfigType.INT, _int(0, 1).read),
+    "log.roll.jitter.ms": TimeSetting("segment.jitter.ms", 1, ConfigType.LONG, _long(0).read),
+    "log.roll.jitter.hours": TimeSetting("segment.jitter.ms", 3_600_000, ConfigType.INT, _int(0).read),
+    "log.flush.interval.ms": TimeSetting("flush.ms", 1, ConfigType.LONG, _long(0).read),
+    "log.flush.scheduler.interval.ms": TimeSetting("flush.ms", 1, ConfigType.LONG, _long(0).read),
+}
+"""These settings by name. Of those that stand for one setting of a topic, the first that is set holds."""
+
+
+class TopicDefaults:
+    """The values that topics without settings of their own inherit from the broker's properties.
+
+    `properties` has the broker's settings by name; they are read as Kafka reads them.
+    :raises FencepostError: for a value that Kafka would refuse.
+    """
+
+    def __init__(self, properties: Mapping[str, object] | None = None) -> None:
+        self.static: dict[str, str] = {}
+        """The broker's settings that were set to another value than the default, by their names."""
+        self._inherited: dict[str, str] = {}
+        given = dict(properties or {})
+        for name, topic_setting in _INHERITED.items():
+            if name not in given:
+                continue
+            time = TIME_SETTINGS.get(name)
+            setting = TOPIC_SETTINGS[topic_setting]
+            value = _read_property(name, given.pop(name), setting.read if time is None else time.read)
+            if time is None and value == setting.default:
+                continue
+            self.static[name] = value
+            if time is not None and value != "-1":
+                value = str(int(value) * time.unit_ms)
+            self._inherited.setdefault(topic_setting, value)
+        assert not given, given
+        least, most = (int(self.setting_of({}, f"{which}.compaction.lag.ms")) for which in ("min", "max"))
+        if least > most:
+            raise FencepostError(
+                f"log.cleaner.min.compaction.lag.ms {least} must be at most"
+                f" log.cleaner.max.compaction.lag.ms {most}"
+            )
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of the broker's settings that topics inherit."""
+        return tuple(_INHERITED)
+
+    @classmethod
+    def taken_from(cls, properties: dict[str, Any]) -> TopicDefaults:
+        """Remove these settings from `properties` and return them.
+
+        :raises FencepostError: for a value that Kafka would refuse.
+        """
+        return cls({name: properties.pop(name) for name in _INHERITED if name in properties})
+
+    def value_of(self, topic_setting: str) -> str:
+        """Return the value of a setting for a topic that does not set it."""
+        return self._inherited.get(topic_setting, TOPIC_SETTINGS[topic_setting].default)
+
+    def setting_of(self, configs: Mapping[str, str], topic_setting: str) -> str:
+        """Return the value of a setting for a topic on which these settings were set."""
+        value = configs.get(topic_setting)
+        return self.value_of(topic_setting) if value is None else value
+
+    def inherits(self, topic_settings: Iterable[str]) -> bool:
+        """Return true if the broker's properties change one of these settings of topics."""
+        return any(name in self._inherited for name in topic_settings)
+
+
+_INHERITED: Mapping[str, str] = {
+    **{broker_name: topic_setting for topic_setting, broker_name in BROKER_SETTINGS.items()},
+    **{name: setting.topic_setting for name, setting in TIME_SETTINGS.items()},
+}
+"""The topic's setting by the broker's setting from which it inherits."""
+
+
+def _read_property(name: str, value: object, read: _Read) -> str:
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif not isinstance(value, str | int | float):
+        raise FencepostError(f"{name}: {value!r}: expected text, a number, true or false")
+    try:
+        return read(str(value).strip())
+    except ValueError as error:
+        raise FencepostError(f"{name}: {value!r}: {error}") from None
+
+
+KAFKA_DEFAULTS = TopicDefaults()
+"""The defaults of a broker whose properties say nothing about topics."""
+
+
+def read_topic_configs(
+    configs: Mapping[str, str], defaults: TopicDefaults = KAFKA_DEFAULTS
+) -> dict[str, str]:
+    """Return these settings as Kafka tells them: lists and numbers without spaces, True as true.
+
+    `defaults` are the values of settings that are missing.
 
     :raises ProtocolError: INVALID_CONFIG, with the setting and what is wrong with it.
     """
@@ -216,7 +325,7 @@ def read_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
         except ValueError as error:
             message = f"Invalid value {value} for configuration {name}: {error}"
             raise ProtocolError(ErrorCode.INVALID_CONFIG, message) from None
-    least, most = (setting_of(read, f"{which}.compaction.lag.ms") for which in ("min", "max"))
+    least, most = (defaults.setting_of(read, f"{which}.compaction.lag.ms") for which in ("min", "max"))
     if int(least) > int(most):
         message = (
             f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"

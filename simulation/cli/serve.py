@@ -17,13 +17,7 @@ import structlog
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from fencepost.coordinator.config import (
-    BROKER_RACK,
-    GroupCoordinatorConfig,
-    NewTopicConfig,
-    ReplicaSelector,
-    replica_selector_from,
-)
+from fencepost.coordinator.config import BROKER_RACK, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.simulation.cli.arguments import Json, key_values, whole
 from fencepost.simulation.cli.client_config import client_security
@@ -33,6 +27,7 @@ from fencepost.simulation.cli.runs import TraceConfig
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE, tls_from, users_from
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.server.broker_config import BrokerConfig
     from fencepost.coordinator.server.brokers import Brokers
     from fencepost.coordinator.server.storage import Storage
 
@@ -141,7 +136,7 @@ def serve(
     if trace_config is not None and (trace_topic is None or "/" not in trace_topic):
         raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
     security = client_security(trace_config, "--trace-config")
-    new_topics, settings, selector = _settings(config or [])
+    settings = _settings(config or [])
     rack_ids = _racks(racks, brokers)
     if port and port + brokers - 1 > _LAST_PORT:
         raise FencepostError(f"--brokers {brokers} from --port {port}: the last port is beyond {_LAST_PORT}")
@@ -153,7 +148,7 @@ def serve(
             host=host,
             reason="clients from other machines need no login: use --sasl-user, or --host 127.0.0.1",
         )
-    storage = _storage(journal, settings, journal_records, journal_repair)
+    storage = _storage(journal, settings.groups, journal_records, journal_repair)
 
     def tell(broker: Brokers, rabbit: StreamBroker | None) -> None:
         address = None if rabbit is None else rabbit.addresses[0]
@@ -181,8 +176,6 @@ def serve(
                     told,
                     brokers=brokers,
                     racks=rack_ids,
-                    replica_selector=selector,
-                    new_topics=new_topics,
                     storage=storage,
                     users=users,
                     tls=tls,
@@ -192,20 +185,20 @@ def serve(
             from fencepost.simulation.embedded.tracing import serve_traced
 
             options = {
-                "auto_create_topics": new_topics.auto_create_topics_enable,
-                "default_partitions": new_topics.num_partitions,
+                "new_topics": settings.new_topics,
+                "topic_defaults": settings.topic_defaults,
                 "storage": storage,
                 "users": users or None,
                 "tls": tls,
                 "racks": rack_ids,
-                "replica_selector": selector,
+                "replica_selector": settings.replica_selector,
             }
             endpoint = Endpoint(
                 topics=counts,
                 brokers=brokers,
                 ports=ports_from(port, brokers),
                 host=host,
-                config=settings,
+                config=settings.groups,
                 journal=None,
                 options=options,
             )
@@ -264,16 +257,14 @@ def _racks(text: str | None, brokers: int) -> tuple[str, ...]:
     return racks
 
 
-def _settings(
-    words: Sequence[str],
-) -> tuple[NewTopicConfig, GroupCoordinatorConfig, ReplicaSelector | None]:
+def _settings(words: Sequence[str]) -> BrokerConfig:
+    from fencepost.coordinator.server.broker_config import BrokerConfig
+
     properties = key_values(words, "--config")
     if BROKER_RACK in properties:
         raise FencepostError(f"--config {BROKER_RACK}: each broker has its own, expected --racks RACK,RACK")
     try:
-        selector = replica_selector_from(properties)
-        new_topics = NewTopicConfig.taken_from(properties)
-        return new_topics, GroupCoordinatorConfig.from_properties(properties), selector
+        return BrokerConfig.from_properties(properties)
     except FencepostError as error:
         raise FencepostError(f"--config: {error}") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -11,14 +11,22 @@ from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.outcome import MemberHeard
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.cluster import check_replicas
 from fencepost.coordinator.server.groups import KeptJournal
 from fencepost.coordinator.server.services import Asked
 from fencepost.coordinator.server.topic_configs import read_topic_configs
 from fencepost.simulation.embedded.interference import Interference, Rule
 from fencepost.simulation.embedded.logs import LogAccess
+from fencepost.simulation.embedded.members import (
+    GroupMember,
+    classic_members,
+    consumer_members,
+    streams_members,
+)
 from fencepost.simulation.embedded.watch import Watch
 from fencepost.simulation.trace.schema import Kind
 
@@ -46,7 +54,7 @@ class Endpoint:
         """Passwords by name; empty if nobody has to log in."""
         self.has_tls = options["tls"] is not None
         self.watch = Watch()
-        self.interference = Interference(self._note)
+        self.interference = Interference(self._note, self._members, self._name_of)
         kept = _kept_in(journal)
         with contextlib.ExitStack() as opened:
             if "storage" in kept:
@@ -90,6 +98,22 @@ class Endpoint:
             if topic.topic_id not in image.by_id:
                 self.watch.topic(topic.name, "deleted", 0)
 
+    def _name_of(self, topic_id: TopicId) -> str | None:
+        """Return the name of a topic."""
+        return self.brokers.cluster.image.name_of(topic_id)
+
+    def _members(self) -> Iterator[GroupMember]:
+        """Yield the members of all groups."""
+        for runner in self.brokers.groups.active():
+            coordinator = runner.runtime.coordinator
+            image = coordinator.image
+            for group in coordinator.groups.values():
+                yield from consumer_members(group, {}, image)
+            for streams in coordinator.streams.groups.values():
+                yield from streams_members(streams, {}, image)
+            for classic in coordinator.classic.groups.values():
+                yield from classic_members(classic)
+
     def _note(self, api: ApiKey, request: Any, asked: Asked, rule: Rule) -> None:
         """A rule of the interference has found its request."""
         who = getattr(request, "member_id", "") or asked.context.client_id
@@ -118,10 +142,11 @@ class Endpoint:
 
         :raises FencepostError: for what Kafka would refuse.
         """
+        cluster, replicas = self.brokers.cluster, self.brokers.new_topics.default_replication_factor
         try:
-            self.brokers.cluster.create_topics(
-                {name: partitions}, read_topic_configs(config), replicas=replicas
-            )
+            check_replicas(replicas, len(cluster.nodes))
+            checked = read_topic_configs(config, cluster.topic_defaults)
+            cluster.create_topics({name: partitions}, checked, replicas=replicas)
         except ProtocolError as error:
             raise FencepostError(error.message) from None
 

@@ -6,15 +6,16 @@ Rules wait for the next request that they are about. The brokers behind them kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
 from fencepost.coordinator.server.services import (
     NO_REPLY,
     Asked,
@@ -23,6 +24,7 @@ from fencepost.coordinator.server.services import (
     Services,
     Unanswered,
 )
+from fencepost.simulation.embedded.members import GroupMember
 from fencepost.simulation.embedded.refusals import can_fail, refused
 
 if TYPE_CHECKING:
@@ -53,11 +55,11 @@ class Rule(msgspec.Struct, kw_only=True):
             arguments.append(repr(self.who))
         return f"{verb}({', '.join(arguments)})"
 
-    def is_about(self, request: Any, asked: Asked) -> bool:
+    def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
         """Whether it is this request that the rule waits for."""
-        if self.error is not None and not can_fail(request):
+        if self.error is not None and not can_fail(request, asked.context.api_version, self.error):
             return False
-        return self.who is None or self.who in _names(request, asked)
+        return self.who is None or self.who in _names(request, asked) or self.who in names()
 
 
 _FEW_CONNECTIONS = 64
@@ -76,8 +78,19 @@ class _Handlers(NamedTuple):
 class Interference:
     """The rules of all brokers, and the connections on which members were heard."""
 
-    def __init__(self, note: Callable[[ApiKey, Any, Asked, Rule], None]) -> None:
+    def __init__(
+        self,
+        note: Callable[[ApiKey, Any, Asked, Rule], None],
+        members: Callable[[], Iterable[GroupMember]],
+        name_of: Callable[[TopicId], str | None],
+    ) -> None:
         self._note = note
+        self._members = members
+        self._name_of = name_of
+        self._fetched: dict[OpenConnection, set[TopicPartition]] = {}
+        """The partitions that were named last on a connection that fetches."""
+        self._readers: dict[OpenConnection, MemberId] = {}
+        """The member whose client fetches on a connection."""
         self._rules: list[Rule] = []
         self._tables: list[_Handlers] = []
         self._heard: dict[OpenConnection, dict[MemberId, None]] = {}
@@ -161,6 +174,7 @@ class Interference:
     def forget(self, member_id: MemberId) -> None:
         """The member is none any more."""
         self._instance_ids.pop(member_id, None)
+        self._readers = {each: known for each, known in self._readers.items() if known != member_id}
         for members in self._heard.values():
             members.pop(member_id, None)
 
@@ -184,11 +198,15 @@ class Interference:
     # -- requests ---------------------------------------------------------------------------------------
 
     def _hear(self, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
+        if isinstance(request, logs.FetchRequest):
+            self._note_fetched(request, asked.connection)
         reply = handler(services, request, asked)
         self._listen(request, reply, asked.connection)
         return reply
 
     def _handle(self, api: ApiKey, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
+        if api is ApiKey.FETCH:
+            self._note_fetched(request, asked.connection)
         rules = self._about(api, request, asked)
         if not rules:
             return self._hear(handler, services, request, asked)
@@ -209,12 +227,55 @@ class Interference:
             return self._answer(api, reply, lost)
         return services.loop.create_task(self._later(api, reply, lost, delay_s))
 
+    def _names_on(self, asked: Asked) -> set[str | None]:
+        """Return the ids of the members that use a connection.
+
+        Heartbeats and commits name their member. Clients fetch on other connections: such a connection is
+        that of the only member with its client id and host that was given a partition which it fetched.
+        """
+        connection = asked.connection
+        ids = dict.fromkeys(self._heard.get(connection, ()))
+        if not ids and (fetched := self._fetched.get(connection)):
+            context = asked.context
+            found = [
+                member
+                for member in self._members()
+                if (member.client_id, member.client_host) == (context.client_id, context.client_host)
+                and not fetched.isdisjoint(member.assignment)
+            ]
+            if len(found) == 1:
+                self._readers[connection] = found[0].member_id
+        if not ids and connection in self._readers:
+            ids[self._readers[connection]] = None
+        return {*ids, *(self._instance_ids.get(each) for each in ids)} - {None}
+
+    def _topic_name(self, topic: logs.OfTopic[Any]) -> str | None:
+        if topic.name is not None or topic.topic_id is None:
+            return topic.name
+        return self._name_of(topic.topic_id)
+
+    def _note_fetched(self, request: logs.FetchRequest, connection: OpenConnection) -> None:
+        """Remember the partitions that a fetch names; one that goes on with its session may name none."""
+        if not request.topics:
+            return
+        if len(self._fetched) >= self._many:
+            self._fetched = {each: known for each, known in self._fetched.items() if not each.is_closed}
+            self._readers = {each: known for each, known in self._readers.items() if not each.is_closed}
+            self._many = max(_FEW_CONNECTIONS, 2 * len(self._fetched), 2 * len(self._heard))
+        self._fetched[connection] = {
+            TopicPartition(name, one.partition)
+            for topic in request.topics
+            if (name := self._topic_name(topic)) is not None
+            for one in topic.partitions
+        }
+
     def _about(self, api: ApiKey, request: Any, asked: Asked) -> list[Rule]:
         """The rules about a request, which fails once and is lost once: further such rules wait."""
         rules: list[Rule] = []
+        names = partial(self._names_on, asked)
         fails = is_lost = False
         for rule in self._rules:
-            if rule.api is not api or not rule.is_about(request, asked):
+            if rule.api is not api or not rule.is_about(request, asked, names):
                 continue
             if (rule.error is not None and fails) or (rule.lost and is_lost):
                 continue

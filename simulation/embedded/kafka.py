@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.server.cluster import MAX_PARTITIONS
 from fencepost.simulation.embedded.controls import KafkaControls
@@ -20,7 +22,6 @@ from fencepost.simulation.embedded.settings import (
     flag,
     ports_of,
     racks_of,
-    selector_of,
     tls_of,
     topics_of,
     trace_topic_of,
@@ -78,18 +79,23 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         super().__init__(LoopThread("fencepost-embedded-kafka"), Group)
         self._brokers = broker_count(brokers)
         self._topics = topics_of(topics)
-        self._config = config_of(config)
+        broker_config = config_of(config)
+        self._config = broker_config.groups
         self._journal = journal
         self._host = address(host)
         self._ports = ports_of(ports, self._brokers)
         context = tls_of(tls)
         self._options = {
-            "auto_create_topics": flag("auto_create_topics", auto_create_topics),
-            "default_partitions": whole("default_partitions", default_partitions, 1, MAX_PARTITIONS),
+            "new_topics": msgspec.structs.replace(
+                broker_config.new_topics,
+                auto_create_topics_enable=flag("auto_create_topics", auto_create_topics),
+                num_partitions=whole("default_partitions", default_partitions, 1, MAX_PARTITIONS),
+            ),
+            "topic_defaults": broker_config.topic_defaults,
             "users": users_of(users),
             "tls": context,
             "racks": racks_of(racks, self._brokers),
-            "replica_selector": selector_of(config),
+            "replica_selector": broker_config.replica_selector,
         }
         self._trace_topic = trace_topic_of(trace_topic, context)
         self._tracing: TopicTracing | None = None

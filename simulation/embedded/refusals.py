@@ -11,6 +11,7 @@ import msgspec
 
 from fencepost.coordinator.codec import groups, offsets, transactions
 from fencepost.coordinator.protocol import acls, administration, classic, cluster, consumer, inspection, logs
+from fencepost.coordinator.protocol.cluster import TopicMetadata
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.transactions import AddPartitionsToTxnResponse
@@ -51,6 +52,8 @@ _GROUP_ERRORS_FROM: Final = 2
 """The first version of OffsetFetch that has an error for a group."""
 _MEMBERS_FROM: Final = 3
 """The first version of LeaveGroup that has an error for each member."""
+_METADATA_ERRORS_FROM: Final = 13
+"""The first version of Metadata that has an error for all of it (KIP-1102)."""
 _LOG_DIR_ERRORS_FROM: Final = 3
 """The first version of DescribeLogDirs that has an error for all of it."""
 
@@ -60,9 +63,18 @@ class _Failure(NamedTuple):
     version: int
 
 
-def can_fail(request: Any) -> bool:
-    """Whether an answer to it has a place for an error: Metadata about brokers alone has none."""
-    return not (isinstance(request, cluster.MetadataRequest) and request.topics == ())
+def can_fail(request: Any, version: int, code: ErrorCode) -> bool:
+    """Return true if the response has a place for this error.
+
+    Metadata about brokers alone has one only for an error of the whole response.
+    """
+    if isinstance(request, cluster.MetadataRequest) and request.topics == ():
+        return _is_of_all_metadata(version, code)
+    return True
+
+
+def _is_of_all_metadata(version: int, code: ErrorCode) -> bool:
+    return code is ErrorCode.REBOOTSTRAP_REQUIRED and version >= _METADATA_ERRORS_FROM
 
 
 def refused(handler: Handler, services: Services, request: Any, asked: Asked, code: ErrorCode) -> Any:
@@ -72,6 +84,10 @@ def refused(handler: Handler, services: Services, request: Any, asked: Asked, co
         wanted = wanted_by(request, services.cluster.name_of)
         return _fetch(handler.sessions, request, wanted, _Failure(code, version))
     if isinstance(request, cluster.MetadataRequest):
+        if _is_of_all_metadata(version, code):
+            named = request.topics or ()
+            topics = (TopicMetadata(name=t.name, topic_id=t.topic_id, error_code=code) for t in named)
+            return cluster.MetadataResponse(topics=tuple(topics), error_code=code)
         told = handler(services, msgspec.structs.replace(request, allow_auto_topic_creation=False), asked)
         reply = _spoiled_in_time(services, told, code)
     elif isinstance(request, cluster.DescribeTopicPartitionsRequest):
@@ -102,7 +118,7 @@ def _spoiled_in_time(services: Services, reply: Any, code: ErrorCode) -> Any:
 
 def _spoiled(reply: Any, code: ErrorCode) -> Any:
     """A description of topics in which all topics have the error, and the rest is right."""
-    topics = (cluster.TopicMetadata(name=t.name, topic_id=t.topic_id, error_code=code) for t in reply.topics)
+    topics = (TopicMetadata(name=t.name, topic_id=t.topic_id, error_code=code) for t in reply.topics)
     return msgspec.structs.replace(reply, topics=tuple(topics)) if reply.topics else None
 
 

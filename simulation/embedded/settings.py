@@ -13,14 +13,11 @@ from typing import Final, TypeAlias
 import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.config import (
-    BROKER_RACK,
-    GroupCoordinatorConfig,
-    ReplicaSelector,
-    replica_selector_from,
-)
+from fencepost.coordinator.config import BROKER_RACK, NO_NEW_TOPICS, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
+from fencepost.coordinator.server.broker_config import BrokerConfig
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS
 from fencepost.simulation.trace.topic import TraceTopic
 
 MAX_BROKERS: Final = 100
@@ -58,15 +55,15 @@ File: TypeAlias = str | os.PathLike[str]
 Tls: TypeAlias = "ssl.SSLContext | tuple[File, File] | File | None"
 
 
-def config_of(config: Config) -> GroupCoordinatorConfig:
-    """A whole configuration as it is, or settings by Kafka's names over `PROFILE`.
+def config_of(config: Config) -> BrokerConfig:
+    """Return a whole configuration unchanged, or settings by Kafka's names over `PROFILE`.
 
     :raises FencepostError: for a name that does not exist, or a value that Kafka would refuse.
     """
     if isinstance(config, GroupCoordinatorConfig):
-        return config
+        return BrokerConfig(config, NO_NEW_TOPICS, KAFKA_DEFAULTS)
     if config is None:
-        return PROFILE
+        return BrokerConfig(PROFILE, NO_NEW_TOPICS, KAFKA_DEFAULTS)
     if not isinstance(config, Mapping):
         raise FencepostError(
             f"config={config!r}: expected a GroupCoordinatorConfig, or a mapping of settings by Kafka's names"
@@ -81,17 +78,7 @@ def config_of(config: Config) -> GroupCoordinatorConfig:
         for field, value in msgspec.structs.asdict(PROFILE).items()
         if value != getattr(GroupCoordinatorConfig(), field)
     }
-    properties = {**profile, **config}
-    replica_selector_from(properties)  # no setting of groups
-    return GroupCoordinatorConfig.from_properties(properties)
-
-
-def selector_of(config: Config) -> ReplicaSelector | None:
-    """Return what these settings say about `replica.selector.class`.
-
-    :raises FencepostError: for a class that is not one of Kafka's.
-    """
-    return replica_selector_from(dict(config)) if isinstance(config, Mapping) else None
+    return BrokerConfig.from_properties({**profile, **config})
 
 
 def broker_count(brokers: int) -> int:

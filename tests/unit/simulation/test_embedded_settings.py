@@ -242,12 +242,12 @@ def test_a_port_that_is_taken(kafka: EmbeddedKafka) -> None:
 
 
 def test_settings_by_name_go_over_the_quick_profile() -> None:
-    config = config_of({"group.consumer.heartbeat.interval.ms": "200"})
+    config = config_of({"group.consumer.heartbeat.interval.ms": "200"}).groups
     assert config.group_consumer_heartbeat_interval_ms == 200
     assert config.group_initial_rebalance_delay_ms == PROFILE.group_initial_rebalance_delay_ms == 0
     whole = GroupCoordinatorConfig()
-    assert config_of(whole) is whole
-    assert config_of(None) is PROFILE
+    assert config_of(whole).groups is whole
+    assert config_of(None).groups is PROFILE
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.config import NewTopicConfig
 from fencepost.coordinator.server import repeated
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.repeated import Question, RepeatedAnswers
@@ -45,7 +46,7 @@ def counted() -> Counted:
 
 @pytest.fixture
 async def brokers(counted):
-    async with Brokers({"orders": 2}, auto_create_topics=True, intercept=counted) as found:
+    async with Brokers({"orders": 2}, new_topics=NewTopicConfig(), intercept=counted) as found:
         yield found
 
 

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from fencepost.coordinator.codec.registry import REGISTRY
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.broker import Broker
 from tests.batches import batch
@@ -288,7 +288,7 @@ async def test_a_topic_that_is_asked_for_twice_is_described_once(wire):
 
 async def test_a_topic_is_created_when_it_is_asked_for_and_allowed():
     name = nested(3, 12, "MetadataRequestTopic", topic_id=None, name="new")
-    async with Broker(auto_create_topics=True, default_partitions=4) as broker:
+    async with Broker(new_topics=NewTopicConfig(num_partitions=4)) as broker:
         wire = await Wire.to(broker)
         reply = await wire.ask(3, 12, topics=(name,), allow_auto_topic_creation=False)
         assert reply.topics[0].error_code == 3
