@@ -186,6 +186,11 @@ _ALL: Final = (
         "KIP-848, Consumer Heartbeats",
     ),
     Invariant(
+        "frees-own-instance",
+        "A static member does not give up because of an instance id that it holds itself: it frees the id.",
+        "KIP-848, Static Membership; Kafka 4.3 refuses the join of a member that it still has",
+    ),
+    Invariant(
         "request-fields",
         "Joins, and heartbeats after a failure, carry everything.",
         "KIP-848, ConsumerGroupHeartbeat",

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -26,7 +27,7 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.consumer.states import ACTIVE, JOINING, PREPARE_LEAVING, UNSUBSCRIBED
+from fencepost.member.consumer.states import ACTIVE, FATAL, JOINING, PREPARE_LEAVING, UNSUBSCRIBED
 from fencepost.simulation.checkers.base import (
     NOTHING,
     Checker,
@@ -42,6 +43,16 @@ from fencepost.simulation.checkers.heartbeats import NONE, is_full
 _ACTIVE = frozenset(map(str, ACTIVE))
 _SENDING = frozenset((*_ACTIVE, str(PREPARE_LEAVING)))
 """A member that prepares to leave keeps its session until its callbacks have run."""
+
+UNRELEASED_INSTANCE_ID = ErrorCode.UNRELEASED_INSTANCE_ID
+_NOT_FINAL = (
+    None,
+    NONE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""Responses after which the coordinator may have the member; None stands for no response."""
 
 CommitHook: TypeAlias = Callable[[str, OffsetCommitRequest], None]
 """Takes the host and the request."""
@@ -62,9 +73,11 @@ class Sender:
         "_adding",
         "_epoch",
         "_joins",
+        "_may_hold_instance",
         "_must_be_full",
         "_names",
         "_owned",
+        "_refused_itself",
         "_sent_in",
         "_told",
         "checked",
@@ -104,9 +117,18 @@ class Sender:
         self._adding = NOTHING
         self._told: Partitions = {}
         """The newest assignment of this membership."""
+        self._may_hold_instance = False
+        """Its instance id may be its own: it was a member, or a join of it has no final response."""
+        self._refused_itself = False
+        """Its last join was refused because of the instance id that it may hold itself."""
 
-    def moved(self, target: str) -> None:
+    def moved(self, target: str) -> Iterator[Finding]:
         """The member machine is in another state. One of the classic protocol is judged elsewhere."""
+        if target == FATAL and self._refused_itself:
+            yield (
+                "frees-own-instance",
+                f"{self.host} gave up because of an instance id that it holds itself",
+            )
         self.classic = isinstance(target, ClassicMemberState)
         self.state = str(target)
         self.checked = self.last_answer = None
@@ -143,6 +165,7 @@ class Sender:
         """A heartbeat goes out."""
         self.searches = False
         if request.member_epoch < 0:
+            self._refused_itself = False
             yield from self._leave(request)
             return
         if self.in_flight is not None:
@@ -179,7 +202,8 @@ class Sender:
                 "request-fields",
                 f"{self.host} left with epoch {request.member_epoch}, instance {request.instance_id}",
             )
-        if self.state in _ACTIVE:
+        frees_instance = self.state == JOINING and request.member_epoch == STATIC_LEAVE_EPOCH
+        if self.state in _ACTIVE and (self.in_flight is not None or not frees_instance):
             yield "one-in-flight", f"{self.host} sent a leave in {self.state}"
 
     def _fields(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
@@ -234,6 +258,11 @@ class Sender:
             return
         self.in_flight = None
         self.last_answer = None
+        code = response.error_code if isinstance(response, ConsumerGroupHeartbeatResponse) else None
+        if code is UNRELEASED_INSTANCE_ID:
+            self._refused_itself = self._may_hold_instance
+        elif code in _NOT_FINAL:
+            self._may_hold_instance = True
         if self._sent_in != self._joins:
             return
         if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != NONE:
@@ -293,7 +322,7 @@ class Requests(Checker):
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """States decide what may be sent."""
-        self._senders[host].moved(target)
+        self.report_all(self._senders[host].moved(target))
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int

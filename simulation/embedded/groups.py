@@ -79,6 +79,10 @@ class GroupControls:
         The others get its partitions at once, as when its rebalance timeout is over; a client that does
         what KIP-848 says drops its partitions without a commit and joins anew.
 
+        A static member of a consumer group is refused and not removed, as Kafka does it: its partitions stay
+        its own, and its next join is refused with UNRELEASED_INSTANCE_ID until its client leaves with epoch
+        -2, or its session ends. `expire` removes a static member, too.
+
         :raises FencepostError: if the group has no such member, or nobody coordinates it now.
         """
         found = self._find(member)
@@ -89,6 +93,8 @@ class GroupControls:
         self._endpoint.interference.add(Rule(api=api, who=found.member_id, error=error))
         if found.protocol == "streams":  # nobody can remove one by request
             self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
+            return
+        if found.protocol == "consumer" and found.instance_id is not None:
             return
         removal = LeaveGroupRequest(group_id=self.group_id, member_id=found.member_id)
         self._process(LeaveGroupBatchRequest(group_id=self.group_id, members=(removal,)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.consumer.actions import CallbackKind
 from fencepost.member.consumer.commits import Commit, CommitKind
@@ -117,6 +118,15 @@ def _stale_list(original: _Method) -> _Method:
     return end_revoked
 
 
+def _never_frees(original: _Method) -> _Method:
+    """A join that is refused is refused for good, whoever has the instance id."""
+
+    def release_instance(self: Any, now_ms: int) -> None:
+        self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, "")
+
+    return release_instance
+
+
 COMMITS_SOON: Final = ("slow-callbacks-and-poll-timeouts", *CHURN)
 
 MEMBER_MUTANTS: Final = (
@@ -173,5 +183,13 @@ MEMBER_MUTANTS: Final = (
         ("owned-honest", "callbacks-balanced"),
         CHURN,
         (Patch(Assignment, "end_revoked", _stale_list),),
+    ),
+    Mutant(
+        "static-member-locks-itself-out",
+        "Kafka 4.3: UNRELEASED_INSTANCE_ID after a join whose response was lost",
+        "A static member gives up when its own earlier join keeps its instance id.",
+        ("frees-own-instance",),
+        ("static-rolling-deploy",),
+        (Patch(Membership, "_release_instance", _never_frees),),
     ),
 )
