@@ -22,7 +22,7 @@ from fencepost.coordinator.codec import client_streams as streams
 from fencepost.coordinator.codec import client_streams_describe as streams_describe
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.reader import skip_tagged_fields
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.codec.schema import Shape, is_flexible, response_reader
 
 ELECT_LEADERS = 43
@@ -106,4 +106,6 @@ def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
         values, _ = response_reader(api_key, version)(frame, at)
         return correlation_id, CLIENT_APIS[api_key].decode(values, version)
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
-        raise MalformedFrame(f"answer to API {api_key} version {version} can't be read: {error}") from error
+        raise MalformedFrame(
+            f"answer to {api_name(api_key)} version {version} can't be read: {error}"
+        ) from error

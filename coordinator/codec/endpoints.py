@@ -21,7 +21,7 @@ from fencepost.coordinator.codec.reader import (
     read_unsigned_varint,
     skip_tagged_fields,
 )
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.codec.schema import newest_version, response_schema
 from fencepost.coordinator.codec.writer import compact_string, unsigned_varint
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -82,7 +82,9 @@ def replace_endpoints(api_key: int, version: int, frame: bytes, address_of: Addr
         walk(frame, at, address_of, changes)
         return _spliced(frame, 0, len(frame), changes) if changes else frame
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
-        raise MalformedFrame(f"answer to API {api_key} version {version} can't be read: {error}") from error
+        raise MalformedFrame(
+            f"answer to {api_name(api_key)} version {version} can't be read: {error}"
+        ) from error
 
 
 def limit_versions(version: int, frame: bytes) -> bytes:
@@ -127,7 +129,7 @@ def _spliced(frame: bytes, start: int, end: int, changes: list[_Change]) -> byte
 def _walker(api_key: int, version: int) -> tuple[Any, _Walker]:
     schema = response_schema(api_key, version)
     if schema is None:
-        raise MalformedFrame(f"API {api_key} version {version} is not known here")
+        raise MalformedFrame(f"{api_name(api_key)} version {version} is not known here")
     return schema, _entity_walker(schema, top=True)
 
 

@@ -80,6 +80,14 @@ class ApiKey(enum.IntEnum):
     STREAMS_GROUP_DESCRIBE = 89
 
 
+def api_name(api_key: int) -> str:
+    """Return how a person knows an API, such as `Fetch`; the number of one that is not spoken here."""
+    try:
+        return ApiKey(api_key).name.title().replace("_", "")
+    except ValueError:
+        return f"API {api_key}"
+
+
 class Api(NamedTuple):
     """One API: its versions, the first flexible one among them, and its two translators."""
 

@@ -130,7 +130,8 @@ def _created(services: Services, name: str, plan: _Plan | ProtocolError, validat
     if not isinstance(plan, ProtocolError) and not validate_only:
         try:
             services.cluster.check_room(plan.places.partitions)
-            services.cluster.check_new_name(name)  # others had turns since it was planned
+            if name in services.cluster.image.by_name:  # others had turns since it was planned
+                services.cluster.check_new_name(name)
         except ProtocolError as error:
             plan = error
     if isinstance(plan, ProtocolError):

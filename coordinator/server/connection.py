@@ -23,6 +23,7 @@ from fencepost.coordinator.codec.registry import (
     ASKED_AGAIN,
     ApiKey,
     VersionCodec,
+    api_name,
     codec_of,
     unsupported_api_versions,
 )
@@ -413,7 +414,9 @@ class Connection(asyncio.Protocol):
     def _unsupported(self, header: RequestHeader) -> None:
         """Only ApiVersions has an answer that every client of any version can read (KIP-511)."""
         if header.api_key != ApiKey.API_VERSIONS:
-            raise MalformedFrame(f"API {header.api_key} version {header.api_version} is not spoken here")
+            raise MalformedFrame(
+                f"{api_name(header.api_key)} version {header.api_version} is not spoken here"
+            )
         self._out += unsupported_api_versions(header.correlation_id)
 
     def _wait(

@@ -6,7 +6,7 @@ import asyncio
 import enum
 import secrets
 
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.sasl import (
     SaslAuthenticateRequest,
@@ -65,7 +65,7 @@ class Login:
         :raises Unanswered: for anything else; Kafka too closes the connection without an answer.
         """
         if api_key not in _ALLOWED.get(self._state, ()):
-            raise Unanswered(f"API {api_key} before the client is logged in (ILLEGAL_SASL_STATE)")
+            raise Unanswered(f"{api_name(api_key)} before the client is logged in (ILLEGAL_SASL_STATE)")
         if api_key == ApiKey.API_VERSIONS and is_spoken:
             self._state = _State.TOLD
 

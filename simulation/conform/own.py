@@ -18,7 +18,7 @@ from fencepost.coordinator.assign.spec import Assignor, GroupSpec
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import read_header
-from fencepost.coordinator.codec.registry import codec_of
+from fencepost.coordinator.codec.registry import api_name, codec_of
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -140,7 +140,7 @@ class Own:
         header = read_header(frame)
         codec = codec_of(api_key, version)
         if codec is None:
-            raise FencepostError(f"API {api_key} version {version} is not spoken by our endpoint")
+            raise FencepostError(f"{api_name(api_key)} version {version} is not spoken by our endpoint")
         context = RequestContext(version, header.client_id, client_host)
         request = codec.decode(frame, codec.body_of(frame, header), context)
         reply = self._handlers[api_key](self._services, request, Asked(context, "127.0.0.1", _Connection()))

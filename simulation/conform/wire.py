@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES, MalformedFrame
+from fencepost.coordinator.codec.registry import api_name
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.clusters.probe import reason_of
 
@@ -86,11 +87,11 @@ class Connection:
                 number, answer = read_response(api_key, version, await self._exchange(request))
         except TimeoutError as error:
             raise EnvironmentLacks(
-                f"{self.peer} does not answer API {api_key} within {self._timeout_s:g} s"
+                f"{self.peer} does not answer {api_name(api_key)} within {self._timeout_s:g} s"
             ) from error
         except (OSError, asyncio.IncompleteReadError) as error:
             raise EnvironmentLacks(
-                f"{self.peer} closed the connection at API {api_key} version {version}: "
+                f"{self.peer} closed the connection at {api_name(api_key)} version {version}: "
                 "it does not speak it, or it went down"
             ) from error
         except MalformedFrame as error:

@@ -82,18 +82,19 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
     @on_loop
     def create_topic(
-        self, name: str, partitions: int = 1, *, replicas: int = 1, config: TopicConfig = None
+        self, name: str, partitions: int = 1, *, replicas: int | None = None, config: TopicConfig = None
     ) -> None:
         """Create a topic. `config` is settings of its own by Kafka's names: `{"retention.ms": 60_000}`.
 
-        Each partition is on `replicas` brokers.
+        Each partition is on `replicas` brokers, or as many as `default.replication.factor` says.
 
         :raises FencepostError: if it exists, Kafka would refuse it or its settings, or there are not as many
             brokers.
         """
         name_of("topic", name, "a name")
         (checked,) = topics_of({name: partitions}).items()
-        whole("replicas", replicas, 1, len(self.endpoint.brokers.groups.node_ids))
+        if replicas is not None:
+            whole("replicas", replicas, 1, len(self.endpoint.brokers.groups.node_ids))
         self.endpoint.create_topic(*checked, topic_config_of(config), replicas)
 
     @until_done

@@ -137,12 +137,16 @@ class Endpoint:
                 detail=f"{api.name} {rule.delay_s:g} s {who}",
             )
 
-    def create_topic(self, name: str, partitions: int, config: Mapping[str, str], replicas: int = 1) -> None:
+    def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str], replicas: int | None = None
+    ) -> None:
         """A new topic with settings of its own.
 
         :raises FencepostError: for what Kafka would refuse.
         """
-        cluster, replicas = self.brokers.cluster, self.brokers.new_topics.default_replication_factor
+        cluster = self.brokers.cluster
+        if replicas is None:
+            replicas = self.brokers.new_topics.default_replication_factor
         try:
             check_replicas(replicas, len(cluster.nodes))
             checked = read_topic_configs(config, cluster.topic_defaults)

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.config import BROKER_RACK, NO_NEW_TOPICS, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
@@ -37,7 +37,7 @@ PROFILE: Final = GroupCoordinatorConfig(
 )
 """Members ask often and wait for nobody, so that groups move at once. Sessions last as long as Kafka's do."""
 
-_API_NAMES: Final = {key.name: key.name.title().replace("_", "") for key in ApiKey}
+_API_NAMES: Final = {key.name: api_name(key) for key in ApiKey}
 """As Kafka's documentation and its logs write them."""
 _ARGUMENTS: Final = {
     "auto.create.topics.enable": "auto_create_topics",

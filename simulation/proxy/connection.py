@@ -17,7 +17,7 @@ from fencepost.coordinator.codec.endpoints import (
     replace_endpoints,
 )
 from fencepost.coordinator.codec.framing import MalformedFrame, read_header
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.simulation.proxy.damage import spoiled
 from fencepost.simulation.proxy.exchange import Exchange, TopicNames
 from fencepost.simulation.proxy.observer import ProxyObserver
@@ -206,7 +206,7 @@ class Connection:
         if carries_endpoints(header.api_key, header.api_version) and not is_readable(
             header.api_key, header.api_version
         ):
-            raise MalformedFrame(f"API {header.api_key} version {header.api_version} is not known here")
+            raise MalformedFrame(f"{api_name(header.api_key)} version {header.api_version} is not known here")
         if header.api_key == _SASL_HANDSHAKE and header.api_version == 0:
             raise MalformedFrame("SaslHandshake version 0: what follows it is no frame of Kafka's")
         around = self._around

@@ -24,7 +24,7 @@ CORES = (
     "coordinator/streams",
     "member/consumer",
 )
-LONGEST_FILE = 500
+LONGEST_FILE = 700
 
 BANNED_CALLS = {
     "print": "return a value, or let the shell log",

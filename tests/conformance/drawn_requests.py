@@ -63,6 +63,9 @@ _GROUP_VALUES: Final = tuple(value for value in _VALUES if value is None or valu
 """Spaces around it Kafka takes and tells, and then the group has none of its settings."""
 _PATTERNS: Final = (None, None, "", ".*", "~.", "~t|x", "~", "[", "(?=x)", "\\p{Lower}+", "a{2000}")
 
+_NAMED_ONCE: Final = {"group_ids", "groups", "groups_names", "transactional_ids", "coordinator_keys"}
+"""Lists in which our endpoint answers a name once, however often it comes."""
+
 _POOLS: Final[dict[str | tuple[int, str], Sequence[Any]]] = {
     "assignment": (b"", b"x"),
     "broker_ids": (1, 1, 1, 1, 2, 0, -1),
@@ -161,7 +164,16 @@ class Draw:
         """The fields of a request, with dictionaries for structs."""
         self._key, self._about = key, ResourceType.TOPIC
         drawn = self._struct(load_request_schema(key, version))
+        for name in _NAMED_ONCE & drawn.keys():
+            if drawn[name] and isinstance(drawn[name][0], str | int):
+                drawn[name] = list(dict.fromkeys(drawn[name]))
         match key:
+            case ApiKey.DESCRIBE_PRODUCERS:
+                drawn["topics"] = _once(drawn["topics"], "name")
+                for topic in drawn["topics"]:
+                    topic["partition_indexes"] = list(dict.fromkeys(topic["partition_indexes"]))
+            case ApiKey.DESCRIBE_CONFIGS:
+                drawn["resources"] = _once(drawn["resources"], "resource_name")
             case ApiKey.METADATA:  # Kafka answers UNKNOWN_SERVER_ERROR if one has neither name nor id
                 for topic in drawn["topics"] or ():
                     if topic["name"] is topic.get("topic_id") is None:

@@ -47,7 +47,7 @@ async def test_answers_come_in_the_order_of_their_requests(broker, wire):
         (struct.pack(">hhih", 18, 3, 1, -1) + b"\0", "API_VERSIONS version 3 can't be read"),
         (struct.pack(">hhih", 3, 12, 1, -1) + b"\0\xff\xff\xff\xff\x07", "METADATA version 12 can't be read"),
         (struct.pack(">hhih", 7, 2, 1, -1) + b"\0", "API 7 version 2 is not spoken here"),
-        (struct.pack(">hhih", 3, 99, 1, -1) + b"\0", "API 3 version 99 is not spoken here"),
+        (struct.pack(">hhih", 3, 99, 1, -1) + b"\0", "Metadata version 99 is not spoken here"),
         (struct.pack(">hhih", -5, 0, 1, -1) + b"\0", "API -5 version 0 is not spoken here"),
     ],
 )

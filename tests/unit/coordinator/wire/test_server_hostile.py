@@ -25,6 +25,7 @@ from kio.index import load_request_schema
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.reader import Allowance, entity_reader
 from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
+from fencepost.coordinator.config import NewTopicConfig
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.server.admin_apis import MAX_PARTITIONS_PER_REQUEST
 from fencepost.coordinator.server.broker import Broker
@@ -248,7 +249,9 @@ async def test_a_request_creates_at_most_as_many_partitions_as_with_kafka():
 
 
 async def test_clients_create_no_more_partitions_than_a_cluster_may_have():
-    async with Broker({"a": MAX_PARTITIONS, "b": 1}, auto_create_topics=True) as broker:
+    async with Broker(
+        {"a": MAX_PARTITIONS, "b": 1}, new_topics=NewTopicConfig(auto_create_topics_enable=True)
+    ) as broker:
         assert MAX_PARTITIONS >= MAX_CLUSTER_PARTITIONS
         wire = await Wire.to(broker)
         (result,) = (await grown(wire, b=2)).results

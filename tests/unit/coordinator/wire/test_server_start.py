@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.broker_config import BrokerConfig
 from fencepost.coordinator.server.serve import serve
 from tests.unit.coordinator.wire.raw_client import (
     Wire,
@@ -33,7 +33,7 @@ async def test_an_occupied_port_is_told_with_what_to_do(broker):
     with pytest.raises(
         EnvironmentLacks, match=f"port {broker.port} on 127.0.0.1 is taken: .* another port"
     ) as caught:
-        await serve("127.0.0.1", broker.port, {}, GroupCoordinatorConfig(), print)
+        await serve("127.0.0.1", broker.port, {}, BrokerConfig.from_properties({}), print)
     assert caught.value.exit_code == 3
 
 
@@ -52,7 +52,7 @@ def test_topics_that_kafka_would_refuse_are_refused(topics):
 async def test_serve_says_when_it_is_ready_and_ends_when_cancelled():
     ready = asyncio.get_running_loop().create_future()
     task = asyncio.ensure_future(
-        serve("127.0.0.1", 0, {"orders": 1}, GroupCoordinatorConfig(), ready.set_result)
+        serve("127.0.0.1", 0, {"orders": 1}, BrokerConfig.from_properties({}), ready.set_result)
     )
     broker = await asyncio.wait_for(ready, 5)
     wire = await Wire.to(broker)
