@@ -138,8 +138,8 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     def lose_next_response(self, api: Api, member: Who | None = None, *, times: int = 1) -> None:
         """Carry out the next request of that API, and close its connection instead of answering.
 
-        `member` is a `GroupMember`, or a member id, an instance id or a client id: only requests that bear
-        it are meant. Without it everybody's are.
+        `member` is a `GroupMember`, or a member id, an instance id or a client id: the rule meets all requests
+        on that member's connections, Fetch included. Without it the requests of all clients count.
 
         :raises FencepostError: for an unknown API, a count below 1, or a member that can't be called so.
         """
@@ -151,9 +151,9 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         Where the API's answers have an error for each of their parts, all parts have it, and not the whole:
         each partition of a Fetch, also where it goes on with those of its session. What is about a fetch
-        session, or about a group as such, is told of the whole. Metadata fails for each of its topics, and
-        a request that asks for brokers alone is passed over. If an answer has no place for an error (Produce
-        with acks=0) the connection is closed. `member` is as for `lose_next_response`.
+        session, or about a group as such, is told of the whole. Metadata fails for each of its topics; with
+        REBOOTSTRAP_REQUIRED it fails as a whole from version 13 on. If an answer has no place for an error
+        (Produce with acks=0) the connection is closed. `member` is as for `lose_next_response`.
 
         :raises FencepostError: for an unknown API or error, a count below 1, or a member that can't be
             called so.
