@@ -138,7 +138,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
     def lose_next_response(self, api: Api, member: Who | None = None, *, times: int = 1) -> None:
         """Carry out the next request of that API, and close its connection instead of answering.
 
-        `member` is a `GroupMember`, or a member id, an instance id or a client id: the rule meets all requests
+        `member` is a `GroupMember`, or a member id, instance id or client id: the rule meets all requests
         on that member's connections, Fetch included. Without it the requests of all clients count.
 
         :raises FencepostError: for an unknown API, a count below 1, or a member that can't be called so.
