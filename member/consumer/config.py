@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.member.consumer.durations import duration_ms
 
 BY_DURATION = "by_duration:"
@@ -36,6 +37,9 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     unreleased_instance_id_retries: int = 0
     """How often a join that meets UNRELEASED_INSTANCE_ID is tried again; Kafka's own client never does."""
+
+    instance_holders: tuple[MemberId, ...] = ()
+    """The member ids of stopped members of this process that may still hold the instance id."""
 
     def __post_init__(self) -> None:
         for name in (

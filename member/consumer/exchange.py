@@ -109,7 +109,7 @@ class Exchange(Membership):
         if self._releases_instance:
             if self._leave.pending is not None:
                 return None
-            self._releases_instance = False  # nobody answered the leave in time: the join finds out
+            self._releases_instance = False  # no response to the leave in time: the next join decides
         # An active member that has not polled in time is not active any more by now.
         if self.state is states.PREPARE_LEAVING and self._poll_expired(now_ms):
             return None
@@ -197,7 +197,7 @@ class Exchange(Membership):
             return
         self._heartbeats.succeeded(response, now_ms)
         self._joins_refused = 0
-        self._may_hold_instance = True
+        self._may_hold_instance()
         self.member_epoch = response.member_epoch
         if response.assignment is not None and self.state in ACTIVE:
             self._take_target(response.assignment)
@@ -209,11 +209,10 @@ class Exchange(Membership):
                 self._coordinator.answered()
                 self._release_instance(now_ms)
                 return
-            self._joins_refused += 1
-            if self._joins_refused <= self.config.unreleased_instance_id_retries:
+            if self._count_refusal():
                 rule = ErrorRule.RETRY
         elif rule in (ErrorRule.REDISCOVER, ErrorRule.RETRY):
-            self._may_hold_instance = True  # what was refused may have been written all the same
+            self._may_hold_instance()  # the coordinator may have written the join before it failed
         if rule is ErrorRule.REDISCOVER:
             self._coordinator.lost(now_ms)
             self._heartbeats.failed(now_ms, wait=False)
@@ -228,14 +227,15 @@ class Exchange(Membership):
             if rule is ErrorRule.REPORT:
                 self._raise(MemberError(code, message))
 
+    def _count_refusal(self) -> bool:
+        """Count a join that another member's instance id refused. True if the settings allow a retry."""
+        self._joins_refused += 1
+        return self._joins_refused <= self.config.unreleased_instance_id_retries
+
     @property
     def _frees_instance(self) -> bool:
-        """Whether a refused join may be this member's own doing, so that it can help itself."""
-        return (
-            self._may_hold_instance
-            and self.state is states.JOINING
-            and self.config.group_instance_id is not None
-        )
+        """True if this process may hold the instance id that refused its join, so that it can free it."""
+        return self.state is states.JOINING and bool(self.instance_holders)
 
     def _leave_answered(self, token: int, code: ErrorCode, now_ms: int) -> None:
         """Anything but "not here" or "not now" ends the leave, and lets a member that freed its id join."""
@@ -246,8 +246,22 @@ class Exchange(Membership):
         self._leave.answered(token)
         if self._releases_instance:
             self._releases_instance = False
-            if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
-                self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, "another member has the instance id")
+            self._instance_released(code, now_ms)
+
+    def _instance_released(self, code: ErrorCode, now_ms: int) -> None:
+        """Join, unless the coordinator says that the instance id is another member's, or refuses for good."""
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            self.instance_holders = self.instance_holders[:-1]
+            if self.instance_holders:
+                return
+            if self._count_refusal():
+                self._heartbeats.failed(now_ms)
+            else:
+                instance_id = self.config.group_instance_id
+                message = f"another member of the group has the instance id {instance_id}"
+                self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, message)
+        elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
+            self._fail(code, "the instance id that this member holds cannot be released")
 
     # -- time --------------------------------------------------------------------------------------------
 

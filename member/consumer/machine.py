@@ -169,7 +169,7 @@ class ConsumerMember(Exchange):
     def request_failed(self, token: int, failure: Failure, now_ms: int) -> Actions:
         """A request of any kind got no answer."""
         if token == self._heartbeats.in_flight:
-            self._may_hold_instance = True
+            self._may_hold_instance()
             self._coordinator.lost(now_ms)
             if self._heartbeats.answered(token):
                 self._heartbeats.failed(now_ms)

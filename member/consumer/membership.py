@@ -56,12 +56,12 @@ class Membership(Participant):
         "_heartbeats",
         "_joins_refused",
         "_may_be_member",
-        "_may_hold_instance",
         "_names",
         "_needs_new_poll",
         "_pass",
         "_releases_instance",
         "assignment",
+        "instance_holders",
         "state",
         "subscription",
     )
@@ -87,10 +87,10 @@ class Membership(Participant):
         self._may_be_member = False
         """A join went out since the member was last known to be out of the group."""
         self._joins_refused = 0
-        self._may_hold_instance = False
-        """The instance id may be this member's own: it was in the group, or a join got no final response."""
+        self.instance_holders = config.instance_holders
+        """The member ids under which this process may hold its instance id; the newest one comes last."""
         self._releases_instance = False
-        """A leave with epoch -2 is on its way that frees the instance id for this member's next join."""
+        """A leave with epoch -2 is under way, to free the instance id for this member's next join."""
 
     # -- moving ------------------------------------------------------------------------------------------
 
@@ -184,32 +184,38 @@ class Membership(Participant):
         self._heartbeats.drop_expected_answer()
         epoch = self._leave_epoch(option)
         if self._may_be_member and epoch is not None:
-            self._leave.begin(self._leave_request(epoch), now_ms, self._close_limit(now_ms))
+            self._leave.begin(self._leave_request(epoch, self.member_id), now_ms, self._close_limit(now_ms))
         self._may_be_member = False
         self.member_epoch = JOIN_EPOCH
         self.assignment.forget_target()
 
-    def _leave_request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
+    def _leave_request(self, epoch: int, member_id: MemberId) -> ConsumerGroupHeartbeatRequest:
         return ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
-            member_id=self.member_id,
+            member_id=member_id,
             member_epoch=epoch,
             instance_id=self.config.group_instance_id,
             client_id=self.config.client_id,
         )
 
-    def _release_instance(self, now_ms: int) -> None:
-        """Free the instance id that this member holds itself, so that its next join is taken.
+    def _may_hold_instance(self) -> None:
+        """Note that the coordinator may have this member, under its instance id."""
+        if self.config.group_instance_id is not None and self.instance_holders[-1:] != (self.member_id,):
+            others = tuple(each for each in self.instance_holders if each != self.member_id)
+            self.instance_holders = (*others, self.member_id)
 
-        A coordinator of Kafka 4.3 refuses the join of a static member that it still has, even under the same
-        member id: after a join whose response was lost, or after a fence. The leave names this member's own
-        id, so it frees nothing that another process holds.
+    def _release_instance(self, now_ms: int) -> None:
+        """Free the instance id that this process holds itself, so that the member's next join is accepted.
+
+        Kafka 4.3 refuses the join of a static member that it still has, even under the same member id. This
+        happens after a join whose response was lost, and after a fence. The leave names a member id of this
+        process, so it cannot free an instance id that another process holds: Kafka refuses such a leave with
+        FENCED_INSTANCE_ID.
         """
         self._releases_instance = True
         self._heartbeats.failed(now_ms, wait=False)
-        self._leave.begin(
-            self._leave_request(STATIC_LEAVE_EPOCH), now_ms, now_ms + self.config.request_timeout_ms
-        )
+        request = self._leave_request(STATIC_LEAVE_EPOCH, self.instance_holders[-1])
+        self._leave.begin(request, now_ms, now_ms + self.config.request_timeout_ms)
 
     def _leave_epoch(self, option: CloseOption) -> int | None:
         if self.config.group_instance_id is None:

@@ -54,6 +54,11 @@ class ConsumerDriver(MemberDriver):
         """The member's state."""
         return self._member.state
 
+    @property
+    def instance_holders(self) -> tuple[MemberId, ...]:
+        """The member ids under which this process may hold the member's instance id."""
+        return self._member.instance_holders
+
     def _send_heartbeat(self, action: SendHeartbeat) -> None:
         if action is not self._heartbeat:
             self._heartbeat = action

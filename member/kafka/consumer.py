@@ -10,6 +10,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any
 
+import msgspec
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 from aiokafka.structs import ConsumerRecord, TopicPartition
 from aiokafka.util import commit_structure_validate
@@ -18,6 +19,7 @@ from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.consumer.errors import CallbackFailed
 from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.listener import MemberObserver
 from fencepost.member.kafka import settings
 from fencepost.member.kafka.client import Client
@@ -214,6 +216,21 @@ class KIP848Consumer(Standing):
             if not isinstance(error, ConsumerStoppedError | asyncio.CancelledError):
                 self._start_error = error
             raise
+
+    @property
+    def instance_holders(self) -> tuple[ids.MemberId, ...]:
+        """The member ids under which this process may hold the consumer's instance id."""
+        driver = None if self._session is None else self._session.driver
+        if isinstance(driver, ConsumerDriver):
+            return driver.instance_holders
+        return self._config.instance_holders
+
+    def follow(self, before: KIP848Consumer) -> None:
+        """Take over the instance id of a consumer of this process that has stopped. Call it before `start`.
+
+        A consumer that failed may not have given its instance id up. This one may then free it.
+        """
+        self._config = msgspec.structs.replace(self._config, instance_holders=before.instance_holders)
 
     def _make_session(self, connections: Connections) -> Session:
         return Session(

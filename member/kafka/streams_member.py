@@ -126,6 +126,8 @@ class ConsumerGroupMember:
         if self._before is not None:
             # Brokers refuse a second member of the same instance id, or fence the first one.
             await self._before._closed.wait()
+            if self._before._consumer is not None:
+                consumer.follow(self._before._consumer)
             self._before = None
         await consumer.start()
 

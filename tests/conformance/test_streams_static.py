@@ -14,8 +14,11 @@ from fencepost.member import StreamsApp
 from fencepost.member import StreamThreadExceptionResponse as Response
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.embedded.members import GroupMember
+from fencepost.simulation.trace.schema import Kind
 
 PROTOCOLS = ("consumer", "classic")
+JOINS = {"consumer": "ConsumerGroupHeartbeat", "classic": "JoinGroup"}
+HEARTBEATS = {"consumer": "ConsumerGroupHeartbeat", "classic": "Heartbeat"}
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120), pytest.mark.parametrize("protocol", PROTOCOLS)]
 
 
@@ -136,4 +139,68 @@ async def test_a_thread_that_is_removed_while_it_joins_leaves_the_group_for_good
             await until(lambda: "x-1" in instances(kafka))
             assert await app.remove_thread(30)
             await until(lambda: not instances(kafka))
+        assert kafka.check() == []
+
+
+async def test_a_thread_whose_join_got_no_response_joins_all_the_same(protocol: str) -> None:
+    async with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        kafka.lose_next_response(JOINS[protocol])
+        async with app_on(kafka, protocol, Work()) as app:
+            await settled(kafka, app, "x-1", "x-2")
+            assert set(app.threads.values()) == {"RUNNING"}
+        assert kafka.check() == []
+
+
+async def test_a_static_thread_that_is_fenced_goes_on(protocol: str) -> None:
+    """Threads of a classic group join again, whose instance ids refuse nobody."""
+    work, asked = Work(), []
+
+    def on_exception(error: BaseException) -> Response:
+        asked.append(error)
+        return Response.REPLACE_THREAD
+
+    async with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        async with app_on(kafka, protocol, work, handler=on_exception) as app:
+            await settled(kafka, app, "x-1", "x-2")
+            kafka.group("billing").fence("x-1")
+            await until(
+                lambda: [row.actor for row in kafka.events() if row.kind == Kind.FAULT][-1:] == ["fail"]
+            )
+            kafka.produce("orders", b"record", partition=0)
+            await until(lambda: work.seen == [b"record"])
+            await settled(kafka, app, "x-1", "x-2")
+            assert asked == []
+        assert kafka.check() == []
+
+
+async def test_a_thread_frees_the_instance_id_of_the_thread_that_it_replaces(protocol: str) -> None:
+    """An error that ends a member keeps it from leaving: the coordinator has it until its session ends."""
+    asked: list[BaseException] = []
+
+    def on_exception(error: BaseException) -> Response:
+        asked.append(error)
+        return Response.REPLACE_THREAD
+
+    async with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        async with app_on(kafka, protocol, Work(), handler=on_exception) as app:
+            await settled(kafka, app, "x-1", "x-2")
+            kafka.fail_next(HEARTBEATS[protocol], "GROUP_AUTHORIZATION_FAILED", member="x-1")
+            await until(lambda: asked)
+            await settled(kafka, app, "x-1", "x-2")
+            assert len(asked) == 1
+        assert kafka.check() == []
+
+
+async def test_of_two_applications_with_the_same_instance_ids_one_ends(protocol: str) -> None:
+    """KIP-848 refuses the second one; a classic group fences the first one."""
+    async with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        async with app_on(kafka, protocol, Work()) as first:
+            await settled(kafka, first, "x-1", "x-2")
+            before = shares(kafka)
+            async with app_on(kafka, protocol, Work()) as second:
+                stays, ends = (first, second) if protocol == "consumer" else (second, first)
+                await until(lambda: ends.state is S.ERROR)
+                await settled(kafka, stays, "x-1", "x-2")
+                if protocol == "consumer":
+                    assert shares(kafka) == before
         assert kafka.check() == []

@@ -107,3 +107,86 @@ def test_a_new_process_is_refused_at_once(rig: MakeRig) -> None:
     r.answer(error=UNRELEASED)
     assert r.state == "FATAL"
     assert r.pending(SendHeartbeat) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    ],
+)
+def test_a_join_that_failed_for_now_may_have_been_written(rig: MakeRig, error: ErrorCode) -> None:
+    r = rig(group_instance_id="host-1")
+    r.join("foo")
+    r.answer(error=error)
+    r.advance(200)
+    r.answer(error=UNRELEASED)
+    assert r.heartbeat().member_epoch == STATIC_LEAVE_EPOCH
+
+
+def test_a_dynamic_member_frees_nothing(rig: MakeRig) -> None:
+    r = rig()
+    r.join("foo")
+    r.fail()
+    r.advance(1_000)
+    r.answer(error=UNRELEASED)
+    assert r.state == "FATAL"
+    assert r.pending(SendHeartbeat) == []
+
+
+def test_a_leave_that_is_refused_for_good_ends_the_member_with_that_error(joining_again: Any) -> None:
+    joining_again.answer(error=UNRELEASED)
+    joining_again.answer(error=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    assert joining_again.state == "FATAL"
+    assert joining_again.errors[-1].error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_an_id_of_another_member_is_asked_for_as_often_as_the_settings_say(rig: MakeRig) -> None:
+    r = rig(group_instance_id="host-1", unreleased_instance_id_retries=1)
+    r.join("foo")
+    r.fail()
+    r.advance(1_000)
+    r.answer(error=UNRELEASED)
+    r.answer(error=ErrorCode.FENCED_INSTANCE_ID)
+    assert r.state == "JOINING"
+    r.advance(1_000)
+    assert r.heartbeat().member_epoch == 0
+    r.answer(error=UNRELEASED)
+    assert r.state == "FATAL"
+
+
+def test_a_member_frees_the_id_that_its_predecessor_left_behind(rig: MakeRig) -> None:
+    r = rig(group_instance_id="host-1", instance_holders=("before",))
+    r.join("foo")
+    assert (r.heartbeat().member_id, r.heartbeat().member_epoch) == ("member", 0)
+    r.answer(error=UNRELEASED)
+    assert (r.heartbeat().member_id, r.heartbeat().member_epoch) == ("before", STATIC_LEAVE_EPOCH)
+    r.answer(STATIC_LEAVE_EPOCH)
+    assert (r.heartbeat().member_id, r.heartbeat().member_epoch) == ("member", 0)
+
+
+def test_a_member_whose_join_was_lost_names_itself_and_then_its_predecessor(rig: MakeRig) -> None:
+    r = rig(group_instance_id="host-1", instance_holders=("before",))
+    r.join("foo")
+    r.fail()
+    r.advance(1_000)
+    for name in ("member", "before"):
+        r.answer(error=UNRELEASED)
+        assert (r.heartbeat().member_id, r.heartbeat().member_epoch) == (name, STATIC_LEAVE_EPOCH)
+        r.answer(error=ErrorCode.FENCED_INSTANCE_ID)
+    assert r.state == "FATAL"
+    assert r.member.instance_holders == ()
+
+
+def test_a_member_that_is_not_polled_while_it_frees_its_id_does_not_join(rig: MakeRig) -> None:
+    r = rig(group_instance_id="host-1", max_poll_interval_ms=2_000)
+    r.join("foo")
+    r.fail()
+    r.advance(1_000)
+    r.answer(error=UNRELEASED)
+    r.poll_end()
+    r.advance(2_000)
+    assert r.state == "STALE"
+    assert all(each.request.member_epoch < 0 for each in r.pending(SendHeartbeat))
