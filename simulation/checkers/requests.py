@@ -122,13 +122,16 @@ class Sender:
         self._refused_itself = False
         """Its last join was refused because of the instance id that it may hold itself."""
 
-    def moved(self, target: str) -> Iterator[Finding]:
-        """The member machine is in another state. One of the classic protocol is judged elsewhere."""
-        if target == FATAL and self._refused_itself:
+    def gave_up(self) -> Iterator[Finding]:
+        """The member stopped for good."""
+        if self._refused_itself:
             yield (
                 "frees-own-instance",
                 f"{self.host} gave up because of an instance id that it holds itself",
             )
+
+    def moved(self, target: str) -> None:
+        """The member machine is in another state. One of the classic protocol is judged elsewhere."""
         self.classic = isinstance(target, ClassicMemberState)
         self.state = str(target)
         self.checked = self.last_answer = None
@@ -168,6 +171,12 @@ class Sender:
             self._refused_itself = False
             yield from self._leave(request)
             return
+        if self._refused_itself:
+            self._refused_itself = False
+            yield (
+                "frees-own-instance",
+                f"{self.host} asks again without freeing the instance id that it holds itself",
+            )
         if self.in_flight is not None:
             yield (
                 "one-in-flight",
@@ -322,7 +331,10 @@ class Requests(Checker):
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """States decide what may be sent."""
-        self.report_all(self._senders[host].moved(target))
+        sender = self._senders[host]
+        sender.moved(target)
+        if target == FATAL:
+            self.report_all(sender.gave_up())
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int

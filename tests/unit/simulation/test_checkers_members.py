@@ -139,6 +139,49 @@ def sender():
     return it
 
 
+REFUSED = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNRELEASED_INSTANCE_ID)
+
+
+def static(epoch):
+    return heartbeat(epoch, instance_id="i")
+
+
+@pytest.fixture
+def refused():
+    """A static member whose first join got no response and whose second one was refused."""
+    it = Sender("m", {X: "x"})
+    it.moved("JOINING")
+    assert not exchange(it, static(0), RequestTimedOut("late"))
+    assert not exchange(it, static(0), REFUSED, 1_000)
+    return it
+
+
+def test_a_member_that_frees_its_own_instance_id_is_fine(refused):
+    assert not names(refused.sends(static(-2), 2_000))
+    assert not names(refused.sends(static(-2), 3_000)), "the response to the first leave was lost"
+    assert not names(refused.sends(static(0), 4_000))
+    assert not names(refused.gave_up())
+
+
+def test_a_member_that_gives_up_for_its_own_instance_id_is_flagged(refused):
+    assert names(refused.gave_up()) == ["frees-own-instance"]
+
+
+def test_a_member_that_asks_again_for_its_own_instance_id_is_flagged(refused):
+    assert names(refused.sends(static(0), 2_000)) == ["frees-own-instance"]
+
+
+def test_a_member_that_never_may_have_joined_may_give_up():
+    it = Sender("m", {X: "x"})
+    it.moved("JOINING")
+    assert not exchange(it, static(0), REFUSED)
+    assert not names(it.gave_up())
+
+
+def test_a_leave_for_good_while_joining_is_flagged(refused):
+    assert names(refused.sends(static(-1), 2_000)) == ["one-in-flight"]
+
+
 def test_a_heartbeat_in_flight_excludes_another(sender):
     keepalive = heartbeat(3)
     assert not names(sender.sends(keepalive, 3_000))
