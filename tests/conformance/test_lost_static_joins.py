@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from aiokafka.errors import KafkaError
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH
 from fencepost.member import KIP848Consumer, StreamsApp
 from fencepost.member import StreamClientState as S
 from fencepost.simulation.embedded import EmbeddedKafka
@@ -17,6 +20,7 @@ from fencepost.simulation.proxy.proxy import Address
 from fencepost.simulation.world.rules import Direction, Matching, dropping
 from tests.conformance.conftest import ServedBroker
 from tests.conformance.proxied import Site, site_before, until
+from tests.unit.simulation.wire_member import WireMember
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -52,11 +56,16 @@ def consumer_of(site: Site, topic: str, name: str) -> KIP848Consumer:
 
 
 def lose_the_response_to_a_join(site: Site) -> None:
+    lose_the_response_to(0, site)
+
+
+def lose_the_response_to(epoch: int, site: Site) -> None:
+    """Lose the response to the next heartbeat with that epoch: the broker has handled it."""
     rule = Matching(
         dropping,
         direction=Direction.RESPONSE,
         kinds=(ConsumerGroupHeartbeatRequest,),
-        condition=lambda message: message.request.member_epoch == 0,  # type: ignore[attr-defined]
+        condition=lambda message: message.request.member_epoch == epoch,  # type: ignore[attr-defined]
         limit=1,
     )
     site.proxy.rules.append(rule)
@@ -79,6 +88,54 @@ async def test_a_lost_response_to_the_join_locks_nobody_out(site: Site) -> None:
         assert sent[:4] == [0, 0, -2, 0]
     finally:
         await consumer.stop()
+
+
+def answers(site: Site, member: str) -> list[tuple[int, ErrorCode]]:
+    """The responses to a member's joins and leaves: the epoch that it sent, and the error."""
+    return [
+        (request.member_epoch, response.error_code)  # type: ignore[attr-defined]
+        for name, request, response in site.seen.responses
+        if name == member and isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch <= 0
+    ]
+
+
+async def test_the_response_to_the_leave_may_be_lost_as_well(site: Site) -> None:
+    topic = await site.topic(2)
+    async with site.consumer("ours", topic, "first"):
+        pass
+    lose_the_response_to_a_join(site)
+    lose_the_response_to(STATIC_LEAVE_EPOCH, site)
+    async with site.consumer("ours", topic, group_instance_id="host-1") as reading:
+        await site.produce(topic, range(20))
+        await reading.has(range(20))
+        assert all(rule.spent for rule in site.proxy.rules)
+        assert answers(site, "m1")[0] == (0, ErrorCode.UNRELEASED_INSTANCE_ID)
+        assert answers(site, "m1")[-1] == (0, ErrorCode.NONE)
+
+
+async def test_a_member_that_a_broker_fences_frees_its_id(site: Site) -> None:
+    topic, other = await site.topic(2), await site.topic(2)
+    async with site.consumer("ours", topic, group_instance_id="host-1") as reading:
+        await site.produce(topic, range(20))
+        await reading.has(range(20))
+        # Another connection speaks in the member's name, and takes its epoch to where the member is not.
+        (host, port), *_ = site.upstreams.values()
+        stranger = WireMember(f"{host}:{port}", site.group, reading.consumer.member_id)
+        with contextlib.closing(stranger):
+            for response in (
+                stranger.heartbeat(STATIC_LEAVE_EPOCH, instance_id="host-1"),
+                stranger.join(topic, other, instance_id="host-1"),
+            ):
+                assert response.error_code is ErrorCode.NONE
+        await until(lambda: len(answers(site, "m1")) == 4)
+        await site.produce(topic, range(20, 40))
+        await reading.has(range(40))
+        assert answers(site, "m1") == [
+            (0, ErrorCode.NONE),
+            (0, ErrorCode.UNRELEASED_INSTANCE_ID),
+            (STATIC_LEAVE_EPOCH, ErrorCode.NONE),
+            (0, ErrorCode.NONE),
+        ]
 
 
 async def test_a_second_process_with_the_id_is_refused_and_the_first_one_goes_on(site: Site) -> None:

@@ -125,9 +125,22 @@ def test_an_expired_member_is_unknown(kafka: EmbeddedKafka, member: WireMember) 
 def test_a_static_member_is_found_by_its_instance_id(kafka: EmbeddedKafka) -> None:
     one = WireMember(kafka.bootstrap_servers, "g", "m")
     one.join("orders", instance_id="desk-1")
-    kafka.group("g").fence("desk-1")
-    assert one.heartbeat(instance_id="desk-1").error_code is ErrorCode.FENCED_MEMBER_EPOCH
+    kafka.group("g").expire("desk-1")
+    assert one.heartbeat(instance_id="desk-1").error_code is ErrorCode.UNKNOWN_MEMBER_ID
     assert one.join("orders", instance_id="desk-1").error_code is ErrorCode.NONE
+
+
+def test_a_fenced_static_member_stays_until_it_frees_its_instance_id(kafka: EmbeddedKafka) -> None:
+    group = kafka.group("g")
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    one.join("orders", instance_id="desk-1")
+    group.fence("desk-1")
+    assert one.heartbeat(instance_id="desk-1").error_code is ErrorCode.FENCED_MEMBER_EPOCH
+    assert [each.assignment for each in group.members()] == [tuple(ORDERS)]
+    assert one.join("orders", instance_id="desk-1").error_code is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert one.heartbeat(-2, instance_id="desk-1").error_code is ErrorCode.NONE
+    assert one.join("orders", instance_id="desk-1").error_code is ErrorCode.NONE
+    assert kafka.check() == []
 
 
 def test_a_rebalance_on_demand_raises_the_epoch(kafka: EmbeddedKafka, member: WireMember) -> None:

@@ -39,6 +39,9 @@ class WireMember:
         self._open.append(self._socket)
         self._frames = FrameBuffer()
 
+    def close(self) -> None:
+        self._socket.close()
+
     @classmethod
     def close_all(cls) -> None:
         for each in cls._open:
