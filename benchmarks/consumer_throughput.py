@@ -22,7 +22,7 @@ import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import Cluster
 
 PARTITIONS = 4
 Read = Callable[[Any, int], Awaitable[None]]

@@ -32,7 +32,7 @@ from fencepost.coordinator.codec.offsets import OffsetFetchCall, OffsetFetchGrou
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.conform.wire import Connection
+from fencepost.simulation.lab.conform.wire import Connection
 
 GROUP, TOPIC, PARTITIONS, MEMBERS = "crash", "orders", 6, 3
 SETTINGS = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from fencepost.simulation.explorer.explore import explore
+from fencepost.simulation.lab.explorer.explore import explore
 
 SIZES = ((1, 2, 2), (2, 2, 0), (2, 2, 1), (2, 3, 1), (3, 2, 0), (3, 3, 0))
 LARGE = (4, 2, 0)

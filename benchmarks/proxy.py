@@ -21,10 +21,10 @@ from typing import Any
 
 import wire
 
-from fencepost.simulation.nodes.requests import moves_epoch
-from fencepost.simulation.proxy.observer import ProxyObserver
-from fencepost.simulation.proxy.proxy import Proxy
-from fencepost.simulation.world.rules import Matching, dropping
+from fencepost.simulation.kafka.requests import moves_epoch
+from fencepost.simulation.kernel.rules import Matching, dropping
+from fencepost.simulation.lab.proxy.observer import ProxyObserver
+from fencepost.simulation.lab.proxy.proxy import Proxy
 
 HERE = Path(__file__).resolve()
 WAYS = ("direct", "proxied", "watched")

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fencepost.simulation.nodes.world import World
+from fencepost.simulation.kafka.world import World
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.scenario import Scenario

@@ -33,13 +33,13 @@ from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
-from fencepost.simulation.conform.deviations import DEVIATIONS
-from fencepost.simulation.conform.rules import NAMES
-from fencepost.simulation.mutants.hunt import hunt_all
+from fencepost.simulation.lab.conform.deviations import DEVIATIONS
+from fencepost.simulation.lab.conform.rules import NAMES
+from fencepost.simulation.lab.hunt import hunt_all
+from fencepost.simulation.machines import markdown
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.mutants.slips import NOBODY
 from fencepost.simulation.scenarios import sac, scenario, streams
-from fencepost.simulation.states import markdown
 from fencepost.simulation.trace import schema
 
 DOCS = Path(__file__).parent

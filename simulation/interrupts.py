@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.kernel.loop import VirtualLoop
 
 
 @contextlib.contextmanager

@@ -19,7 +19,10 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.plan import Plan, draw
 from fencepost.simulation.interrupts import between_steps
-from fencepost.simulation.nodes.world import World
+from fencepost.simulation.kafka.world import World
+from fencepost.simulation.kernel.loop import TooManyEvents, VirtualLoop
+from fencepost.simulation.kernel.observers import RAISED, Observer, Violation
+from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.sac.run import SacRun, prepare
 from fencepost.simulation.scenarios.kinds import AnyScenario
@@ -32,9 +35,6 @@ from fencepost.simulation.streams.run import prepare as prepare_streams
 from fencepost.simulation.trace.groups import GroupChronicle
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
 from fencepost.simulation.trace.schema import Kind, Row
-from fencepost.simulation.world.loop import TooManyEvents, VirtualLoop
-from fencepost.simulation.world.observers import RAISED, Observer, Violation
-from fencepost.simulation.world.rng import Streams
 
 WORLD: Final = "simulated"
 _SLICES = 200

@@ -17,9 +17,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.clusters.artifacts import Installation, prepare
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion
-from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.lab.clusters.artifacts import Installation, prepare
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
 from fencepost.simulation.checkers.catalogue import INVARIANTS
-from fencepost.simulation.world.observers import Observer, Report, WorldView
+from fencepost.simulation.kernel.observers import Observer, Report, WorldView
 
 _V = TypeVar("_V")
 

@@ -36,7 +36,7 @@ from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentValue,
 )
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, without
-from fencepost.simulation.world.observers import StepEvent
+from fencepost.simulation.kernel.observers import StepEvent
 
 _PLACES = (r.ConsumerGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentKey)
 _ASSIGNED = r.ConsumerGroupCurrentMemberAssignmentValue

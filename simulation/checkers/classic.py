@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCo
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.commits import missing
-from fencepost.simulation.world.observers import StepEvent
+from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup

@@ -28,7 +28,7 @@ from fencepost.coordinator.protocol.streams import (
 )
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.checkers.base import Checker, Finding, shown
-from fencepost.simulation.world.observers import StepEvent
+from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator

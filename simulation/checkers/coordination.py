@@ -33,11 +33,11 @@ from fencepost.simulation.checkers.reconciliation import Reconciliation
 from fencepost.simulation.checkers.soft import SoftWatch
 from fencepost.simulation.checkers.step import GroupStep, Tracker, touched_groups
 from fencepost.simulation.checkers.targets import Targets
-from fencepost.simulation.world.observers import RecordsObserved, StepEvent
+from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
-    from fencepost.simulation.world.observers import Report, WorldView
+    from fencepost.simulation.kernel.observers import Report, WorldView
 
 
 _MAKES_A_GROUP = (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

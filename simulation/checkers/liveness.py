@@ -27,7 +27,7 @@ from fencepost.member.consumer.states import FATAL, STABLE, UNSUBSCRIBED, Consum
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
 from fencepost.simulation.checkers.settled import unsettled_classic
 from fencepost.simulation.checkers.targets import assignor_of, homogeneous, subscriptions_of
-from fencepost.simulation.world.observers import StepEvent
+from fencepost.simulation.kernel.observers import StepEvent
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 POLL_TIMED_OUT, POLLED = ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent.POLLED

@@ -19,11 +19,11 @@ from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.commits import Commits
 from fencepost.simulation.checkers.coordination import GroupChecks
 from fencepost.simulation.checkers.step import Tracker, touched_groups
-from fencepost.simulation.world.observers import RecordsObserved, StepEvent
+from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator
-    from fencepost.simulation.world.observers import Report, WorldView
+    from fencepost.simulation.kernel.observers import Report, WorldView
 
 TIMER_SLACK_MS: Final = 5_000
 """How late a timer of a broker on a busy machine may run out."""

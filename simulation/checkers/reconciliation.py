@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.simulation.checkers.base import Finding, shown
 from fencepost.simulation.checkers.holders import changes, in_order
 from fencepost.simulation.checkers.step import subscribed_topics
-from fencepost.simulation.world.observers import RecordsObserved
+from fencepost.simulation.kernel.observers import RecordsObserved
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember

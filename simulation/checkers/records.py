@@ -18,7 +18,7 @@ from fencepost.simulation.checkers.base import (
     shown_names,
     without,
 )
-from fencepost.simulation.world.observers import StepEvent
+from fencepost.simulation.kernel.observers import StepEvent
 
 
 class Progress:

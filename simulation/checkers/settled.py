@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
     from fencepost.coordinator.classic.member import ClassicGroupMember
     from fencepost.coordinator.protocol.topics import TopicsImage
-    from fencepost.simulation.world.observers import MemberView
+    from fencepost.simulation.kernel.observers import MemberView
 
 
 def unsettled_classic(

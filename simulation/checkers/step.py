@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitio
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.checkers.holders import Some, changes, held
-from fencepost.simulation.world.observers import RecordsObserved, StepEvent
+from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup

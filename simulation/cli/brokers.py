@@ -13,11 +13,11 @@ from fencepost.coordinator.config import RELEASE_VERSION
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import only_with
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.clusters.settings import KafkaVersion
+from fencepost.simulation.lab.clusters.settings import KafkaVersion
 from fencepost.simulation.scenarios.values import Duration
 
 if TYPE_CHECKING:
-    from fencepost.simulation.clusters.cluster import Cluster
+    from fencepost.simulation.lab.clusters.cluster import Cluster
 
 Nodes: TypeAlias = Annotated[Literal[1, 3], Parameter(help="Of a cluster that is started.")]
 Profile: TypeAlias = Annotated[
@@ -63,7 +63,7 @@ async def reached(
     if cluster not in OWN_CLUSTERS:
         yield cluster
         return
-    from fencepost.simulation.clusters.cluster import Cluster
+    from fencepost.simulation.lab.clusters.cluster import Cluster
 
     runner = cast("Literal['jvm', 'docker']", cluster)
     properties = _properties(config, kafka)

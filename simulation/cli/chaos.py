@@ -31,7 +31,7 @@ from fencepost.simulation.cli.runs import (
     trace_place,
     whole_percents,
 )
-from fencepost.simulation.clusters.settings import KAFKA_VERSION
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from fencepost.simulation.chaos.result import ChaosResult
     from fencepost.simulation.cli.terminal import Terminal
-    from fencepost.simulation.clusters.cluster import Cluster
+    from fencepost.simulation.lab.chaos.result import ChaosResult
+    from fencepost.simulation.lab.clusters.cluster import Cluster
     from fencepost.simulation.scenarios.streams import StreamsScenario
 
 
@@ -87,7 +87,7 @@ def chaos(
     Members are processes that are killed and stopped, brokers are killed and paused, and a proxy disturbs
     the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.
     """
-    from fencepost.simulation.chaos.playable import playable
+    from fencepost.simulation.lab.chaos.playable import playable
 
     overrides = settings or []
     own = {"--nodes": (nodes, 3), "--profile": (profile, "fast"), "--kafka": (kafka, KAFKA_VERSION)}
@@ -143,7 +143,7 @@ async def _run(
     rows: Rows,
     progress: Progress,
 ) -> ChaosResult:
-    from fencepost.simulation.chaos.run import run_real
+    from fencepost.simulation.lab.chaos.run import run_real
 
     async with cluster as where:
         rows.begin_now()

@@ -14,10 +14,10 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Json, only_with, whole
 from fencepost.simulation.cli.brokers import Kafka
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.clusters.cluster import Cluster, tidy_up
-from fencepost.simulation.clusters.runner import Condition
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile
-from fencepost.simulation.clusters.state import UP, ClusterState, RunnerName, StateFolder, find
+from fencepost.simulation.lab.clusters.cluster import Cluster, tidy_up
+from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile
+from fencepost.simulation.lab.clusters.state import UP, ClusterState, RunnerName, StateFolder, find
 
 
 class NodeReport(msgspec.Struct, frozen=True):

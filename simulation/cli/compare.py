@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_results
 from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, check_own, played_us, quiet_logs, reached
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.clusters.settings import KAFKA_VERSION
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.report.tables import NONE
@@ -22,8 +22,8 @@ from fencepost.simulation.scenarios.load import DEFAULT, load
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from fencepost.simulation.clusters.cluster import Cluster
-    from fencepost.simulation.fidelity.compare import Comparison, Distribution, Played
+    from fencepost.simulation.lab.clusters.cluster import Cluster
+    from fencepost.simulation.lab.fidelity.compare import Comparison, Distribution, Played
     from fencepost.simulation.scenarios.scenario import Scenario
 
 
@@ -66,8 +66,8 @@ def compare(
     The simulated coordinator has the brokers' configuration. Exit code 1: an invariant was violated, or an
     acknowledged record was lost.
     """
-    from fencepost.simulation.chaos.playable import playable
-    from fencepost.simulation.fidelity.compare import compare as simulate_too
+    from fencepost.simulation.lab.chaos.playable import playable
+    from fencepost.simulation.lab.fidelity.compare import compare as simulate_too
 
     own = {"--nodes": (nodes, 1), "--profile": (profile, "fast"), "--kafka": (kafka, KAFKA_VERSION)}
     check_own(cluster, own, settings or [])
@@ -99,7 +99,7 @@ async def _play(
     out: Path,
     progress: Progress,
 ) -> Played:
-    from fencepost.simulation.fidelity.compare import play
+    from fencepost.simulation.lab.fidelity.compare import play
 
     async with cluster as where:
         return await play(scenario, seeds, where, duration_us=duration_us, out=out, progress=progress)

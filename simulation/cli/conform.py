@@ -17,14 +17,14 @@ from fencepost.coordinator.reading import read_file
 from fencepost.simulation.cli.arguments import Count, Json, Seed, only_with
 from fencepost.simulation.cli.brokers import Kafka, Profile, check_own, reached
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion
-from fencepost.simulation.conform.vectors import VectorReport, replay_vectors
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion
+from fencepost.simulation.lab.conform.vectors import VectorReport, replay_vectors
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
-    from fencepost.simulation.conform.lockstep import Difference
-    from fencepost.simulation.conform.schedule import Schedule
-    from fencepost.simulation.conform.suite import Report
+    from fencepost.simulation.lab.conform.lockstep import Difference
+    from fencepost.simulation.lab.conform.schedule import Schedule
+    from fencepost.simulation.lab.conform.suite import Report
 
 SHOWN = 10
 """Differences that people see; JSON has them all."""
@@ -99,9 +99,9 @@ async def _compare(
 async def _judged(
     bootstrap: str, seed: int, requests: int, chosen: Sequence[Schedule] | None, *, json: bool
 ) -> Report:
-    from fencepost.simulation.conform.broker import Judge
-    from fencepost.simulation.conform.scripted import scripted
-    from fencepost.simulation.conform.suite import Suite
+    from fencepost.simulation.lab.conform.broker import Judge
+    from fencepost.simulation.lab.conform.scripted import scripted
+    from fencepost.simulation.lab.conform.suite import Suite
     from fencepost.simulation.pipeline.progress import progress_for
 
     judge = await Judge.connect(bootstrap)
@@ -116,14 +116,14 @@ async def _judged(
 
 
 def _schedules(file: Path) -> list[Schedule]:
-    from fencepost.simulation.conform.schedule import schedules_of
+    from fencepost.simulation.lab.conform.schedule import schedules_of
 
     return schedules_of(read_file(file), str(file))
 
 
 def _print(report: Report) -> None:
     from fencepost.simulation.cli.terminal import Terminal
-    from fencepost.simulation.conform.rules import NAMES
+    from fencepost.simulation.lab.conform.rules import NAMES
 
     out = Terminal()
     rows = [(one.rule, one.verdict, f"{one.requests:,}", NAMES.get(one.rule, "")) for one in report.rules]

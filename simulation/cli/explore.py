@@ -13,7 +13,7 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
 
 if TYPE_CHECKING:
-    from fencepost.simulation.explorer.explore import Exploration
+    from fencepost.simulation.lab.explorer.explore import Exploration
 
 
 def explore(
@@ -53,9 +53,9 @@ def explore(
     state is judged by the invariants, and from each the group must be able to settle. What is wrong is shown
     with the shortest way there.
     """
-    from fencepost.simulation.explorer.explore import explore as walk
-    from fencepost.simulation.explorer.roles import USUAL_FAULTS
     from fencepost.simulation.failures.failure import with_mutant
+    from fencepost.simulation.lab.explorer.explore import explore as walk
+    from fencepost.simulation.lab.explorer.roles import USUAL_FAULTS
 
     configure_logs()
     with (

@@ -18,9 +18,9 @@ from fencepost.simulation.cli.simulate import play, print_run, write_report
 from fencepost.simulation.failures.case import pytest_case, test_name
 from fencepost.simulation.failures.failure import read_failure, with_mutant
 from fencepost.simulation.failures.shrink import TRIES
+from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import progress_for
-from fencepost.simulation.world.observers import Violation
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal

@@ -13,7 +13,7 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
 
 if TYPE_CHECKING:
-    from fencepost.simulation.mutants.hunt import MutantResult
+    from fencepost.simulation.lab.hunt import MutantResult
 
 
 def mutants(
@@ -25,7 +25,7 @@ def mutants(
 
     A mutant is caught if a checker that is meant to see it does, and healthy code passes the same runs.
     """
-    from fencepost.simulation.mutants.hunt import hunt_all
+    from fencepost.simulation.lab.hunt import hunt_all
     from fencepost.simulation.mutants.registry import MUTANTS
 
     configure_logs()

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.world.observers import RAISED
+from fencepost.simulation.kernel.observers import RAISED
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.kernel.observers import Violation
     from fencepost.simulation.trace.recorder import TraceWriter
     from fencepost.simulation.trace.schema import Row
     from fencepost.simulation.trace.topic import TopicTrace, TraceTopic
-    from fencepost.simulation.world.observers import Violation
 
 SHOWN = 10
 """Violations that people see; JSON has them all."""

@@ -11,7 +11,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.machines import OTHERS
 from fencepost.simulation.cli.arguments import Json
 from fencepost.simulation.cli.output import print_json, print_text
-from fencepost.simulation.states import TABLES, Table, document, markdown, mermaid
+from fencepost.simulation.machines import TABLES, Table, document, markdown, mermaid
 
 if TYPE_CHECKING:
     from rich.text import Text

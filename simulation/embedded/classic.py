@@ -11,9 +11,9 @@ from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.outcome import MemberFenced, Outcome
 from fencepost.simulation.embedded.group_rows import GroupRows
 from fencepost.simulation.embedded.members import classic_members
+from fencepost.simulation.kernel.observers import StepEvent
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.observers import StepEvent
 
 _ASKS: dict[type, str] = {JoinGroupRequest: "join", SyncGroupRequest: "full", HeartbeatRequest: "keepalive"}
 _STATES = {

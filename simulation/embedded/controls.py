@@ -23,8 +23,8 @@ from fencepost.simulation.embedded.settings import (
     whole,
 )
 from fencepost.simulation.embedded.thread import LoopThread, on_loop, until_done
+from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.trace.schema import Kind, Row
-from fencepost.simulation.world.observers import Violation
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.endpoint import Endpoint  # noqa: F401  # named in a base class

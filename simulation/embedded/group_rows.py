@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fencepost.simulation.kernel.observers import Observer, Report, WorldView
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.observers import Observer, Report, WorldView
 
 
 class GroupRows(Observer):

@@ -26,10 +26,10 @@ from fencepost.coordinator.protocol.streams_records import (
 from fencepost.coordinator.streams.states import MemberState
 from fencepost.simulation.embedded.group_rows import GroupRows
 from fencepost.simulation.embedded.members import named, partitions_read
+from fencepost.simulation.kernel.observers import StepEvent
 from fencepost.simulation.trace.chronicle import cause_of
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.streams.group import StreamsGroup

@@ -43,11 +43,11 @@ from fencepost.simulation.embedded.streams import StreamsChronicle
 from fencepost.simulation.embedded.told import Heartbeat, HeartbeatAnswer, ToldMembers
 from fencepost.simulation.embedded.view import WORLD, GroupView, ShardView, host_of
 from fencepost.simulation.embedded.waiting import Waiting
+from fencepost.simulation.kernel.observers import Violation, hook_lists
 from fencepost.simulation.trace.chronicle import Chronicle
 from fencepost.simulation.trace.recorder import Event as TraceEvent
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind, Row
-from fencepost.simulation.world.observers import Violation, hook_lists
 
 KEPT_ROWS: Final = 200_000
 """Older rows of the trace are dropped."""

@@ -16,12 +16,12 @@ from fencepost.coordinator.reading import read_file
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.faults.fitting import misfit
 from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import RunResult, plan_of, run
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import loads_any, read
 from fencepost.simulation.trace.recorder import TraceWriter
-from fencepost.simulation.world.observers import RAISED
 
 FORMAT: Final = 1
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.failures.failure import Failure, replay
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.scenarios.scenario import Scenario
-from fencepost.simulation.world.loop import TooManyEvents
 
 TRIES: Final = 400
 """How many runs are tried unless somebody says otherwise."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.faults.stage import HasProcess
-from fencepost.simulation.world.supervisor import Schedule
+from fencepost.simulation.kernel.supervisor import Schedule
 
 
 class PlanCarrier(abc.ABC):

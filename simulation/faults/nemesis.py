@@ -9,10 +9,9 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
-from fencepost.simulation.nodes.member import MemberStatus
-from fencepost.simulation.nodes.requests import moves_epoch
-from fencepost.simulation.scenarios.values import Span
-from fencepost.simulation.world.rules import (
+from fencepost.simulation.kafka.member import MemberStatus
+from fencepost.simulation.kafka.requests import moves_epoch
+from fencepost.simulation.kernel.rules import (
     Direction,
     Fate,
     Matching,
@@ -22,6 +21,7 @@ from fencepost.simulation.world.rules import (
     delaying,
     dropping,
 )
+from fencepost.simulation.scenarios.values import Span
 
 
 class Nemesis(PlanCarrier):

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import NodeSplit, SacFault
@@ -23,7 +24,6 @@ from fencepost.simulation.scenarios.streams import (
 )
 from fencepost.simulation.scenarios.timing import SLACK_US, faults_end_us, undelayed_us
 from fencepost.simulation.scenarios.values import Moment
-from fencepost.simulation.world.rng import Streams
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0)]
 _Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]

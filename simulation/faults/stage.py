@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from fencepost.simulation.nodes.member import MemberStatus
+from fencepost.simulation.kafka.member import MemberStatus
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rules import Rule
+from fencepost.simulation.kernel.supervisor import Schedule
 from fencepost.simulation.scenarios.scenario import Scenario
-from fencepost.simulation.world.rng import Streams
-from fencepost.simulation.world.rules import Rule
-from fencepost.simulation.world.supervisor import Schedule
 
 
 class HasProcess(Protocol):

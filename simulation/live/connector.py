@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.environment import cache_directory, find_java
+from fencepost.simulation.java import cache_directory, find_java
 
 FETCH_SECONDS: Final = 60.0
 """How long Maven may take, for all versions together: whoever waits wants to see rows."""

@@ -12,10 +12,10 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.failures.case import pytest_case, test_name
 from fencepost.simulation.failures.failure import Failure, failure_of
 from fencepost.simulation.failures.shrink import shrink
+from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.output import CampaignDirectory, write_whole
 from fencepost.simulation.pipeline.plan import Cell
 from fencepost.simulation.pipeline.progress import Progress
-from fencepost.simulation.world.observers import RAISED
 
 FAILURES: Final = "failures"
 """The folder of a campaign's directory."""

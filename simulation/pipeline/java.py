@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.environment import (
+from fencepost.simulation.java import (
     OLDEST_JAVA,
     ask_version,
     cache_directory,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.plan import Cell, Task
 from fencepost.simulation.trace.parquet import record_batch
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.world.observers import RAISED
 
 if TYPE_CHECKING:
     from types import FrameType

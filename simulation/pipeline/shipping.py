@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.environment import cache_directory
+from fencepost.simulation.java import cache_directory
 from fencepost.simulation.pipeline.executors import Found, look, machine
 from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.session import first_line, raised_by_spark, run_job, told

@@ -10,11 +10,11 @@ from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey,
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
+from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.sac.clients import Subscriber
 from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.observers import Violation
 
 ABSENT = ConsumerStatus.UNREGISTERED
 

@@ -14,8 +14,8 @@ from fencepost.member.sac.listener import SacListener
 from fencepost.member.sac.offsets import NEXT, OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.member.sac.transport import ConnectionListener, SacSubscription
+from fencepost.simulation.kernel.host import Host, HostClock
 from fencepost.simulation.sac.connection import ServerConnection
-from fencepost.simulation.world.host import Host, HostClock
 
 if TYPE_CHECKING:
     from fencepost.simulation.sac.nodes import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fencepost.simulation.world.loop import VirtualLoop
-from fencepost.simulation.world.rng import Samples, Streams
+from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.kernel.rng import Samples, Streams
 
 
 class Link:

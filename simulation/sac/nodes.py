@@ -30,9 +30,9 @@ from fencepost.simulation.sac.connection import ServerConnection
 from fencepost.simulation.sac.links import Link, Links
 
 if TYPE_CHECKING:
+    from fencepost.simulation.kernel.loop import VirtualLoop
+    from fencepost.simulation.kernel.rng import Streams
     from fencepost.simulation.scenarios.sac import SacScenario
-    from fencepost.simulation.world.loop import VirtualLoop
-    from fencepost.simulation.world.rng import Streams
 
 _TRY_US = 500_000
 """How soon a connection looks for the leader again."""

@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValu
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
-from fencepost.simulation.world.observers import Violation
+from fencepost.simulation.kernel.observers import Violation
 
 if TYPE_CHECKING:
     from fencepost.simulation.sac.clients import Subscriber

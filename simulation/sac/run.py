@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.sac.chronicle import SacChronicle
 from fencepost.simulation.sac.coordination import SacCoordination
 from fencepost.simulation.sac.exclusive import Exclusive
@@ -15,7 +16,6 @@ from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.sac.world import SacWorld
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.world.loop import VirtualLoop
 
 
 class SacRun(NamedTuple):

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.coordinator.protocol.sac_records import SacGroupKey
 from fencepost.member.sac.states import SacMemberState
+from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.kernel.rng import Samples, Streams
+from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.sac.clients import ClientConnection, ClientHost, subscription_of
 from fencepost.simulation.sac.connection import ServerConnection
 from fencepost.simulation.sac.nodes import Cluster, Node
 from fencepost.simulation.sac.observers import SacObserver, hook_lists
 from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.world.loop import VirtualLoop
-from fencepost.simulation.world.observers import Violation
-from fencepost.simulation.world.rng import Samples, Streams
-from fencepost.simulation.world.supervisor import Supervisor
 
 
 class SacWorld:

@@ -12,8 +12,8 @@ import functools
 import re
 from typing import Any, ClassVar
 
+from fencepost.simulation.kernel import rng
 from fencepost.simulation.scenarios.toml_text import shown
-from fencepost.simulation.world import rng
 
 _UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 _PART = r"(\d+(?:\.\d+)?)\s*%s"

@@ -13,12 +13,12 @@ from fencepost.member.streams.actions import Level, Moved, Refused
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.simulation.checkers.base import REPORTS_PER_INVARIANT
 from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.kernel.supervisor import Schedule
 from fencepost.simulation.streams.checks import Progress
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.world.observers import Violation
-from fencepost.simulation.world.supervisor import Schedule
 
 
 class Client(Protocol):

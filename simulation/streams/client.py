@@ -17,12 +17,12 @@ from fencepost.member.streams.actions import Moved, Refused
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.handler import Handlers, StreamThreadExceptionResponse
+from fencepost.simulation.kernel.host import Host, HostClock
 from fencepost.simulation.scenarios.scenario import Topic
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, is_refusal
 from fencepost.simulation.streams.member import SimulatedMember
 from fencepost.simulation.streams.members import ClassicGroupMember, StreamsGroupMember
 from fencepost.simulation.streams.reader import SimulatedReader
-from fencepost.simulation.world.host import Host, HostClock
 
 if TYPE_CHECKING:
     from fencepost.simulation.streams.world import StreamsWorld

@@ -13,8 +13,8 @@ from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
 from fencepost.member.consumer.errors import CommitFailed
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.member.driver.member import MemberDriver
-from fencepost.simulation.nodes.transport import SimulatedTransport
-from fencepost.simulation.world.host import HostTimer
+from fencepost.simulation.kafka.transport import SimulatedTransport
+from fencepost.simulation.kernel.host import HostTimer
 
 if TYPE_CHECKING:
     from fencepost.simulation.streams.client import ClientHost

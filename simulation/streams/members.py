@@ -19,7 +19,7 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.classic import ClassicDriver
 from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
-from fencepost.simulation.nodes.transport import SimulatedTransport
+from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.streams.member import SimulatedMember
 
 if TYPE_CHECKING:

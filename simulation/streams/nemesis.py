@@ -7,9 +7,9 @@ import random
 from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
 from fencepost.simulation.faults.stage import DisturbedBroker
+from fencepost.simulation.kernel.rules import Direction, Fate, Matching
 from fencepost.simulation.streams.failures import Injected
 from fencepost.simulation.streams.stage import ApplicationStage, DisturbedClient
-from fencepost.simulation.world.rules import Direction, Fate, Matching
 
 
 class StreamsNemesis(PlanCarrier):

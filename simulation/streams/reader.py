@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.port import Batch
-from fencepost.simulation.nodes.transport import SimulatedTransport
+from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.scenarios.scenario import Topic
 
 if TYPE_CHECKING:

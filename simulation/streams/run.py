@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.streams.world import StreamsWorld
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.world.loop import VirtualLoop
 
 
 class StreamsRun(NamedTuple):

@@ -18,7 +18,11 @@ from fencepost.coordinator.protocol.streams import (
 from fencepost.member.streams.actions import Moved, Refused
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.nodes.cluster import Cluster
+from fencepost.simulation.kafka.cluster import Cluster
+from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.kernel.network import Network
+from fencepost.simulation.kernel.observers import Observer, Violation, hook_lists
+from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.streams.application import Application
@@ -26,10 +30,6 @@ from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import ClientHost
 from fencepost.simulation.streams.failures import said
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.world.loop import VirtualLoop
-from fencepost.simulation.world.network import Network
-from fencepost.simulation.world.observers import Observer, Violation, hook_lists
-from fencepost.simulation.world.rng import Streams
 
 
 class _Coordination(Observer):

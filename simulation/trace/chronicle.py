@@ -36,10 +36,7 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
-from fencepost.simulation.trace.sizes import message_sizes
-from fencepost.simulation.world.observers import (
+from fencepost.simulation.kernel.observers import (
     Observer,
     RecordsObserved,
     Report,
@@ -47,6 +44,9 @@ from fencepost.simulation.world.observers import (
     Violation,
     WorldView,
 )
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.sizes import message_sizes
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup

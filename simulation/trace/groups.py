@@ -30,7 +30,7 @@ from fencepost.simulation.trace.sizes import message_sizes
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
     from fencepost.coordinator.protocol.ids import MemberId
-    from fencepost.simulation.world.observers import StepEvent
+    from fencepost.simulation.kernel.observers import StepEvent
 
 _ASKS: Final[dict[type, str]] = {
     JoinGroupRequest: "join",

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 
 from fencepost.coordinator.protocol.machine import StateTable
-from fencepost.simulation.states import TABLES, document, mermaid
+from fencepost.simulation.machines import TABLES, document, mermaid
 
 ROOT = Path(__file__).parents[2]
 

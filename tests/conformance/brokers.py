@@ -18,7 +18,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH
 from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import Cluster
 from tests.conformance.classic_members import SECONDS, Member
 
 FAST = GroupCoordinatorConfig(

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from fencepost.simulation.clusters.artifacts import Installation
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.embedded import EmbeddedRabbitStream
+from fencepost.simulation.lab.clusters.artifacts import Installation
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from tests.conformance.brokers import SESSION_MS, ServedBroker, World
 from tests.conformance.classic_members import Member
 from tests.conformance.java_programs import JavaProcess, JavaPrograms, jars_of, java_command

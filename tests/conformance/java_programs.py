@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fencepost.simulation.clusters.artifacts import Installation
-from fencepost.simulation.clusters.classes import options
+from fencepost.simulation.lab.clusters.artifacts import Installation
+from fencepost.simulation.lab.clusters.classes import options
 
 JAVA_SECONDS = 60
 """How long a Java program may take to say what it is waited for."""

@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.proxy.observer import ProxyObserver
-from fencepost.simulation.proxy.proxy import Address, Proxy
-from fencepost.simulation.world.rules import Direction
+from fencepost.simulation.kernel.rules import Direction
+from fencepost.simulation.lab.proxy.observer import ProxyObserver
+from fencepost.simulation.lab.proxy.proxy import Address, Proxy
 
 PATIENCE_S = 40.0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.processes import identify
-from fencepost.simulation.clusters.state import find
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.processes import identify
+from fencepost.simulation.lab.clusters.state import find
 
 
 @contextlib.contextmanager

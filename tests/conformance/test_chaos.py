@@ -22,14 +22,14 @@ from structlog.testing import capture_logs
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.chaos import confluent
-from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.admin import Admin, TopicTaken
-from fencepost.simulation.chaos.run import run_real
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.settings import NEWEST_KAFKA
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.fidelity.compare import play
+from fencepost.simulation.lab.chaos import confluent
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
+from fencepost.simulation.lab.chaos.run import run_real
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.settings import NEWEST_KAFKA
+from fencepost.simulation.lab.fidelity.compare import play
 from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.scenarios.load import loads, loads_any
 from fencepost.simulation.trace.parquet import whole_trace

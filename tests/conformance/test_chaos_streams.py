@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.simulation.chaos.run import run_real
+from fencepost.simulation.lab.chaos.run import run_real
 from fencepost.simulation.scenarios.load import loads_any
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.schema import Kind, Row

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion, Profile
-from fencepost.simulation.conform.broker import Judge
-from fencepost.simulation.conform.scripted import scripted
-from fencepost.simulation.conform.suite import Report, Suite
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion, Profile
+from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.scripted import scripted
+from fencepost.simulation.lab.conform.suite import Report, Suite
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 REQUESTS = 2_500

@@ -14,12 +14,12 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.server.broker import Broker
-from fencepost.simulation.conform import own, scripts, scripts_streams
-from fencepost.simulation.conform.broker import Judge
-from fencepost.simulation.conform.generate_streams import generate_streams
-from fencepost.simulation.conform.schedule import Beat, Configure, Create, Describe, Schedule, Wait
-from fencepost.simulation.conform.suite import Report, Suite
-from fencepost.simulation.conform.wire import Connection
+from fencepost.simulation.lab.conform import own, scripts, scripts_streams
+from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.generate_streams import generate_streams
+from fencepost.simulation.lab.conform.schedule import Beat, Configure, Create, Describe, Schedule, Wait
+from fencepost.simulation.lab.conform.suite import Report, Suite
+from fencepost.simulation.lab.conform.wire import Connection
 
 pytestmark = pytest.mark.real
 

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from fencepost.coordinator.server.broker import Broker
-from fencepost.simulation.clusters.artifacts import Installation
-from fencepost.simulation.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost.simulation.lab.clusters.artifacts import Installation
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

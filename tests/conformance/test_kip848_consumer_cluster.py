@@ -17,7 +17,7 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError
 from confluent_kafka.admin import AdminClient
 
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import Cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(300)]
 

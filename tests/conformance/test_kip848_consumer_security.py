@@ -22,10 +22,10 @@ from confluent_kafka.admin import (
 )
 
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.clusters import layout
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.ports import free_ports
-from fencepost.simulation.clusters.settings import broker_properties
+from fencepost.simulation.lab.clusters import layout
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.ports import free_ports
+from fencepost.simulation.lab.clusters.settings import broker_properties
 
 pytestmark = [
     pytest.mark.real,

@@ -16,8 +16,8 @@ from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH
 from fencepost.member import KIP848Consumer, StreamsApp
 from fencepost.member import StreamClientState as S
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.proxy.proxy import Address
-from fencepost.simulation.world.rules import Direction, Matching, dropping
+from fencepost.simulation.kernel.rules import Direction, Matching, dropping
+from fencepost.simulation.lab.proxy.proxy import Address
 from tests.conformance.conftest import ServedBroker
 from tests.conformance.proxied import Site, site_before, until
 from tests.unit.simulation.wire_member import WireMember

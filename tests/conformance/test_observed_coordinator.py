@@ -27,16 +27,16 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.chaos.journal import GroupJournal
-from fencepost.simulation.chaos.merge import Merge, RunClock, mark_before
-from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator, Playable
 from fencepost.simulation.checkers import real_checkers
-from fencepost.simulation.clusters.artifacts import Installation
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.conform.wire import Connection
+from fencepost.simulation.kernel.observers import hook_lists
+from fencepost.simulation.lab.chaos.journal import GroupJournal
+from fencepost.simulation.lab.chaos.merge import Merge, RunClock, mark_before
+from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator, Playable
+from fencepost.simulation.lab.clusters.artifacts import Installation
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.conform.wire import Connection
 from fencepost.simulation.trace.chronicle import Chronicle
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.world.observers import hook_lists
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 

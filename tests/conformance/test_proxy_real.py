@@ -20,11 +20,8 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.server.broker import Broker
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.nodes.requests import moves_epoch
-from fencepost.simulation.proxy.exchange import Frame
-from fencepost.simulation.proxy.proxy import Address
-from fencepost.simulation.world.rules import (
+from fencepost.simulation.kafka.requests import moves_epoch
+from fencepost.simulation.kernel.rules import (
     Corrupt,
     Damage,
     Delay,
@@ -34,6 +31,9 @@ from fencepost.simulation.world.rules import (
     cutting,
     dropping,
 )
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.proxy.exchange import Frame
+from fencepost.simulation.lab.proxy.proxy import Address
 from tests.conformance.proxied import PATIENCE_S, Site, site_before, until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]

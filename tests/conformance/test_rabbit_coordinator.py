@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from fencepost.simulation.conform.vectors import replay_vectors
+from fencepost.simulation.lab.conform.vectors import replay_vectors
 
 pytestmark = pytest.mark.real
 

@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 
-from fencepost.simulation.clusters import layout
-from fencepost.simulation.clusters.artifacts import Installation
-from fencepost.simulation.clusters.cluster import Cluster
 from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost.simulation.lab.clusters import layout
+from fencepost.simulation.lab.clusters.artifacts import Installation
+from fencepost.simulation.lab.clusters.cluster import Cluster
 from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, struct_of
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]

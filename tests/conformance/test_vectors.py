@@ -11,8 +11,8 @@ import pytest
 from fencepost.coordinator.assign import registry
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.sac.draft import GroupDraft
-from fencepost.simulation.conform import vectors
-from fencepost.simulation.conform.vectors import replay_vectors
+from fencepost.simulation.lab.conform import vectors
+from fencepost.simulation.lab.conform.vectors import replay_vectors
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 ASSIGNORS = VECTORS / "assignors.jsonl.gz"

@@ -100,7 +100,7 @@ def how_to_run(example: Example) -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", in_time(examples("python")), ids=name_of)
 def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if "simulation.clusters" in example.text:
+    if "simulation.lab.clusters" in example.text:
         request.getfixturevalue("kafka_installation")
     with server() if SERVED in example.text else contextlib.nullcontext(SERVED) as address:
         script = tmp_path / "example.py"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.simulation.chaos.merge import LOG, Merge
+from fencepost.simulation.lab.chaos.merge import LOG, Merge
 
 HOLD_US = 1_000
 MEMBERS = ("one", "two", "three")

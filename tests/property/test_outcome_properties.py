@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.records import OffsetCommitKey, Record
-from fencepost.simulation.chaos.journal import LoggedRecord
-from fencepost.simulation.chaos.outcomes import outcomes
+from fencepost.simulation.kernel.observers import Observer, Report, WorldView
+from fencepost.simulation.lab.chaos.journal import LoggedRecord
+from fencepost.simulation.lab.chaos.outcomes import outcomes
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
-from fencepost.simulation.world.observers import Observer, Report, WorldView
 
 SCENARIOS = ("static-rolling-deploy", "regex-subscriptions", "swarm")
 ALONE = "rolling-deploy"

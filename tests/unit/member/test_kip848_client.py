@@ -13,7 +13,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
 from fencepost.member.kafka.streams_member import TopicReader
-from fencepost.simulation.chaos.journal import GroupJournal
+from fencepost.simulation.lab.chaos.journal import GroupJournal
 
 pytestmark = pytest.mark.real
 

@@ -15,9 +15,9 @@ import pytest
 from fencepost.coordinator.codec.registry import ApiKey, codec_of
 from fencepost.coordinator.protocol import cluster
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.proxy.observer import ProxyObserver
-from fencepost.simulation.proxy.proxy import Proxy
-from fencepost.simulation.world.rules import Direction, Matching
+from fencepost.simulation.kernel.rules import Direction, Matching
+from fencepost.simulation.lab.proxy.observer import ProxyObserver
+from fencepost.simulation.lab.proxy.proxy import Proxy
 from tests.unit.simulation.pytest_runs import Runs
 from tests.unit.simulation.wire_member import WireMember
 

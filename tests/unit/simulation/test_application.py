@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import loads
-from fencepost.simulation.world.observers import Observer
 
 SECOND = 1_000_000
 OVERLOADED = """

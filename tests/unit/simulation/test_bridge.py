@@ -9,10 +9,10 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from fencepost.simulation.bridge.compare import compare, counterpart, translated
-from fencepost.simulation.bridge.shifts import Shifts
 from fencepost.simulation.cli import main
 from fencepost.simulation.faults.plan import Kind
+from fencepost.simulation.lab.bridge.compare import compare, counterpart, translated
+from fencepost.simulation.lab.bridge.shifts import Shifts
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.scenarios.sac import SacScenario

@@ -10,13 +10,13 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.member.driver.transport import RequestTimedOut
 from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.plan import Entry, Kind, Plan
-from fencepost.simulation.nodes.requests import LogOffsets
-from fencepost.simulation.nodes.transport import SimulatedTransport
-from fencepost.simulation.nodes.world import World
+from fencepost.simulation.kafka.requests import LogOffsets
+from fencepost.simulation.kafka.transport import SimulatedTransport
+from fencepost.simulation.kafka.world import World
+from fencepost.simulation.kernel.host import Host
+from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import loads
-from fencepost.simulation.world.host import Host
-from fencepost.simulation.world.loop import VirtualLoop
 
 SCENARIO = """
 duration = "5m"

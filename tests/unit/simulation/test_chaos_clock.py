@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from fencepost.simulation.chaos.clock import RealTime, WorkQueue
+from fencepost.simulation.lab.chaos.clock import RealTime, WorkQueue
 
 
 async def test_turns_follow_one_another() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiokafka.structs import TopicPartition
 
-from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.member import Member
-from fencepost.simulation.chaos.telling import Telling
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.member import Member
+from fencepost.simulation.lab.chaos.telling import Telling
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
 TERMS = m.Terms(

@@ -18,14 +18,14 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
-from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.application import FLAWS, one_expression, runs
-from fencepost.simulation.chaos.ledger import Ledger
-from fencepost.simulation.chaos.tempo import faster, tempo
 from fencepost.simulation.faults.plan import draw
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.application import FLAWS, one_expression, runs
+from fencepost.simulation.lab.chaos.ledger import Ledger
+from fencepost.simulation.lab.chaos.tempo import faster, tempo
 from fencepost.simulation.scenarios.load import library, load
 from fencepost.simulation.scenarios.timing import quiet_us
-from fencepost.simulation.world.rng import Streams
 
 FAST = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,

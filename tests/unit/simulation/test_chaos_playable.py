@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.chaos.playable import playable
-from fencepost.simulation.chaos.run import run_real
+from fencepost.simulation.lab.chaos.playable import playable
+from fencepost.simulation.lab.chaos.run import run_real
 from fencepost.simulation.scenarios.load import load_any, loads
 
 NOBODY = "127.0.0.1:9"

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from fencepost.coordinator.server.broker import Broker
-from fencepost.simulation.chaos import producer as records
-from fencepost.simulation.chaos.producer import Producer
+from fencepost.simulation.lab.chaos import producer as records
+from fencepost.simulation.lab.chaos.producer import Producer
 
 pytestmark = pytest.mark.real
 

@@ -20,15 +20,15 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.chronicle import RealChronicle
-from fencepost.simulation.chaos.happenings import Happening, Happenings, HostNoted, Told, TopicsChanged
-from fencepost.simulation.chaos.retelling import Retelling
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.claims import OneClaimant
+from fencepost.simulation.kernel.observers import Observer, RecordsObserved
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.chronicle import RealChronicle
+from fencepost.simulation.lab.chaos.happenings import Happening, Happenings, HostNoted, Told, TopicsChanged
+from fencepost.simulation.lab.chaos.retelling import Retelling
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.world.observers import Observer, RecordsObserved
 
 SCENARIO = 'duration = "1m"\n[group]\nmembers = 2\n[[topics]]\nname = "orders"\npartitions = 2\n'
 ORDERS = (TopicPartition("orders", 0), TopicPartition("orders", 1))

@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.streams import (
     DescribedSubtopology,
     Tasks,
 )
-from fencepost.simulation.chaos.roster import Roster
+from fencepost.simulation.lab.chaos.roster import Roster
 
 ROSTER = Roster(["member-1", "member-2"], ["orders", "refunds"])
 MEMBER = {"member_id": "m", "instance_id": None, "client_host": "/10.0.0.7"}

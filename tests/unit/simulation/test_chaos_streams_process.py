@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.streams import process as program
-from fencepost.simulation.chaos.telling import Telling
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.streams import process as program
+from fencepost.simulation.lab.chaos.telling import Telling
 
 
 class App:

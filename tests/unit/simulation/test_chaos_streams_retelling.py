@@ -6,9 +6,9 @@ import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level
-from fencepost.simulation.chaos import messages as m
-from fencepost.simulation.chaos.happenings import Happenings, HostNoted, MemberHeard, Told
-from fencepost.simulation.chaos.streams.retelling import ApplicationRetelling
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.happenings import Happenings, HostNoted, MemberHeard, Told
+from fencepost.simulation.lab.chaos.streams.retelling import ApplicationRetelling
 from fencepost.simulation.trace.recorder import Recorder
 
 SECOND = 1_000_000

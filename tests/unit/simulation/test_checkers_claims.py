@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol.records import (
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers.claims import Claims, OneClaimant
-from fencepost.simulation.world.observers import WorldView
+from fencepost.simulation.kernel.observers import WorldView
 
 P0, P1 = (TopicPartition("x", number) for number in range(2))
 

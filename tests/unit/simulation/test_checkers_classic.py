@@ -35,7 +35,7 @@ from fencepost.simulation.checkers.classic import KnownClassic, check_answer, ch
 from fencepost.simulation.checkers.classic_members import ClassicSender
 from fencepost.simulation.checkers.liveness import Liveness
 from fencepost.simulation.checkers.settled import unsettled_classic
-from fencepost.simulation.world.observers import WorldView
+from fencepost.simulation.kernel.observers import WorldView
 
 E = ErrorCode
 

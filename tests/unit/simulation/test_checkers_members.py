@@ -18,7 +18,7 @@ from fencepost.simulation.checkers.callbacks import CallbackWatch
 from fencepost.simulation.checkers.records import Application, Progress, Records
 from fencepost.simulation.checkers.requests import Requests, Sender
 from fencepost.simulation.checkers.transitions import MachineWatch
-from fencepost.simulation.world.observers import WorldView
+from fencepost.simulation.kernel.observers import WorldView
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 P0, P1, P2 = (TopicPartition("x", number) for number in range(3))

@@ -9,8 +9,8 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli import main
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA
 
 COMMANDS = ["chaos steady", "compare steady", "conform --cluster jvm"]
 

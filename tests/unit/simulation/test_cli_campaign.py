@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import fencepost.simulation.cli.campaign
-import fencepost.simulation.mutants.hunt
+import fencepost.simulation.lab.hunt
 import fencepost.simulation.pipeline.analyze
 from fencepost.simulation.cli import main
-from fencepost.simulation.mutants.hunt import MutantResult
+from fencepost.simulation.lab.hunt import MutantResult
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.pipeline.campaign import CampaignResult
 from fencepost.simulation.pipeline.outline import Outline
@@ -186,7 +186,7 @@ def test_mutants_tell_who_caught_what(
     def hunt(mutant: Any, seeds: range, **_: Any) -> MutantResult:
         return MutantResult(mutant=mutant.name, caught=caught, seeds_needed=len(seeds), by=("one-owner",))
 
-    monkeypatch.setattr(fencepost.simulation.mutants.hunt, "hunt", hunt)
+    monkeypatch.setattr(fencepost.simulation.lab.hunt, "hunt", hunt)
     assert main(["mutants", "--seeds", "3", "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert list(document) == list(MUTANTS)

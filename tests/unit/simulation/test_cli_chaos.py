@@ -12,11 +12,11 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from fencepost.simulation.chaos import run as chaos_run
-from fencepost.simulation.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.cli import main
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.world.observers import Violation
+from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.lab.chaos import run as chaos_run
+from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
+from fencepost.simulation.lab.clusters.cluster import Cluster
 
 RESULT = ChaosResult(
     scenario="steady",
@@ -177,6 +177,6 @@ def test_bad_input_has_one_line_and_its_code(words, code, told, capsys):
 
 
 def test_confluent_is_missed_before_anything_is_started(monkeypatch, capsys):
-    monkeypatch.setattr("fencepost.simulation.chaos.playable.find_spec", lambda name: None)
+    monkeypatch.setattr("fencepost.simulation.lab.chaos.playable.find_spec", lambda name: None)
     assert main([*WORDS, "--client", "confluent"]) == 3
     assert "pip install confluent-kafka" in capsys.readouterr().err

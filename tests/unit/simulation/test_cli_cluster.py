@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from fencepost.simulation.cli import main
-from fencepost.simulation.clusters import state
-from fencepost.simulation.clusters.cluster import Cluster
-from fencepost.simulation.clusters.processes import sight_of
-from fencepost.simulation.clusters.settings import KAFKA_VERSION
+from fencepost.simulation.lab.clusters import state
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.processes import sight_of
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 
 pytestmark = [
     pytest.mark.real,

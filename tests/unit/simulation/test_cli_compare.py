@@ -12,8 +12,8 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli import main
 from fencepost.simulation.cli.compare import _print
-from fencepost.simulation.fidelity import compare
-from fencepost.simulation.fidelity.compare import Comparison, Distribution, Ratio, Side, Violated
+from fencepost.simulation.lab.fidelity import compare
+from fencepost.simulation.lab.fidelity.compare import Comparison, Distribution, Ratio, Side, Violated
 from fencepost.simulation.scenarios.load import load
 
 

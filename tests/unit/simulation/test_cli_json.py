@@ -12,8 +12,6 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from fencepost.simulation.bridge.compare import Bridge
-from fencepost.simulation.chaos.result import ChaosResult
 from fencepost.simulation.cli.analyze import Analyzed
 from fencepost.simulation.cli.cluster import ClusterReport
 from fencepost.simulation.cli.commands import COMMANDS
@@ -22,15 +20,17 @@ from fencepost.simulation.cli.failures import ShrinkResult
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.plan import ComparedPlans, PlanResult
 from fencepost.simulation.cli.serve import Ready
-from fencepost.simulation.conform.suite import Report
-from fencepost.simulation.conform.vectors import VectorReport
-from fencepost.simulation.explorer.explore import Exploration
-from fencepost.simulation.fidelity.compare import Comparison
+from fencepost.simulation.lab.bridge.compare import Bridge
+from fencepost.simulation.lab.chaos.result import ChaosResult
+from fencepost.simulation.lab.conform.suite import Report
+from fencepost.simulation.lab.conform.vectors import VectorReport
+from fencepost.simulation.lab.explorer.explore import Exploration
+from fencepost.simulation.lab.fidelity.compare import Comparison
+from fencepost.simulation.lab.hunt import MutantResult
 from fencepost.simulation.live.follow import Followed
-from fencepost.simulation.mutants.hunt import MutantResult
+from fencepost.simulation.machines import Machine
 from fencepost.simulation.pipeline.campaign import CampaignResult
 from fencepost.simulation.run import RunResult
-from fencepost.simulation.states import Machine
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
 DOCUMENTS: dict[str, Any] = {

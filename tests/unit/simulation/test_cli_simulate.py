@@ -14,10 +14,10 @@ import pytest
 
 import fencepost.simulation.run
 from fencepost.simulation.cli import main
+from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.scenarios.load import library
 from fencepost.simulation.trace.schema import COLUMNS
-from fencepost.simulation.world.observers import Violation
 
 SHORT = ("simulate", "steady", "--duration", "1m", "--set", "quiet=50s")
 

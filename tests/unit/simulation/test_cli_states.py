@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fencepost.simulation.cli import main
-from fencepost.simulation.states import TABLES, markdown
+from fencepost.simulation.machines import TABLES, markdown
 
 
 def test_json_has_every_machine_whole(capsys: pytest.CaptureFixture[str]) -> None:

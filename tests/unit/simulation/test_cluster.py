@@ -9,11 +9,11 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from fencepost.member.driver.transport import Disconnected
-from fencepost.simulation.nodes.transport import SimulatedTransport
-from fencepost.simulation.nodes.world import World
+from fencepost.simulation.kafka.transport import SimulatedTransport
+from fencepost.simulation.kafka.world import World
+from fencepost.simulation.kernel.host import Host
+from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.scenarios.load import loads
-from fencepost.simulation.world.host import Host
-from fencepost.simulation.world.loop import VirtualLoop
 
 SCENARIO = """
 duration = "5m"

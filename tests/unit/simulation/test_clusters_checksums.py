@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.clusters import checksums
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, KafkaVersion
+from fencepost.simulation.lab.clusters import checksums
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion
 
 
 @pytest.mark.parametrize(

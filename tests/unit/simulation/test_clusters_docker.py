@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.clusters import docker, state
-from fencepost.simulation.clusters.cluster import Cluster, tidy_up
-from fencepost.simulation.clusters.processes import ProcessIdentity
-from fencepost.simulation.clusters.runner import Condition
+from fencepost.simulation.lab.clusters import docker, state
+from fencepost.simulation.lab.clusters.cluster import Cluster, tidy_up
+from fencepost.simulation.lab.clusters.processes import ProcessIdentity
+from fencepost.simulation.lab.clusters.runner import Condition
 
 pytestmark = [
     pytest.mark.real,

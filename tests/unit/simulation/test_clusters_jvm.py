@@ -20,12 +20,12 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.clusters import artifacts, checksums, classes, jvm, ports, state
-from fencepost.simulation.clusters.cluster import Cluster, tidy_up
-from fencepost.simulation.clusters.ports import PortTaken
-from fencepost.simulation.clusters.processes import ProcessIdentity, sight_of
-from fencepost.simulation.clusters.runner import Condition
-from fencepost.simulation.clusters.settings import KAFKA_VERSION, property_texts
+from fencepost.simulation.lab.clusters import artifacts, checksums, classes, jvm, ports, state
+from fencepost.simulation.lab.clusters.cluster import Cluster, tidy_up
+from fencepost.simulation.lab.clusters.ports import PortTaken
+from fencepost.simulation.lab.clusters.processes import ProcessIdentity, sight_of
+from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, property_texts
 
 pytestmark = [
     pytest.mark.real,
@@ -207,7 +207,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
 
 PROGRAM = """
 import asyncio
-from fencepost.simulation.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import Cluster
 
 async def main():
     async with Cluster() as cluster:

@@ -11,8 +11,8 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.server.broker import Broker
-from fencepost.simulation.clusters import probe
-from fencepost.simulation.clusters.ports import free_ports
+from fencepost.simulation.lab.clusters import probe
+from fencepost.simulation.lab.clusters.ports import free_ports
 
 pytestmark = pytest.mark.real
 

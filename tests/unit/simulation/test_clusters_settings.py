@@ -9,9 +9,9 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.rabbit_server.handshake import RABBITMQ_VERSION
-from fencepost.simulation.clusters import compose
-from fencepost.simulation.clusters.jvm import jvm_nodes
-from fencepost.simulation.clusters.settings import (
+from fencepost.simulation.lab.clusters import compose
+from fencepost.simulation.lab.clusters.jvm import jvm_nodes
+from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
     NodeAddresses,
     Profile,
@@ -47,7 +47,7 @@ def settings_of(service: str) -> dict[str, str]:
 
 
 def test_docker_compose_yml_is_what_the_settings_make() -> None:
-    told = "run: python -m fencepost.simulation.clusters.compose > docker-compose.yml"
+    told = "run: python -m fencepost.simulation.lab.clusters.compose > docker-compose.yml"
     assert COMPOSE_FILE.read_text(encoding="utf-8") == compose.repository_file(), told
 
 

@@ -14,15 +14,15 @@ from fencepost.coordinator.codec.client_cluster import BrokerVersions
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import cluster, consumer
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
-from fencepost.simulation.conform.broker import Judge
-from fencepost.simulation.conform.compare import comparable, differing
-from fencepost.simulation.conform.deviations import DEVIATIONS
-from fencepost.simulation.conform.generate import generate
-from fencepost.simulation.conform.lockstep import Lockstep
-from fencepost.simulation.conform.probe import neighbour, offsets_partition
-from fencepost.simulation.conform.resolve import UNKNOWN_TOPIC_ID, Situation
-from fencepost.simulation.conform.rules import NAMES
-from fencepost.simulation.conform.schedule import (
+from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.compare import comparable, differing
+from fencepost.simulation.lab.conform.deviations import DEVIATIONS
+from fencepost.simulation.lab.conform.generate import generate
+from fencepost.simulation.lab.conform.lockstep import Lockstep
+from fencepost.simulation.lab.conform.probe import neighbour, offsets_partition
+from fencepost.simulation.lab.conform.resolve import UNKNOWN_TOPIC_ID, Situation
+from fencepost.simulation.lab.conform.rules import NAMES
+from fencepost.simulation.lab.conform.schedule import (
     Beat,
     Commit,
     Create,
@@ -37,9 +37,9 @@ from fencepost.simulation.conform.schedule import (
     Wait,
     schedules_of,
 )
-from fencepost.simulation.conform.scripted import scripted
-from fencepost.simulation.conform.shrink import shrink
-from fencepost.simulation.conform.targets import broken_rules
+from fencepost.simulation.lab.conform.scripted import scripted
+from fencepost.simulation.lab.conform.shrink import shrink
+from fencepost.simulation.lab.conform.targets import broken_rules
 
 DOCS = Path(__file__).parents[3] / "docs"
 

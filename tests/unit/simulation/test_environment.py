@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation import environment
-from fencepost.simulation.clusters import ports
+from fencepost.simulation import java as environment
+from fencepost.simulation.lab.clusters import ports
 
 OLD = "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2"
 CURRENT = "echo 'openjdk version \"21.0.8\" 2025-07-15' >&2"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import fencepost.simulation.explorer.roles as roles_module
+import fencepost.simulation.lab.explorer.roles as roles_module
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.soft import GroupSoftState, SoftState
 from fencepost.member.consumer.machine import ConsumerMember
@@ -17,11 +17,11 @@ from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli import main
-from fencepost.simulation.explorer.frozen import Freezer, Tokens
-from fencepost.simulation.explorer.group import GroupWorld
-from fencepost.simulation.explorer.process import Process
-from fencepost.simulation.explorer.roles import FAULTS, USUAL_FAULTS, Roles
-from fencepost.simulation.explorer.space import Search, Walk
+from fencepost.simulation.lab.explorer.frozen import Freezer, Tokens
+from fencepost.simulation.lab.explorer.group import GroupWorld
+from fencepost.simulation.lab.explorer.process import Process
+from fencepost.simulation.lab.explorer.roles import FAULTS, USUAL_FAULTS, Roles
+from fencepost.simulation.lab.explorer.space import Search, Walk
 from fencepost.simulation.mutants.registry import MUTANTS
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -17,19 +17,19 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.simulation.chaos.result import ChaosResult
-from fencepost.simulation.chaos.tempo import tempo
-from fencepost.simulation.fidelity import compare as fidelity
-from fencepost.simulation.fidelity.compare import Played, compare
-from fencepost.simulation.fidelity.fit import LEAST_ROUND_TRIPS, Fit, _times, fit
-from fencepost.simulation.fidelity.latencies import Latencies
+from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.lab.chaos.result import ChaosResult
+from fencepost.simulation.lab.chaos.tempo import tempo
+from fencepost.simulation.lab.fidelity import compare as fidelity
+from fencepost.simulation.lab.fidelity.compare import Played, compare
+from fencepost.simulation.lab.fidelity.fit import LEAST_ROUND_TRIPS, Fit, _times, fit
+from fencepost.simulation.lab.fidelity.latencies import Latencies
 from fencepost.simulation.pipeline.traces import TRACES
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.parquet import ParquetTrace
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.world.observers import Violation
 
 
 def measured(*settings: str, scenario: str = "scale-up-and-down") -> Latencies:

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.records import (
     OffsetCommitValue,
     Record,
 )
-from fencepost.simulation.chaos.journal import GroupJournal, LogBatch
+from fencepost.simulation.lab.chaos.journal import GroupJournal, LogBatch
 from tests.batches import NOBODY, batch_of
 
 COMMIT, ABORT = 1, 0

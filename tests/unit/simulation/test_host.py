@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from fencepost.simulation.world.host import Host, HostClock
-from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.kernel.host import Host, HostClock
+from fencepost.simulation.kernel.loop import VirtualLoop
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.nodes.logs import PartitionLogs
-from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.kafka.logs import PartitionLogs
+from fencepost.simulation.kernel.loop import VirtualLoop
 
 
 @pytest.fixture

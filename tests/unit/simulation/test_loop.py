@@ -12,7 +12,7 @@ import time
 import anyio
 import pytest
 
-from fencepost.simulation.world.loop import Deadlock, OutsideWorld, TooManyEvents, VirtualLoop
+from fencepost.simulation.kernel.loop import Deadlock, OutsideWorld, TooManyEvents, VirtualLoop
 
 
 async def test_an_hour_passes_at_once():
@@ -181,7 +181,7 @@ async def test_the_outside_world_is_refused():
 
 _SETS = """
 import asyncio
-from fencepost.simulation.world.loop import VirtualLoop
+from fencepost.simulation.kernel.loop import VirtualLoop
 
 async def body():
     loop = asyncio.get_running_loop()

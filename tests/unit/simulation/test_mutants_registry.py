@@ -6,12 +6,12 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.checkers.catalogue import INVARIANTS
-from fencepost.simulation.mutants import hunt as hunting
-from fencepost.simulation.mutants.hunt import MutantResult, Survivors, hunt, hunt_all
+from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.lab import hunt as hunting
+from fencepost.simulation.lab.hunt import MutantResult, Survivors, hunt, hunt_all
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.scenarios.load import load_any
-from fencepost.simulation.world.observers import Violation
 from tests.unit.simulation.invariants_page import names_in, rows
 
 FEW = 20

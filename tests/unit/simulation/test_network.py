@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut
-from fencepost.simulation.world import rng
-from fencepost.simulation.world.host import Host
-from fencepost.simulation.world.loop import VirtualLoop
-from fencepost.simulation.world.network import CLOSED, Call, Network
-from fencepost.simulation.world.rules import (
+from fencepost.simulation.kernel import rng
+from fencepost.simulation.kernel.host import Host
+from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.kernel.network import CLOSED, Call, Network
+from fencepost.simulation.kernel.rules import (
     Delay,
     Direction,
     Fate,

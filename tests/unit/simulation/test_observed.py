@@ -17,16 +17,16 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.chaos.journal import partition_for
-from fencepost.simulation.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.catalogue import INVARIANTS, NOT_ON_REAL
 from fencepost.simulation.checkers.observed import ObservedCoordination
+from fencepost.simulation.kernel.observers import Observer, RecordsObserved, Report, WorldView, hook_lists
+from fencepost.simulation.lab.chaos.journal import partition_for
+from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.chronicle import Chronicle
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.world.observers import Observer, RecordsObserved, Report, WorldView, hook_lists
 
 GROUP = "group"
 TOPIC = Topic(topic_id="Qrl94gisRa6Dob-bDfRD8g", name="orders", partitions=4)

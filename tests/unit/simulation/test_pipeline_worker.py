@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation import run as run_module
+from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.pipeline import hand as hand_module
 from fencepost.simulation.pipeline.hand import hand_for
 from fencepost.simulation.pipeline.parts import Parts, recover
@@ -26,7 +27,6 @@ from fencepost.simulation.pipeline.runs import Limit, Orders, TimeLimitReached, 
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.trace.parquet import SCHEMA
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.world.observers import Violation
 
 ROW = Row(1, 0, "simulated", "g", "", "run.start", "", "", -1, -1, (), "", "steady 7")
 
@@ -78,7 +78,7 @@ def test_an_exception_of_the_simulated_is_a_row_with_its_traceback(monkeypatch: 
     def broken(*_: object) -> None:
         raise RuntimeError("the wheels came off")
 
-    monkeypatch.setattr("fencepost.simulation.world.network.Network.deliver", broken)
+    monkeypatch.setattr("fencepost.simulation.kernel.network.Network.deliver", broken)
     row, trace = one(orders(), traced=True)
     assert "test_pipeline_worker.py" in row["error"]
     assert row["error"].splitlines()[-1] == "RuntimeError: the wheels came off"

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from fencepost.simulation.faults.plan import Kind, Plan, draw
+from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.load import loads
-from fencepost.simulation.world.rng import Streams
 
 MINUTE = 60_000_000
 BASE = 'duration = "10m"\n[group]\nmembers = 8\n[[topics]]\nname = "orders"\n'

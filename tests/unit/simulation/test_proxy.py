@@ -15,10 +15,7 @@ from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.proxy import exchange
-from fencepost.simulation.proxy.exchange import Frame
-from fencepost.simulation.proxy.proxy import Proxy
-from fencepost.simulation.world.rules import (
+from fencepost.simulation.kernel.rules import (
     Corrupt,
     Damage,
     Delay,
@@ -29,6 +26,9 @@ from fencepost.simulation.world.rules import (
     dropping,
     stalling,
 )
+from fencepost.simulation.lab.proxy import exchange
+from fencepost.simulation.lab.proxy.exchange import Frame
+from fencepost.simulation.lab.proxy.proxy import Proxy
 
 pytestmark = pytest.mark.real
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from fencepost.coordinator.codec.framing import FrameBuffer, RequestHeader
-from fencepost.simulation.proxy.damage import spoiled
-from fencepost.simulation.proxy.exchange import Exchange, TopicNames
-from fencepost.simulation.proxy.pipe import Parcel, Pipe, with_length
-from fencepost.simulation.world.rng import Streams
-from fencepost.simulation.world.rules import Damage, Matching, stalling
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rules import Damage, Matching, stalling
+from fencepost.simulation.lab.proxy.damage import spoiled
+from fencepost.simulation.lab.proxy.exchange import Exchange, TopicNames
+from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe, with_length
 
 EXCHANGE = Exchange(RequestHeader(3, 0, 1, "m1", 12), "m1", bytes(12), "/127.0.0.1", TopicNames())
 RULE = Matching(stalling)

@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.runtime import AppendFailed
-from fencepost.simulation.nodes.journal import ReplicatedJournal
+from fencepost.simulation.kafka.journal import ReplicatedJournal
 
 KEY = r.ConsumerGroupMetadataKey("g")
 

@@ -17,6 +17,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
 from fencepost.simulation.report.page import write_page
 from fencepost.simulation.report.render import check_writable, render_campaign_report, render_run_report
@@ -25,7 +26,6 @@ from fencepost.simulation.report.timeline import encode_run, partitions_text, th
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.world.observers import Violation
 
 HOSTILE = "</script><img src=//evil.example/x onerror=alert(1)>"
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.simulation.world import rng
+from fencepost.simulation.kernel import rng
 
 
 def test_streams_depend_on_seed_and_name_only():

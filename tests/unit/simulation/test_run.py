@@ -11,14 +11,14 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.plan import Kind as PlanKind
 from fencepost.simulation.faults.plan import Plan, draw
+from fencepost.simulation.kernel.loop import TooManyEvents
+from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.timing import quiet_us
 from fencepost.simulation.trace.groups import GroupChronicle
 from fencepost.simulation.trace.schema import Kind, Row
-from fencepost.simulation.world.loop import TooManyEvents
-from fencepost.simulation.world.observers import Observer
-from fencepost.simulation.world.rng import Streams
 
 NAMES = [entry.name for entry in library() if entry.protocol == "consumer"]
 SMALL = 'duration = "2m"\nquiet = "1m"\n[group]\nmembers = 3\n[[topics]]\nname = "orders"\npartitions = 6\n'

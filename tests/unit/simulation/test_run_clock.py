@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.simulation.chaos import merge
-from fencepost.simulation.chaos.merge import RunClock
+from fencepost.simulation.lab.chaos import merge
+from fencepost.simulation.lab.chaos.merge import RunClock
 
 MILLISECOND = 1_000_000
 START_WALL = 1_700_000_000 * 1_000 * MILLISECOND

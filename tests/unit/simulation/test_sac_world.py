@@ -12,6 +12,8 @@ from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.sac.states import SacMemberState
 from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.kernel.rng import Streams, constant
 from fencepost.simulation.run import run
 from fencepost.simulation.sac.links import Links
 from fencepost.simulation.sac.run import SacRun, prepare
@@ -19,8 +21,6 @@ from fencepost.simulation.scenarios.load import library, load, load_any, loads_a
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.recorder import Recorder
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.world.loop import VirtualLoop
-from fencepost.simulation.world.rng import Streams, constant
 
 SECOND = 1_000_000
 NAMES = [entry.name for entry in library() if entry.protocol == "sac"]

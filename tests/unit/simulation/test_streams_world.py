@@ -14,7 +14,7 @@ import structlog
 from fencepost.member.application.engine import StreamsEngine
 from fencepost.member.application.worker import Worker
 from fencepost.member.streams.actions import Moved
-from fencepost.simulation.nodes.cluster import Cluster
+from fencepost.simulation.kafka.cluster import Cluster
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any, loads_any
 from fencepost.simulation.streams.members import ClassicGroupMember

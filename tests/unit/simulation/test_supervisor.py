@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.simulation.world.rng import Streams, quantiles
-from fencepost.simulation.world.supervisor import Supervisor
+from fencepost.simulation.kernel.rng import Streams, quantiles
+from fencepost.simulation.kernel.supervisor import Supervisor
 
 
 class Time:

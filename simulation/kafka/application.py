@@ -1,0 +1,181 @@
+"""What a member's process does with records: polls, processes, polls again.
+
+An iteration: begin a poll; wait until records are there for partitions that may be fetched; end the poll
+with at most `max_poll_records` of them; spend the time that processing takes; commit, if that is left to the
+application. A poll without records stays open and costs nothing; one after a full one returns at once, and
+begins with the partitions that had to wait. Records are ranges of offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.consumer.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
+from fencepost.simulation.kernel.host import HostTimer
+
+if TYPE_CHECKING:
+    from fencepost.member.driver.member import MemberDriver
+    from fencepost.simulation.kafka.member import MemberHost
+
+Taken: TypeAlias = dict[TopicPartition, tuple[int, int]]
+"""Records as ranges of offsets: the first, and the one after the last."""
+
+_AFTER_ERROR_US = 100_000
+"""How soon an application polls again that caught an exception."""
+
+
+class Application:
+    """The loop of one process. It ends when it is told to stop, or meets an error that is fatal."""
+
+    def __init__(self, host: MemberHost, driver: MemberDriver) -> None:
+        world = host.world
+        self._host = host
+        self._loop = host.loop
+        self._driver = driver
+        self._logs = world.cluster.logs
+        self._poll_us = world.scenario.application.poll.us
+        self._commit = world.scenario.application.commit
+        self._most = world.scenario.application.max_poll_records
+        self._record_times = world.processing_times
+        self._delivered = world.hooks["on_records_delivered"]
+        self._processed = world.hooks["on_records_processed"]
+        self._stopping = False
+        self._stall_until_us = 0
+        self._batch: Taken = {}
+        """What was handed over and is not processed yet."""
+        self._commit_due = self._committing = False
+        self._looked_up: tuple[Mapping[TopicPartition, int], int] = {}, 0
+        """What `_first_us` was found for: positions, and changes of the logs."""
+        self._first_us: int | None = None
+        self._filled_by: TopicPartition | None = None
+        """The partition that brought the last poll to its most records; more may wait there and elsewhere."""
+        self._waiter: asyncio.Future[None] | None = None
+        driver.on_change = self.wake
+
+    # -- from outside -------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Leave the loop after what is being processed."""
+        self._stopping = True
+        self.wake()
+
+    def stall(self, until_us: int) -> None:
+        """Be busy until that time, as with a batch that takes far too long."""
+        self._stall_until_us = until_us
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again at what is there; called when the assignment changes."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # -- the loop -----------------------------------------------------------------------------------------
+
+    async def run(self) -> FatalMemberError | None:
+        """Poll and process until told to stop; answers the error if a fatal one ended it."""
+        while not self._stopping:
+            try:
+                taken = await self._poll()
+            except FatalMemberError as error:
+                return error
+            except (MemberError, CallbackFailed):
+                await self._host.pause_us(_AFTER_ERROR_US)
+                continue
+            self._batch = taken
+            self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
+            await self._process(taken)
+            if taken and self._commit == "sync":
+                await self._commit_processed()
+            elif taken and self._commit == "async":
+                self._commit_soon()
+        return None
+
+    async def before_release(self) -> None:
+        """Commit what was processed, while that is still allowed; then partitions may go."""
+        if self._commit != "auto":
+            await self._commit_processed()
+
+    def _commit_soon(self) -> None:
+        """Commit without waiting, one at a time: where batches are faster than answers, several of them."""
+        self._commit_due = True
+        if not self._committing:
+            self._committing = True
+            self._host.spawn(self._commit_while_due())
+
+    async def _commit_while_due(self) -> None:
+        while self._commit_due:
+            self._commit_due = False
+            await self._commit_processed()
+        self._committing = False
+
+    async def _commit_processed(self) -> None:
+        """A commit that fails is covered by the next."""
+        with contextlib.suppress(CommitFailed):
+            await self._driver.commit(self._offsets_processed())
+
+    def _offsets_processed(self) -> Mapping[TopicPartition, OffsetAndMetadata] | None:
+        """What to commit while a batch is at work, as callbacks may; None: all that was handed over."""
+        if not self._batch:
+            return None
+        begun = {partition: OffsetAndMetadata(offset=first) for partition, (first, _) in self._batch.items()}
+        return {
+            partition: begun.get(partition, handed_over)
+            for partition, handed_over in self._driver.delivered().items()
+        }
+
+    async def _poll(self) -> Taken:
+        """One poll, ended by records, or without any by what comes from outside."""
+        earliest_us = self._loop.now_us + (0 if self._filled_by is not None else self._poll_us)
+        while True:
+            self._driver.poll_begin()
+            if self._stopping or self._stall_until_us > self._loop.now_us:
+                return {}
+            ready_us = self._records_at()
+            if ready_us is not None:
+                ready_us = max(ready_us, earliest_us)
+                if ready_us <= self._loop.now_us:
+                    return self._take()
+            timer = None if ready_us is None else HostTimer(self._host, ready_us, self.wake, ())
+            self._waiter = self._loop.create_future()
+            await self._waiter
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _records_at(self) -> int | None:
+        """When the first record is there that this member may fetch; None if never."""
+        fetchable, changes = self._driver.fetchable(), self._logs.changes
+        before, changes_before = self._looked_up
+        # Whoever is woken often has the same positions as before; they are another object if not.
+        if fetchable is not before or changes != changes_before:
+            self._looked_up = fetchable, changes
+            self._first_us, outside = self._logs.next_record_us(fetchable)
+            for partition in outside:
+                self._driver.offset_out_of_range(partition)
+        return self._first_us
+
+    def _take(self) -> Taken:
+        """Records that are there now."""
+        taken, self._filled_by = self._logs.take(self._driver.fetchable(), self._most, self._filled_by)
+        return taken
+
+    async def _process(self, taken: Taken) -> None:
+        host, name = self._host, self._host.name
+        records = 0
+        for partition, (first, end) in taken.items():
+            records += end - first
+            for hook in self._delivered:
+                hook(name, partition, first, end, self._loop.now_us)
+        await host.pause_us(records * self._record_times.draw() if records else 0)
+        if self._stall_until_us > self._loop.now_us:
+            await host.pause_us(self._stall_until_us - self._loop.now_us)
+        self._batch = {}
+        for partition, (first, end) in taken.items():
+            for hook in self._processed:
+                hook(name, partition, first, end, self._loop.now_us)

@@ -1,0 +1,241 @@
+"""The cluster around the group: its brokers, who is in charge, its topics, and the replicated journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.regular_expressions import resolve
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.outcome import (
+    CreateInternalTopics,
+    RegularExpressionsResolved,
+    ResolveRegularExpressions,
+)
+from fencepost.coordinator.protocol.regular_expressions import matching
+from fencepost.coordinator.protocol.slices import at_once
+from fencepost.coordinator.protocol.streams import TopicInfo
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.simulation.kafka.broker import ACTIVE, BrokerHost
+from fencepost.simulation.kafka.journal import ReplicatedJournal
+from fencepost.simulation.kafka.logs import PartitionLogs
+from fencepost.simulation.kafka.requests import (
+    CoordinatorFound,
+    FindCoordinator,
+    LogOffsets,
+    MatchingTopics,
+    OffsetsSince,
+    PartitionCounts,
+    TopicNames,
+)
+from fencepost.simulation.kafka.waiting import Tokens
+from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.kernel.network import Network
+from fencepost.simulation.kernel.rng import Streams
+
+if TYPE_CHECKING:
+    from fencepost.simulation.scenarios import scenario as s
+
+
+class Cluster:
+    """Brokers and their controller. At most one broker is in charge of the group at a time."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        streams: Streams,
+        spec: s.Cluster,
+        config: GroupCoordinatorConfig,
+        *,
+        network: Network,
+        hooks: Mapping[str, tuple[Callable[..., Any], ...]],
+    ) -> None:
+        self.loop = loop
+        self.streams = streams
+        self.spec = spec
+        self.config = config
+        self.network = network
+        self.hooks = hooks
+        self.journal = ReplicatedJournal()
+        self.tokens = Tokens(streams)
+        self.topics = TopicsImage()
+        self.logs = PartitionLogs(loop)
+        self.load = streams.samples("cluster/load", spec.load.quantiles)
+        self.regex = streams.samples("cluster/regex", spec.regex.quantiles)
+        self._failover = streams.samples("cluster/failover", spec.failover.quantiles)
+        self._metadata = streams.samples("cluster/metadata", spec.metadata.quantiles)
+        self._election = 0
+        self._elect_us = 0
+        """When a coordinator is to be elected, if there is none."""
+        self._internal: set[str] = set()
+        """Internal topics of Streams applications that are about to be created."""
+        self.leader: BrokerHost | None = None
+        self.brokers: dict[str, BrokerHost] = {}
+        for number in range(1, spec.brokers + 1):
+            self.brokers[f"broker-{number}"] = BrokerHost(f"broker-{number}", self)
+
+    # -- the controller -------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> GroupCoordinator | None:
+        """The coordinator that answers requests now, if there is one."""
+        leader = self.leader
+        return leader.coordinator if leader is not None and leader.status is ACTIVE else None
+
+    def elect(self, avoid: BrokerHost | None = None) -> None:
+        """Put a broker that is up in charge, another than `avoid` if there is one."""
+        self._election += 1
+        up = [broker for broker in self.brokers.values() if broker.running]
+        chosen = [broker for broker in up if broker is not avoid] or up
+        if chosen:
+            self.leader = chosen[self._election % len(chosen)]
+            self.leader.load()
+
+    def elect_after(self, delay_us: int, avoid: BrokerHost | None = None) -> None:
+        """Leave the group without a coordinator for so long, unless somebody is elected meanwhile.
+
+        If it has none already, at least until the time that was said before.
+        """
+        self._election += 1
+        at_us = self.loop.now_us + delay_us
+        self._elect_us = at_us if self.leader is not None else max(at_us, self._elect_us)
+        self.leader = None
+        self.loop.schedule(self._elect_us, self._elect_due, (self._election, avoid))
+
+    def _elect_due(self, due: tuple[int, BrokerHost | None]) -> None:
+        if due[0] == self._election:
+            self.elect(due[1])
+
+    def crash(self, broker: BrokerHost) -> None:
+        """Kill a broker; if it was in charge, another follows after the failover time."""
+        broker.crash()
+        self.network.cut_all(broker.name)
+        if broker is self.leader:
+            self.elect_after(self._failover.draw(), broker)
+
+    def restart(self, broker: BrokerHost) -> None:
+        """Bring a broker back. It takes the group over if nobody else could."""
+        broker.restart()
+        self._elect_only(broker)
+
+    def _elect_only(self, broker: BrokerHost) -> None:
+        """Put a broker in charge that came back, if nobody else could be."""
+        if self.leader is None and not any(b.running for b in self.brokers.values() if b is not broker):
+            self.elect()
+
+    def pause(self, broker: BrokerHost) -> None:
+        """Let a broker stand still. Another takes over from it if that lasts for the failover time."""
+        broker.freeze()
+        if broker is self.leader:
+            self.loop.schedule(self.loop.now_us + self._failover.draw(), self._given_up, broker)
+
+    def _given_up(self, broker: BrokerHost) -> None:
+        if broker is self.leader and broker.frozen:
+            broker.resign()
+            self.elect_after(0, broker)
+
+    def resume(self, broker: BrokerHost) -> None:
+        """Let a broker go on, with all that has come in meanwhile."""
+        broker.thaw()
+        self._elect_only(broker)
+
+    def move(self) -> None:
+        """Move the group to another broker in good order."""
+        if (old := self.leader) is not None:
+            old.resign()
+            self.elect(old)
+
+    def unavailable(self, lasts_us: int) -> None:
+        """Leave the group without a leader for so long."""
+        if self.leader is not None:
+            self.leader.resign()
+        self.elect_after(lasts_us)
+
+    def fail_appends(self) -> None:
+        """The journal takes no records, until `mend_appends` was called as often."""
+        self.journal.failing += 1
+
+    def mend_appends(self) -> None:
+        """It takes them again."""
+        self.journal.failing -= 1
+
+    # -- topics ---------------------------------------------------------------------------------------------
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is such a topic."""
+        return name in self.topics.by_name
+
+    def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
+        """A topic appears."""
+        topic_id = self.streams.uuid(f"topic/{name}/{self.topics.version}")
+        self.logs.create(name, partitions, records_per_second)
+        topic = Topic(topic_id=topic_id, name=name, partitions=partitions)
+        self._publish(self.topics.with_topic(topic), name, "created", partitions)
+
+    def create_internal_topics(self, effect: CreateInternalTopics) -> None:
+        """Create what a Streams group waits for, unless that is under way: the controller takes a moment."""
+        for topic in effect.topics:
+            if topic.name not in self._internal:
+                self._internal.add(topic.name)
+                self.loop.schedule(self.loop.now_us + self._metadata.draw(), self._create_internal, topic)
+
+    def _create_internal(self, topic: TopicInfo) -> None:
+        self._internal.discard(topic.name)
+        if not self.has_topic(topic.name):
+            self.create_topic(topic.name, topic.partitions, 0)
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """A topic gets more partitions; nothing happens if it has as many."""
+        topic = self.topics.by_name[name]
+        if partitions > topic.partitions:
+            self.logs.grow(name, topic.partitions, partitions)
+            grown = Topic(topic_id=topic.topic_id, name=name, partitions=partitions)
+            self._publish(self.topics.with_topic(grown), name, "grown", partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """A topic disappears."""
+        self.logs.delete(name)
+        self._publish(self.topics.without(name), name, "deleted", 0)
+
+    def _publish(self, image: TopicsImage, name: str, what: str, partitions: int) -> None:
+        self.topics = image
+        self.tell("on_topic", name, what, partitions)
+        self.loop.schedule(self.loop.now_us + self._metadata.draw(), self._heard, image.version)
+
+    def _heard(self, _: int) -> None:
+        if self.leader is not None:
+            self.leader.topics_changed()
+
+    # -- what brokers ask ---------------------------------------------------------------------------------
+
+    def answer(self, request: object) -> object:
+        """The answer that any broker gives."""
+        if isinstance(request, FindCoordinator):
+            if self.leader is None:
+                return CoordinatorFound(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return CoordinatorFound(self.leader.name)
+        if isinstance(request, TopicNames):
+            by_id = self.topics.by_id
+            return {i: by_id[i].name for i in request.topic_ids if i in by_id}
+        if isinstance(request, PartitionCounts):
+            by_name = self.topics.by_name
+            return {name: by_name[name].partitions for name in request.topics if name in by_name}
+        if isinstance(request, MatchingTopics):
+            return at_once(matching(request.pattern, sorted(self.topics.by_name)))
+        if isinstance(request, OffsetsSince):
+            logs = {partition: self.logs.log(partition) for partition in request.partitions}
+            return {partition: log.first(request.since_us) for partition, log in logs.items() if log}
+        assert isinstance(request, LogOffsets)
+        known = [partition for partition in request.partitions if partition in self.logs]
+        return {partition: 0 if request.earliest else self.logs[partition] for partition in known}
+
+    def resolve(self, effect: ResolveRegularExpressions) -> RegularExpressionsResolved:
+        """Match regular expressions against the cluster's topics."""
+        return resolve(effect, self.topics)
+
+    def tell(self, hook: str, *arguments: object) -> None:
+        """Tell observers what happened now."""
+        for method in self.hooks[hook]:
+            method(*arguments, self.loop.now_us)

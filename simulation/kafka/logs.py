@@ -1,0 +1,118 @@
+"""The partitions' logs: how many records there are as a function of time. No record exists as an object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.simulation.kernel.loop import VirtualLoop
+
+
+class PartitionLog(msgspec.Struct, frozen=True, gc=False):
+    """One log, to which a record is appended every `interval_us`; 0 stands for never."""
+
+    began_us: int
+    interval_us: int
+
+    def end(self, now_us: int) -> int:
+        """The next offset at that time."""
+        return (now_us - self.began_us) // self.interval_us if self.interval_us else 0
+
+    def first(self, since_us: int) -> int:
+        """Offset of the first record of that time or later."""
+        return max(0, self.end(since_us - 1))
+
+
+class PartitionLogs(Mapping[TopicPartition, int]):
+    """All logs of the cluster. As a mapping: the next offset of each, as of now."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._intervals: dict[str, int] = {}
+        self.changes = 0
+        """Grows whenever a topic appears, grows or disappears."""
+
+    def create(self, topic: str, partitions: int, records_per_second: float) -> None:
+        """A topic appears; its partitions share the rate evenly, one after the other."""
+        interval = round(partitions * 1_000_000 / records_per_second) if records_per_second else 0
+        self._intervals[topic] = interval
+        self._add(topic, range(partitions))
+
+    def grow(self, topic: str, before: int, partitions: int) -> None:
+        """A topic gets more partitions, with the same rate each as the others."""
+        self._add(topic, range(before, partitions))
+
+    def delete(self, topic: str) -> None:
+        """A topic disappears, and its records with it."""
+        del self._intervals[topic]
+        self._logs = {partition: log for partition, log in self._logs.items() if partition.topic != topic}
+        self.changes += 1
+
+    def _add(self, topic: str, numbers: range) -> None:
+        now, interval = self._loop.now_us, self._intervals[topic]
+        for index, partition in enumerate(topic_partitions(topic, numbers)):
+            self._logs[partition] = PartitionLog(now - interval * index // len(numbers), interval)
+        self.changes += 1
+
+    def log(self, partition: TopicPartition) -> PartitionLog | None:
+        """The partition's log; None if the cluster has no such partition."""
+        return self._logs.get(partition)
+
+    def next_record_us(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> tuple[int | None, list[TopicPartition]]:
+        """When the first record at one of these positions is there, None if never; and whose is out of range.
+
+        The time stays the same until positions or `changes` are others.
+        """
+        now, logs = self._loop.now_us, self._logs
+        first: int | None = None
+        outside = []
+        for partition, position in positions.items():
+            log = logs.get(partition)
+            if log is None:
+                continue
+            interval_us = log.interval_us
+            at = log.began_us + (position + 1) * interval_us
+            if at - interval_us > now if interval_us else position:
+                outside.append(partition)
+            elif interval_us and (first is None or at < first):
+                first = at
+        return first, outside
+
+    def take(
+        self, positions: Mapping[TopicPartition, int], most: int, after: TopicPartition | None
+    ) -> tuple[dict[TopicPartition, tuple[int, int]], TopicPartition | None]:
+        """At most so many of the records that are there now, as ranges of offsets; and who filled the poll.
+
+        They come from one partition after the other, beginning behind `after`, the one that filled the poll
+        before: so all have their turn where there are always more.
+        """
+        if after is not None and after in positions:
+            order = list(positions)
+            first = order.index(after) + 1
+            positions = {partition: positions[partition] for partition in order[first:] + order[:first]}
+        taken: dict[TopicPartition, tuple[int, int]] = {}
+        now, logs = self._loop.now_us, self._logs
+        for partition, position in positions.items():
+            log = logs.get(partition)
+            if log is None or (end := log.end(now)) <= position:
+                continue
+            end = min(end, position + most)
+            taken[partition] = (position, end)
+            most -= end - position
+            if not most:
+                return taken, partition
+        return taken, None
+
+    def __getitem__(self, partition: TopicPartition) -> int:
+        return self._logs[partition].end(self._loop.now_us)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._logs)
+
+    def __len__(self) -> int:
+        return len(self._logs)

@@ -1,0 +1,249 @@
+"""A member's host: a process with a consumer and an application, which starts, stops, dies and freezes."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.driver.member import MemberDriver
+from fencepost.simulation.kafka.application import Application
+from fencepost.simulation.kafka.drivers import MatchingSubscription, classic_driver, consumer_driver
+from fencepost.simulation.kafka.transport import SimulatedTransport
+from fencepost.simulation.kernel.host import Host, HostClock
+
+if TYPE_CHECKING:
+    from fencepost.simulation.kafka.world import World
+
+
+class MemberStatus(enum.StrEnum):
+    """What a member's host is doing."""
+
+    STOPPED = "stopped"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FROZEN = "frozen"
+    CRASHED = "crashed"
+
+
+ALIVE = (MemberStatus.RUNNING, MemberStatus.STOPPING, MemberStatus.FROZEN)
+
+
+class CallbackRaised(Exception):
+    """What an application's rebalance callback raises when a fault tells it to."""
+
+
+class MemberHost(Host):
+    """One host. Each start is a new process with a new member id; a static one keeps its instance id."""
+
+    def __init__(self, name: str, world: World, instance_id: str | None) -> None:
+        super().__init__(name, world.loop)
+        self.world = world
+        self.instance_id = instance_id
+        self.status = MemberStatus.STOPPED
+        self.wanted = False
+        """Whether the host is meant to run: a supervisor starts it again when its process ends by itself."""
+        self.member_id: MemberId = ""
+        self.driver: MemberDriver | None = None
+        self.application: Application | None = None
+        self.protocol: str = world.scenario.group.protocol
+        """The group.protocol of the next process."""
+        self.topics = world.scenario.group.topics
+        self.pattern = world.scenario.group.pattern
+        self._callback_raises = False
+        self._callback_stall_us = 0
+        self._stall_until_us = 0
+        self.rng = world.streams.small_random(f"member/{name}")
+        drift = world.scenario.application.clock_drift_ppm
+        self.clock = HostClock(
+            self,
+            drift_ppm=round(self.rng.uniform(-drift, drift)),
+            offset_us=round(self.rng.uniform(0, 10**12)),
+        )
+        self._processes = 0
+        self._matching: MatchingSubscription | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    # -- the process --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a new process, if none runs."""
+        self.wanted = True
+        if self.status in ALIVE:
+            return
+        world = self.world
+        self._processes += 1
+        transport = SimulatedTransport(
+            self,
+            world.network,
+            world.cluster.brokers,
+            first=self._processes + int(self.rng.uniform(0, 1_000)),
+            timeout_us=world.scenario.network.request_timeout.us,
+            on_search=self._searches,
+        )
+        self.status = MemberStatus.RUNNING
+        classic = self.protocol == "classic"
+        self.known_as("" if classic else world.streams.uuid(f"member/{self.name}/{self._processes}"))
+        self.tell("start")
+        self.driver = (classic_driver if classic else consumer_driver)(self, transport)
+        self._matching = MatchingSubscription(self, self.driver, transport) if classic else None
+        self.application = Application(self, self.driver)
+        self.resubscribe()
+        self.spawn(self._live(self.driver, self.application))
+
+    def known_as(self, member_id: MemberId) -> None:
+        """The process's member has this id from now on; that of a classic one comes from the coordinator."""
+        self.member_id = member_id
+        if member_id:
+            self.world.hosts_by_member[member_id] = self.name
+
+    def _searches(self) -> None:
+        for hook in self.world.hooks["on_member_search"]:
+            hook(self.name, self.world.loop.now_us)
+
+    async def _live(self, driver: MemberDriver, application: Application) -> None:
+        """The main function of the process."""
+        error = await application.run()
+        self.status = MemberStatus.STOPPING
+        forever = self.instance_id is not None and not self.wanted and error is None
+        await driver.close(CloseOption.LEAVE_GROUP if forever else CloseOption.DEFAULT)
+        self._ended(MemberStatus.STOPPED, "stopped")
+        if self.wanted:
+            self.restart_later()
+
+    def stop(self, *, come_back: bool) -> None:
+        """End the process in good order; with `come_back` it is started again after a restart's time.
+
+        A process that is frozen learns of it when it thaws.
+        """
+        self.wanted = come_back
+        if self.status in (MemberStatus.RUNNING, MemberStatus.FROZEN):
+            self.run(self._stop, None)
+
+    def _stop(self, _: object) -> None:
+        if self.application is not None:
+            self.tell("stop")
+            self.application.stop()
+
+    def crash(self) -> None:
+        """End the process without a word to anybody."""
+        if self.status not in ALIVE:
+            return
+        self._ended(MemberStatus.CRASHED, "crash")
+
+    def vanish(self) -> None:
+        """The run is over: leave no task behind, and tell nobody."""
+        if self.status in ALIVE:
+            self._release(MemberStatus.STOPPED)
+
+    def _ended(self, status: MemberStatus, what: str) -> None:
+        self._release(status)
+        self.tell(what)
+
+    def _release(self, status: MemberStatus) -> None:
+        driver, self.driver = self.driver, None
+        self.status = status
+        self.application = None
+        self._callback_raises = False
+        self._callback_stall_us = 0
+        self._stall_until_us = 0
+        self.end()
+        if driver is not None:
+            driver.abandon()
+        self.world.network.forget(self)
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            if task is not asyncio.current_task(self.loop):
+                task.cancel()
+
+    def freeze_process(self) -> None:
+        """Stand still: timers, deliveries and the application wait."""
+        if self.status is MemberStatus.RUNNING:
+            self.status = MemberStatus.FROZEN
+            self.freeze()
+            self.tell("freeze")
+
+    def thaw_process(self) -> None:
+        """Go on where the process stood."""
+        if self.status is MemberStatus.FROZEN:
+            self.status = MemberStatus.RUNNING
+            self.tell("thaw")
+            self.thaw()
+
+    def restart_later(self) -> None:
+        """Start the next process after the time that a restart takes."""
+        self.world.supervisor.restart_later(self)
+
+    def slow_callback(self, lasts_us: int) -> None:
+        """The process's next callback takes so much longer."""
+        self._callback_stall_us = max(lasts_us, self._callback_stall_us)
+
+    def fail_callback(self) -> None:
+        """The process's next callback raises."""
+        self._callback_raises = True
+
+    def stall(self, until_us: int) -> None:
+        """Let the application be busy until then; one that is frozen is so when it thaws."""
+        self.run(self._stall, until_us)
+
+    def _stall(self, until_us: int) -> None:
+        if self.application is not None:
+            self._stall_until_us = max(until_us, self._stall_until_us)
+            self.application.stall(self._stall_until_us)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the process is on its way out, or gone."""
+        return self.status not in (MemberStatus.RUNNING, MemberStatus.FROZEN)
+
+    def resubscribe(self) -> None:
+        """Tell the member what it is to subscribe to now; a frozen one hears it when it thaws."""
+        self.run(self._resubscribe, None)
+
+    def _resubscribe(self, _: object) -> None:
+        if self.driver is not None and not self.stopping:
+            names = self.topics if self.topics is not None or self.pattern else self.world.all_topics
+            if self._matching is None:
+                self.driver.subscribe(names or (), pattern=self.pattern)
+            else:
+                self._matching.subscribe(names or (), self.pattern)
+
+    # -- what runs in the process -------------------------------------------------------------------------
+
+    async def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application's callback."""
+        await self._callback()
+
+    async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application's callback."""
+        if (application := self.application) is not None:
+            await application.before_release()
+        await self._callback()
+
+    async def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application's callback."""
+        await self._callback()
+
+    async def _callback(self) -> None:
+        stall, self._callback_stall_us = self._callback_stall_us, 0
+        await self.pause_us(self.world.callback_times.draw() + stall)
+        if self._callback_raises:
+            self._callback_raises = False
+            raise CallbackRaised("the callback raised")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the process, which ends with it."""
+        task = self.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget_task)
+
+    def _forget_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+
+    def tell(self, what: str) -> None:
+        """Tell observers what became of this host."""
+        for hook in self.world.hooks["on_member_host"]:
+            hook(self.name, what, self.loop.now_us)

@@ -1,0 +1,143 @@
+"""A member's transport over the simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.protocol.errors import ProtocolError
+from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.driver.transport import Disconnected, Reply
+from fencepost.simulation.kafka.requests import (
+    CoordinatorFound,
+    FindCoordinator,
+    LogOffsets,
+    MatchingTopics,
+    OffsetsSince,
+    PartitionCounts,
+    TopicNames,
+)
+from fencepost.simulation.kernel.host import Host
+from fencepost.simulation.kernel.network import CLOSED, Call, Connection, Network
+
+if TYPE_CHECKING:
+    from fencepost.simulation.kafka.broker import BrokerHost
+
+
+class SimulatedTransport:
+    """The way from one member's host to the brokers. Metadata is asked of one broker after the other.
+
+    `on_search` is called when the member asks who coordinates a group.
+    """
+
+    __slots__ = (
+        "_brokers",
+        "_connection",
+        "_connections",
+        "_coordinator",
+        "_host",
+        "_network",
+        "_next",
+        "_on_search",
+        "_timeout_us",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        network: Network,
+        brokers: Mapping[str, BrokerHost],
+        *,
+        first: int,
+        timeout_us: int,
+        on_search: Callable[[], None] | None = None,
+    ) -> None:
+        self._host = host
+        self._network = network
+        self._brokers = tuple(brokers.values())
+        self._next = first
+        self._timeout_us = timeout_us
+        self._on_search = on_search
+        self._connections: dict[str, Connection] = {}
+        self._coordinator: BrokerHost | None = None
+        self._connection: Connection | None = None
+        """The one to the coordinator."""
+
+    def send(self, request: Request, timeout_ms: int) -> Reply[Response]:
+        """Send a group request to the coordinator that was found last."""
+        connection = self._connection
+        if connection is None or connection.pipe is CLOSED:
+            if self._coordinator is None:
+                future: asyncio.Future[Response] = self._network.loop.create_future()
+                future.set_exception(Disconnected("no coordinator is known"))
+                return future
+            connection = self._connection = self._connected(self._coordinator)
+        return self._network.send(connection, request, timeout_ms * 1_000)
+
+    def find_coordinator(self, group_id: str) -> Call:
+        """Ask some broker who coordinates the group.
+
+        The call tells the transport first: it makes a failure of an answer that is a refusal.
+        """
+        if self._on_search is not None:
+            self._on_search()
+        call = self._ask(FindCoordinator(group_id))
+        call.add_done_callback(self._found)
+        return call
+
+    def _found(self, asked: Call) -> None:
+        answer = asked.response
+        if not isinstance(answer, CoordinatorFound):
+            self._next += 1
+        elif answer.error_code:
+            asked.response = ProtocolError(answer.error_code, "the group has no coordinator")
+        else:
+            self._coordinator = next(broker for broker in self._brokers if broker.name == answer.host)
+            self._connection = None
+
+    def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
+        """Names of topics, as the cluster knows them now."""
+        return self._asked(TopicNames(tuple(topic_ids)))
+
+    def partition_counts(self, topics: Iterable[str]) -> Reply[Mapping[str, int]]:
+        """How many partitions topics have, as the cluster knows them now."""
+        return self._asked(PartitionCounts(tuple(topics)))
+
+    def matching_topics(self, pattern: str) -> Call:
+        """The names of all topics that the expression matches now; a tuple."""
+        return self._asked(MatchingTopics(pattern))
+
+    def log_offsets(self, partitions: Iterable[TopicPartition], *, earliest: bool) -> Call:
+        """The first or the next offset of each partition's log; a mapping."""
+        return self._asked(LogOffsets(tuple(partitions), earliest))
+
+    def offsets_by_duration(self, partitions: Iterable[TopicPartition], duration_ms: int) -> Call:
+        """The offset of each log's first record that is not older, by the time of the world; a mapping."""
+        return self._asked(OffsetsSince(tuple(partitions), self._host.loop.now_us - duration_ms * 1_000))
+
+    def close(self) -> None:
+        """Give all connections up."""
+        connections, self._connections, self._connection = self._connections, {}, None
+        for connection in connections.values():
+            self._network.close(connection)
+
+    def _asked(self, request: object) -> Call:
+        call = self._ask(request)
+        call.add_done_callback(self._try_another)
+        return call
+
+    def _try_another(self, asked: Call) -> None:
+        if asked.exception() is not None:
+            self._next += 1
+
+    def _ask(self, request: object) -> Call:
+        broker = self._brokers[self._next % len(self._brokers)]
+        return self._network.send(self._connected(broker), request, self._timeout_us)
+
+    def _connected(self, broker: BrokerHost) -> Connection:
+        connection = self._connections.get(broker.name)
+        if connection is None or connection.pipe is CLOSED:
+            connection = self._connections[broker.name] = self._network.connect(self._host, broker)
+        return connection

@@ -1,0 +1,127 @@
+"""A machine of the world: whatever reaches it waits while it is frozen, and is lost when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fencepost.simulation.kernel.loop import Timer, VirtualLoop
+
+
+class Host:
+    """One process on one machine. Deliveries and timers come in through `run`, in their order.
+
+    A process that ends takes its timers and everything that waits for it along: `generation` tells
+    those of an earlier process.
+    """
+
+    # What each delivery looks at; subclasses keep what they add in a dictionary.
+    __slots__ = ("_waiting", "frozen", "generation", "loop", "name")
+
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
+        self.name = name
+        self.loop = loop
+        self.frozen = False
+        self.generation = 0
+        self._waiting: list[tuple[Callable[[Any], Any], Any]] = []
+
+    def run(self, action: Callable[[Any], Any], argument: object) -> None:
+        """Run the action now, or when the host thaws."""
+        if self.frozen:
+            self._waiting.append((action, argument))
+        else:
+            action(argument)
+
+    async def pause_us(self, us: int) -> None:
+        """Let so many microseconds pass in this process; nothing happens after them if it has ended."""
+        if us > 0:
+            future: asyncio.Future[None] = self.loop.create_future()
+            HostTimer(self, self.loop.now_us + us, _wake, (future,))
+            await future
+
+    def freeze(self) -> None:
+        """Stand still: nothing that arrives is seen, no timer runs."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Go on, with all that has come in meanwhile."""
+        self.frozen = False
+        waiting, self._waiting = self._waiting, []
+        generation = self.generation
+        for done, (action, argument) in enumerate(waiting):
+            if self.generation != generation:
+                return
+            if self.frozen:
+                self._waiting = waiting[done:] + self._waiting
+                return
+            action(argument)
+
+    def end(self) -> None:
+        """The process is gone, and what waited for it."""
+        self.generation += 1
+        self.frozen = False
+        self._waiting.clear()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class HostTimer(Timer):
+    """A timer of a host; it keeps still once its process has ended."""
+
+    __slots__ = ("_generation", "_host")
+
+    def __init__(
+        self, host: Host, when_us: int, callback: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> None:
+        self._loop = loop = host.loop
+        self.action = callback
+        self.argument = arguments
+        self._host = host
+        self._generation = host.generation
+        loop.schedule(when_us, HostTimer._due, self)
+
+    def _due(self) -> None:
+        host = self._host
+        if host.frozen:
+            host.run(HostTimer._due, self)
+            return
+        action = self.action
+        if action is not None and self._generation == host.generation:
+            self.action = None
+            action(*self.argument)
+
+
+class HostClock:
+    """A host's clock: milliseconds since its first start, a little faster or slower than the world's.
+
+    `drift_ppm` is how many parts in a million it runs ahead; `offset_us` is where it stood at the start
+    of the run.
+    """
+
+    __slots__ = ("_host", "_loop", "_offset_ps", "_rate")
+
+    def __init__(self, host: Host, *, drift_ppm: int = 0, offset_us: int = 0) -> None:
+        self._host = host
+        self._loop = host.loop
+        self._rate = 1_000_000 + drift_ppm
+        """Picoseconds of this clock in a microsecond of the world's."""
+        self._offset_ps = offset_us * 1_000_000
+
+    def now_us(self) -> int:
+        """This clock's time in microseconds."""
+        return (self._offset_ps + self._loop.now_us * self._rate) // 1_000_000
+
+    def now_ms(self) -> int:
+        """This clock's time in milliseconds."""
+        return (self._offset_ps + self._loop.now_us * self._rate) // 1_000_000_000
+
+    def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> HostTimer:
+        """Run the callback once `now_ms` has reached that time."""
+        # Rounded up: the first moment of that time.
+        true_us = -((self._offset_ps - when_ms * 1_000_000_000) // self._rate)
+        now_us = self._loop.now_us
+        return HostTimer(self._host, true_us if true_us > now_us else now_us, callback, args)

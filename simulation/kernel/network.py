@@ -1,0 +1,344 @@
+"""Connections between members and brokers, on which messages take time, keep their order, and get lost.
+
+A connection is TCP's: what is sent on it arrives in order or not at all, and nothing arrives twice. A
+member that opens another connection can overtake itself. A message is on its way from the moment it is
+sent; rules decide then what becomes of it. A request whose answer is lost without a trace fails when its
+time is up, and its connection is given up with it, as Kafka's clients do.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.simulation.kernel.host import Host
+from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams
+from fencepost.simulation.kernel.rules import PASS, Delay, Direction, Fate, Matching, Message, Rule
+
+LossHook: TypeAlias = Callable[[str, str, str, Any, int], None]
+
+
+class Server(Protocol):
+    """The broker's end of connections."""
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+
+    @property
+    def up(self) -> bool:
+        """Whether anybody listens there."""
+
+    def receive(self, call: Call) -> None:
+        """Take a request; answer it with `call.answer`, now or later."""
+
+
+class Pipe(enum.Enum):
+    """What a connection still carries."""
+
+    OPEN = "open"
+    STALLED = "stalled"
+    """A message was lost on it: nothing gets through any more, and nobody knows."""
+    CLOSED = "closed"
+    """The member's side gave it up; requests under way still arrive."""
+    CUT = "cut"
+    """Broken: nothing arrives."""
+
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+OPEN, STALLED, CLOSED, CUT = Pipe
+REQUEST, RESPONSE = Direction
+
+
+class Call(msgspec.Struct, eq=False):
+    """A request under way, and its answer. To the member's side it is what a future is.
+
+    A future of asyncio would take two more passes through the loop, and a run has a million calls.
+    """
+
+    connection: Connection
+    request: object
+    deadline_us: int
+    generation: int
+    """Of the member's host, when it was sent."""
+    response: object = None
+    """The answer, or the exception that stands for it; under way to the member until `done`."""
+    _callbacks: tuple[Callable[[Any], object], ...] | None = ()
+    """Who is to be told; None once it is over."""
+
+    # -- the broker's side --------------------------------------------------------------------------------
+
+    def answer(self, response: object, ready_us: int) -> None:
+        """Send the response at that time. An exception is delivered as the call's failure."""
+        connection = self.connection
+        network = connection.network
+        if connection.pipe is not OPEN:
+            if connection.pipe is STALLED:
+                network.wait(self)
+            return
+        self.response = response
+        arrives = ready_us + connection.samples.draw()
+        if network.rules:
+            delay = network.judge(self, RESPONSE, response)
+            if delay is None:
+                return
+            arrives += delay
+        if arrives > connection.responses_us:
+            connection.responses_us = arrives
+        else:
+            arrives = connection.responses_us
+        if arrives > self.deadline_us:
+            network.wait(self)
+        else:
+            network.loop.schedule(arrives, network.deliver, self)
+
+    # -- the member's side --------------------------------------------------------------------------------
+
+    def is_expected(self) -> bool:
+        """Whether the process that sent it is still there, and still waits."""
+        return self._callbacks is not None and self.generation == self.connection.client.generation
+
+    def finish(self) -> tuple[Callable[[Any], object], ...]:
+        """It is over; answers who is to be told."""
+        callbacks, self._callbacks = self._callbacks or (), None
+        return callbacks
+
+    def done(self) -> bool:
+        """Whether there is a result, or an exception."""
+        return self._callbacks is None
+
+    def cancelled(self) -> bool:
+        """Never: nobody takes a request back."""
+        return False
+
+    def exception(self) -> BaseException | None:
+        """What it failed with, if it did."""
+        return self.response if isinstance(self.response, BaseException) else None
+
+    def result(self) -> Any:
+        """The answer; raises the exception if there is one."""
+        if isinstance(self.response, BaseException):
+            raise self.response
+        return self.response
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call back with this call once it is done."""
+        if self._callbacks is None:
+            self.connection.network.loop.call_soon(callback, self)
+        else:
+            self._callbacks += (callback,)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        done = self.connection.network.loop.create_future()
+
+        def wake(_: Call) -> None:
+            if not done.done():  # its task may have been cancelled at this very moment, and it with the task
+                done.set_result(None)
+
+        self.add_done_callback(wake)
+        yield from done
+        return self.result()
+
+
+class Connection:
+    """A member's way to one broker."""
+
+    __slots__ = ("calls", "client", "network", "pipe", "requests_us", "responses_us", "samples", "server")
+
+    def __init__(self, network: Network, client: Host, server: Server, samples: Samples) -> None:
+        self.network = network
+        self.client = client
+        self.server = server
+        self.samples = samples
+        self.pipe = OPEN
+        self.calls: dict[Call, None] = {}
+        self.requests_us = 0
+        """When the last request arrives; the next one does not arrive before."""
+        self.responses_us = 0
+
+
+class Network:
+    """All connections. `rules` are asked about each message, in their order."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        streams: Streams,
+        *,
+        latency: Quantiles,
+        detection: Quantiles,
+        on_loss: LossHook,
+    ) -> None:
+        self.loop = loop
+        self.rules: list[Rule] = []
+        self._streams = streams
+        self._latency = latency
+        self._detection = streams.samples("network/detection", detection)
+        self._on_loss = on_loss
+        self._connections: dict[Connection, None] = {}
+        """Those that neither side knows to be over, in the order in which they were made."""
+        self._links: dict[tuple[str, str], Samples] = {}
+
+    def connect(self, client: Host, server: Server) -> Connection:
+        """A new connection; the handshake is one round trip, which the first request waits for."""
+        link = (client.name, server.name)
+        samples = self._links.get(link)
+        if samples is None:
+            samples = self._streams.samples(f"link/{client.name}/{server.name}", self._latency)
+            self._links[link] = samples
+        connection = Connection(self, client, server, samples)
+        connection.requests_us = self.loop.now_us + samples.draw() + samples.draw()
+        self._connections[connection] = None
+        return connection
+
+    def send(self, connection: Connection, request: object, timeout_us: int) -> Call:
+        """Send a request. The call fails with Disconnected or RequestTimedOut."""
+        loop = self.loop
+        now = loop.now_us
+        call = Call(connection, request, now + timeout_us, connection.client.generation)
+        connection.calls[call] = None
+        arrives = now + connection.samples.draw()
+        if connection.pipe is not OPEN:
+            loop.schedule(call.deadline_us, self._time_out, call)
+            return call
+        if self.rules:
+            delay = self.judge(call, REQUEST)
+            if delay is None:
+                return call
+            arrives += delay
+        if arrives > connection.requests_us:
+            connection.requests_us = arrives
+        else:
+            arrives = connection.requests_us
+        if arrives > call.deadline_us:
+            loop.schedule(call.deadline_us, self._time_out, call)
+        loop.schedule(arrives, self._arrive, call)
+        return call
+
+    def wait(self, call: Call) -> None:
+        """The server does not answer for now: the member's side gives the call up when its time is over."""
+        self.loop.schedule(max(call.deadline_us, self.loop.now_us), self._time_out, call)
+
+    def judge(self, call: Call, direction: Direction, response: object = None) -> int | None:
+        """The delay that the rules put on a call's request, or on its response; None if that is lost."""
+        connection = call.connection
+        member, broker = connection.client.name, connection.server.name
+        message: Message | None = None
+        for rule in self.rules:
+            if not rule.concerns(member, broker, direction):
+                continue
+            if message is None:
+                message = Message(member, broker, direction, call.request, response)
+            verdict = rule.judge(message)
+            if verdict is PASS:
+                continue
+            if isinstance(rule, Matching) and rule.spent:
+                self.rules.remove(rule)
+            if isinstance(verdict, Delay):
+                return verdict.us
+            self._on_loss(member, broker, direction, call.request, self.loop.now_us)
+            if verdict is Fate.CUT:
+                self.cut(connection)
+            else:
+                assert verdict is Fate.DROP, f"{verdict} is for bytes, and nothing here is bytes"
+                connection.pipe = STALLED
+                self.loop.schedule(call.deadline_us, self._time_out, call)
+            return None
+        return 0
+
+    def _arrive(self, call: Call) -> None:
+        connection = call.connection
+        if connection.pipe is CUT:
+            return
+        if connection.pipe is STALLED:
+            self.wait(call)
+        elif connection.server.up:
+            connection.server.receive(call)
+        else:
+            self.cut(connection)
+
+    def deliver(self, call: Call) -> None:
+        """The answer arrives."""
+        connection = call.connection
+        client = connection.client
+        if connection.pipe is OPEN and not client.frozen:
+            connection.calls.pop(call, None)
+            callbacks = call._callbacks
+            if callbacks is not None and call.generation == client.generation:
+                call._callbacks = None
+                # Nothing else is ready at this moment: whoever waits would be called next in any case.
+                for callback in callbacks:
+                    callback(call)
+        elif connection.pipe is OPEN or connection.pipe is STALLED:
+            # Overtaken by a loss in the other direction; TCP would still deliver what had arrived before it.
+            connection.client.run(self._complete, call)
+
+    def _complete(self, call: Call) -> None:
+        call.connection.calls.pop(call, None)
+        if call.is_expected():
+            self._finish(call)
+
+    def _finish(self, call: Call) -> None:
+        for callback in call.finish():
+            self.loop.call_soon(callback, call)
+
+    def _fail(self, call: Call, error: TransportError) -> None:
+        call.response = error
+        self._finish(call)
+
+    # -- losses -----------------------------------------------------------------------------------------
+
+    def cut(self, connection: Connection) -> None:
+        """Break a connection; the member's side hears of it after a while."""
+        if connection.pipe in (OPEN, STALLED):
+            connection.pipe = CUT
+            self.loop.schedule(self.loop.now_us + self._detection.draw(), self._detected, connection)
+
+    def cut_all(self, name: str) -> None:
+        """Break all connections of a member's or a broker's host."""
+        for connection in [c for c in self._connections if name in (c.client.name, c.server.name)]:
+            self.cut(connection)
+
+    def close(self, connection: Connection) -> None:
+        """The member's side gives a connection up: what is outstanding fails at once."""
+        self._connections.pop(connection, None)
+        if connection.pipe is not CUT:
+            connection.pipe = CLOSED
+        self._fail_all(connection)
+
+    def forget(self, client: Host) -> None:
+        """A member's process is gone; requests under way still arrive, nobody waits for answers."""
+        for connection in [c for c in self._connections if c.client is client]:
+            del self._connections[connection]
+            if connection.pipe is not CUT:
+                connection.pipe = CLOSED
+            connection.calls.clear()
+
+    def _detected(self, connection: Connection) -> None:
+        connection.client.run(self._hear_of_cut, connection)
+
+    def _hear_of_cut(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        connection.pipe = CLOSED
+        self._fail_all(connection)
+
+    def _fail_all(self, connection: Connection) -> None:
+        calls, connection.calls = connection.calls, {}
+        for call in calls:
+            if call.is_expected():
+                self._fail(call, Disconnected(f"the connection to {connection.server.name} was lost"))
+
+    def _time_out(self, call: Call) -> None:
+        call.connection.client.run(self._give_up, call)
+
+    def _give_up(self, call: Call) -> None:
+        connection = call.connection
+        connection.calls.pop(call, None)
+        if call.is_expected():
+            self._fail(call, RequestTimedOut(f"{connection.server.name} did not answer in time"))
+            self.close(connection)

@@ -1,0 +1,77 @@
+"""Who starts the processes of a world, and starts them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from fencepost.simulation.kernel.rng import Quantiles, Streams
+
+
+class Schedule(Protocol):
+    """The time of a run, in microseconds since its start, and what is due."""
+
+    @property
+    def now_us(self) -> int:
+        """What it is now."""
+
+    def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
+        """Call `action(argument)` at that time."""
+
+
+class Supervised(Protocol):
+    """A host whose processes are started from here."""
+
+    wanted: bool
+    """Whether it is meant to run."""
+
+    @property
+    def generation(self) -> int:
+        """How many of its processes have ended."""
+
+    def start(self) -> None:
+        """Start a new process, if none runs."""
+
+
+class Supervisor:
+    """Starts processes in times that are drawn, unless they are not wanted any more when it is time.
+
+    `goes_on` says whether any process is to be started at all.
+    """
+
+    def __init__(
+        self,
+        time: Schedule,
+        streams: Streams,
+        *,
+        start: Quantiles,
+        restart: Quantiles,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._time = time
+        self._goes_on = goes_on
+        self._restarts = streams.samples("restarts", restart)
+        self._starts = streams.samples("starts", start)
+
+    def start_soon(self, hosts: Iterable[Supervised]) -> None:
+        """Start the first process of each."""
+        for host in hosts:
+            host.wanted = True
+            self._time.schedule(self._time.now_us + self._starts.draw(), self._start, host)
+
+    def _start(self, host: Supervised) -> None:
+        if host.wanted and self._goes_on():
+            host.start()
+
+    def restart_later(self, host: Supervised) -> None:
+        """Start a host's next process after the time that a restart takes, unless it had one by then."""
+        if not self._goes_on():
+            return
+        host.wanted = True
+        due = (host, host.generation)
+        self._time.schedule(self._time.now_us + self._restarts.draw(), self._restart, due)
+
+    def _restart(self, due: tuple[Supervised, int]) -> None:
+        host, generation = due
+        if host.generation == generation:
+            self._start(host)

@@ -1,0 +1,1 @@
+"""What needs real brokers, or judges our own code."""

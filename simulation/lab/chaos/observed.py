@@ -1,0 +1,404 @@
+"""A real coordinator, observed: its journal is applied to a coordinator of ours, outcome by outcome.
+
+What reads the journal and what applies it are apart. Each outcome arrives as an `Arrival` with its time in
+the run, and is applied by `play`, which then calls observers as the simulated world does: with a
+`RecordsObserved` in place of the event that nobody saw. Between the two the run may bring arrivals and its
+members' events into one order (`merge`)::
+
+    async with ObservedCoordinator("orders", servers, hooks=hooks, clock=RunClock(), merge=merge) as observed:
+        ...
+        for each in merge.take(clock.now_us):  # or, at the end of the run, merge.drain()
+            each.item(each.t_us)
+
+Items are callables that take the time. Without a merge each outcome is played as it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.errors import InconsistentRecord
+from fencepost.coordinator.protocol.ids import MemberId, TopicId
+from fencepost.coordinator.protocol.outcome import Outcome, TopicsChanged
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.simulation.kernel.observers import RecordsObserved, hook_lists
+from fencepost.simulation.lab.chaos.journal import GroupJournal, LogBatch, LoggedRecord
+from fencepost.simulation.lab.chaos.merge import LOG, Merge, RunClock, commit_before, marks_of
+from fencepost.simulation.lab.chaos.outcomes import outcomes
+
+Hooks: TypeAlias = Mapping[str, Sequence[Callable[..., Any]]]
+"""Observers' methods by hook, as `hook_lists` makes them."""
+Playable: TypeAlias = Callable[[int], None]
+
+SETTLE_MS: Final = 5_000
+"""How long after a topic changed its coordinator may not have seen it, or the reader have seen it late.
+
+On a machine with nine processes a core Kafka's coordinator took 1.9 s.
+"""
+TOPICS_S: Final = 0.5
+"""How often topics are asked for. Before targets are judged they are asked for in any case."""
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """One outcome of the real coordinator, or several that can't be told apart."""
+
+    t_us: int
+    """Since the start of the run, by the broker's clock: the end of the millisecond that it wrote."""
+    timestamp_ms: int
+    offset: int
+    leader: int
+    leader_epoch: int
+    records: tuple[Record, ...]
+    image: TopicsImage
+    """Topics as the broker knew them when the records had been read."""
+    unsettled: frozenset[TopicId]
+    loaded: bool = False
+    """What there was before: `coordinator` has it from the beginning, observers have not."""
+
+    @property
+    def marks(self) -> tuple[Hashable, ...]:
+        """What members' answers may wait for."""
+        return tuple(marks_of(self.records))
+
+    @property
+    def after(self) -> Hashable | None:
+        """What they wait for themselves, if members tell of their commits."""
+        return None if self.loaded else commit_before(self.records)
+
+
+class _Topics:
+    """The cluster's topics, and when each was last seen to change."""
+
+    def __init__(self) -> None:
+        self.image = TopicsImage()
+        self._changed_ms: dict[TopicId, float] = {}
+
+    def take(self, image: TopicsImage) -> None:
+        """Takes what the broker answers now."""
+        before = self.image
+        now_ms = time.time() * 1_000
+        changed = [t for t in {*before.by_id, *image.by_id} if before.by_id.get(t) != image.by_id.get(t)]
+        self._changed_ms.update(dict.fromkeys(changed, now_ms))
+        if changed:
+            self.image = TopicsImage.of(image.by_id.values(), before.version + 1)
+
+    def unsettled(self, timestamp_ms: int) -> frozenset[TopicId]:
+        """Topics that the coordinator may have seen otherwise at that time."""
+        since = timestamp_ms - SETTLE_MS
+        return frozenset(topic_id for topic_id, at_ms in self._changed_ms.items() if at_ms > since)
+
+
+class ObservedCoordinator:
+    """One group of a real cluster. `coordinator` is ours, with the state of the outcomes that were played.
+
+    `config` is the broker's, as far as checkers ask for it. What the journal holds of the group on entry is
+    loaded, and is the first arrival, if there is any; for observers it is a step of the cause `load`.
+    `arrive` gets the arrivals, else they go to `merge`. `hooks` may be set until the first one is played.
+
+    :raises EnvironmentLacks: on entry, if no broker answers; from `failed`, if the journal was lost.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        bootstrap_servers: str,
+        *,
+        clock: RunClock | None = None,
+        config: GroupCoordinatorConfig | None = None,
+        hooks: Hooks | None = None,
+        merge: Merge[Playable] | None = None,
+        arrive: Callable[[Arrival], None] | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self.clock = RunClock() if clock is None else clock
+        self.coordinator = GroupCoordinator(GroupCoordinatorConfig() if config is None else config)
+        self.hooks: Hooks = hook_lists(()) if hooks is None else hooks
+        self.lags_ms: list[float] = []
+        """How long after its time each batch was read, by this machine's clock."""
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails if the journal can't be read any further."""
+        self._journal = GroupJournal(group_id, bootstrap_servers)
+        self._merge = merge
+        self._arrive = arrive if arrive is not None else self._pass_on
+        self._topics = _Topics()
+        self._left: set[MemberId] = set()
+        self._revoking_since: dict[MemberId, int] = {}
+        self._leader_epoch = -1
+        self._read_to = asyncio.Condition()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> ObservedCoordinator:
+        """Load what there is, then follow it."""
+        await self._journal.__aenter__()
+        try:
+            self._topics.take(await self._journal.topics())
+            await self._load()
+        except BaseException:
+            await self._journal.__aexit__(None, None, None)
+            raise
+        for work in (self._follow(), self._look_at_topics()):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop reading. What was not played stays where it is."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._journal.__aexit__(None, None, None)
+        if self.failed.done():
+            self.failed.exception()  # whoever waits has been told
+        else:
+            self.failed.cancel()
+
+    @property
+    def journal(self) -> GroupJournal:
+        """The reader."""
+        return self._journal
+
+    @property
+    def topics(self) -> TopicsImage:
+        """The cluster's topics as last answered; `coordinator` has those of what was played last."""
+        return self._topics.image
+
+    def left(self, member_id: MemberId) -> None:
+        """This member sent its leave: its removal is no time-out."""
+        self._left.add(member_id)
+
+    async def caught_up(self) -> None:
+        """Wait until everything has arrived that was in the journal when this was called.
+
+        :raises EnvironmentLacks: if the journal can't be read any further.
+        """
+        end = await self._journal.end()
+
+        async def wait() -> None:
+            async with self._read_to:
+                await self._read_to.wait_for(lambda: self._journal.position >= end)
+
+        waiting = asyncio.ensure_future(wait())
+        await asyncio.wait((waiting, self.failed), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            self.failed.result()
+        await waiting
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        """What there was before, compacted perhaps: single facts, of which only the last ones count."""
+        end, leader = await self._journal.end(), -1
+        while self._journal.position < end:
+            for batch in (await self._journal.read()).batches:
+                self._leader_epoch, leader = batch.leader_epoch, batch.leader
+                self.coordinator.replay(_ours(batch.records), 0)
+        self.coordinator.handle(TopicsChanged(image=self._topics.image), 0)
+        group = self.coordinator.groups.get(self.group_id)
+        if group is not None:
+            self._arrive(
+                Arrival(
+                    t_us=0,
+                    timestamp_ms=0,
+                    offset=end,
+                    leader=leader,
+                    leader_epoch=self._leader_epoch,
+                    records=_facts(self.coordinator, self.group_id),
+                    image=self.coordinator.image,
+                    unsettled=frozenset(self.coordinator.image.by_id),
+                    loaded=True,
+                )
+            )
+
+    async def _follow(self) -> None:
+        while True:
+            stretch = await self._journal.read()
+            for batch in stretch.batches:
+                self.lags_ms.append(time.time() * 1_000 - batch.records[-1].timestamp_ms)
+                await self._split(batch)
+            if stretch.complete_to_ns is not None and self._merge is not None:
+                self._merge.complete(self.clock.of_monotonic(stretch.complete_to_ns))
+            async with self._read_to:
+                self._read_to.notify_all()
+
+    async def _split(self, batch: LogBatch) -> None:
+        if any(_asks_for_topics(each.record) for each in batch.records):
+            self._topics.take(await self._journal.topics())
+        for piece in outcomes(batch.records):
+            last = piece[-1]
+            self._arrive(
+                Arrival(
+                    t_us=self.clock.of_wall(last.timestamp_ms),
+                    timestamp_ms=last.timestamp_ms,
+                    offset=last.offset,
+                    leader=batch.leader,
+                    leader_epoch=batch.leader_epoch,
+                    records=_ours(piece),
+                    image=self._topics.image,
+                    unsettled=self._topics.unsettled(last.timestamp_ms),
+                )
+            )
+
+    def _pass_on(self, arrival: Arrival) -> None:
+        if self._merge is None:
+            self.play(arrival, arrival.t_us)
+        else:
+            self._merge.push(LOG, arrival.t_us, partial(self.play, arrival), marks=arrival.marks)
+
+    async def _look_at_topics(self) -> None:
+        while True:
+            await asyncio.sleep(TOPICS_S)
+            self._topics.take(await self._journal.topics())
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    # -- playing -----------------------------------------------------------------------------------------
+
+    def play(self, arrival: Arrival, now_us: int) -> None:
+        """Apply an outcome, and tell observers. Arrivals are played in the order in which they came."""
+        coordinator, host = self.coordinator, f"broker-{arrival.leader}"
+        if arrival.loaded:
+            found = RecordsObserved(group_id=self.group_id, cause="load", unsettled=arrival.unsettled)
+            self._tell("on_coordinator_step", host, found, Outcome(records=arrival.records), now_us)
+            return
+        if arrival.leader_epoch != self._leader_epoch:
+            if self._leader_epoch >= 0:
+                self._tell("on_coordinator_state", host, "active", now_us)
+            self._leader_epoch = arrival.leader_epoch
+        if arrival.image is not coordinator.image:
+            coordinator.handle(TopicsChanged(image=arrival.image), now_us // 1_000)
+        cause, removed = self._cause(arrival.records), self._removals(arrival.records, now_us)
+        applied, refused = [], []
+        for record in arrival.records:
+            try:
+                coordinator.apply(record)
+                applied.append(record)
+            except InconsistentRecord as error:
+                refused.append(f"offset {arrival.offset}: {error}")
+        self._note_revocations(arrival.records, now_us)
+        event = RecordsObserved(
+            group_id=self.group_id,
+            cause=cause,
+            removed=removed,
+            unsettled=arrival.unsettled,
+            refused=tuple(refused),
+        )
+        self._tell("on_coordinator_step", host, event, Outcome(records=tuple(applied)), now_us)
+
+    def _tell(self, hook: str, *arguments: object) -> None:
+        for method in self.hooks[hook]:
+            method(*arguments)
+
+    def _cause(self, records: Sequence[Record]) -> str:
+        """What a group's epoch was raised by, as far as the records tell."""
+        group = self.coordinator.groups.get(self.group_id)
+        members = {} if group is None else group.members
+        told = [
+            each.key.member_id
+            for each in records
+            if isinstance(each.key, r.ConsumerGroupMemberMetadataKey) and each.value is not None
+        ]
+        if told:
+            return "full" if all(member_id in members for member_id in told) else "join"
+        gone = [
+            each.key.member_id
+            for each in records
+            if isinstance(each.key, r.ConsumerGroupMemberMetadataKey) and each.value is None
+        ]
+        if gone:
+            return "leave" if all(member_id in self._left for member_id in gone) else "timeout"
+        if any(isinstance(each.key, r.ConsumerGroupRegularExpressionKey) for each in records):
+            return "expressions"
+        return "topics" if any(isinstance(each.key, r.ConsumerGroupMetadataKey) for each in records) else ""
+
+    def _removals(self, records: Sequence[Record], now_us: int) -> dict[MemberId, str]:
+        group = self.coordinator.groups.get(self.group_id)
+        if group is None:
+            return {}
+        found: dict[MemberId, str] = {}
+        replaced = False
+        for each in records:
+            key = each.key
+            if not isinstance(key, r.ConsumerGroupMemberMetadataKey):
+                continue
+            if each.value is not None:
+                replaced = replaced or bool(found)
+            elif (member := group.members.get(key.member_id)) is not None:
+                since = self._revoking_since.get(key.member_id)
+                slow = since is not None and now_us - since >= 1_000 * member.rebalance_timeout_ms
+                found[key.member_id] = (
+                    "left" if key.member_id in self._left else "rebalance" if slow else "session"
+                )
+                self._left.discard(key.member_id)
+        return dict.fromkeys(found, "replaced") if replaced else found
+
+    def _note_revocations(self, records: Sequence[Record], now_us: int) -> None:
+        unrevoked = MemberState.UNREVOKED_PARTITIONS.code
+        for each in records:
+            key, value = each.key, each.value
+            if not isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
+                continue
+            if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue) and value.state == unrevoked:
+                self._revoking_since.setdefault(key.member_id, now_us)
+            else:
+                self._revoking_since.pop(key.member_id, None)
+
+
+def _ours(records: Sequence[LoggedRecord]) -> tuple[Record, ...]:
+    """Records of consumer groups and of offsets; a group may have been a classic one before."""
+    return tuple(
+        each.record
+        for each in records
+        if isinstance(each.record, Record) and not isinstance(each.record.key, r.GroupMetadataKey)
+    )
+
+
+def _asks_for_topics(record: object) -> bool:
+    """Whether the record is judged by the cluster's topics: a new target, or an offset that goes."""
+    if not isinstance(record, Record):
+        return False
+    if isinstance(record.key, r.OffsetCommitKey):
+        return record.value is None
+    return isinstance(record.key, r.ConsumerGroupTargetAssignmentMetadataKey)
+
+
+def _facts(coordinator: GroupCoordinator, group_id: str) -> tuple[Record, ...]:
+    """The records that make a group what it is; its target's epoch is left out, for that target is old."""
+    group = coordinator.groups[group_id]
+    members = group.members.values()
+    return (
+        *(member.metadata_record(group_id) for member in members),
+        *(
+            Record(r.ConsumerGroupRegularExpressionKey(group_id, text), value)
+            for text, value in group.resolved.items()
+        ),
+        *(
+            Record(
+                r.ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
+                r.ConsumerGroupTargetAssignmentMemberValue(partitions),
+            )
+            for member_id, partitions in group.targets.items()
+        ),
+        *(member.assignment_record(group_id) for member in members),
+        *(
+            Record(r.OffsetCommitKey(group_id, *partition), value)
+            for partition, value in coordinator.offsets.committed(group_id)
+        ),
+    )

@@ -1,0 +1,64 @@
+"""What of the scenarios members on real brokers can play, before anything is started."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import get_args
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.lab.chaos.messages import ClientName
+from fencepost.simulation.scenarios.kinds import AnyScenario
+from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.scenarios.scenario import Scenario, Subscribe
+from fencepost.simulation.scenarios.streams import StreamsScenario
+
+
+def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenario | StreamsScenario:
+    """The scenario, if members of that client can play it.
+
+    :raises FencepostError: if there is no such client, or it can't do what the scenario asks for.
+    :raises EnvironmentLacks: if the client is not installed.
+    """
+    if client not in get_args(ClientName):
+        raise FencepostError(f"client {client!r}: expected one of {', '.join(get_args(ClientName))}")
+    if isinstance(scenario, SacScenario):
+        raise FencepostError(
+            f"{scenario.name} is about single active consumers: `simulate` and `campaign` run it"
+        )
+    if isinstance(scenario, StreamsScenario):
+        if client != "fencepost":
+            raise FencepostError(
+                f"client {client}: the clients of a Streams application, which {scenario.name} is about, are"
+                " fencepost's"
+            )
+        return scenario
+    if "classic" in scenario.protocols:
+        raise FencepostError(
+            f"{scenario.name} has members of the classic protocol: `simulate` and `campaign` run it, real"
+            " brokers are met with group.protocol=consumer only"
+        )
+    if client == "confluent":
+        _require_confluent(scenario)
+    return scenario
+
+
+def patterns(scenario: Scenario) -> list[str]:
+    """The expressions that members subscribe to, sooner or later."""
+    later = (step.pattern for step in scenario.steps if isinstance(step, Subscribe))
+    return [each for each in (scenario.group.pattern, *later) if each is not None]
+
+
+def _require_confluent(scenario: Scenario) -> None:
+    if find_spec("confluent_kafka") is None:
+        raise EnvironmentLacks(
+            "client confluent: needs confluent-kafka, which is not installed: pip install confluent-kafka"
+        )
+    if found := patterns(scenario):
+        from fencepost.simulation.lab.chaos.confluent import takes
+
+        for pattern in found:
+            if not takes(pattern):
+                raise FencepostError(
+                    f"client confluent: {scenario.name} has the pattern {pattern!r}, which librdkafka does"
+                    " not take: expected a POSIX extended regular expression"
+                )

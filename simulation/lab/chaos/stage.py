@@ -1,0 +1,156 @@
+"""A run of consumers on real brokers, and the same run told again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.regular_expressions import matching
+from fencepost.coordinator.protocol.slices import at_once
+from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.plan import Kind
+from fencepost.simulation.kafka.member import ALIVE
+from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
+from fencepost.simulation.lab.chaos.happenings import HeartbeatSeen
+from fencepost.simulation.lab.chaos.merge import RunClock
+from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
+from fencepost.simulation.lab.chaos.processes import Surroundings
+from fencepost.simulation.lab.chaos.result import Skipped
+from fencepost.simulation.lab.chaos.retelling import Retelling
+from fencepost.simulation.lab.chaos.roster import Roster
+from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
+from fencepost.simulation.lab.chaos.world import RealWorld
+from fencepost.simulation.lab.proxy.observer import ProxyObserver
+from fencepost.simulation.scenarios.check import named_topics
+from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.schema import Kind as Row
+
+_SHOWN: Final = 5
+
+
+class RealStage(Staging[RealWorld]):
+    """One run of a scenario of consumers."""
+
+    def __init__(self, *given: Any, client: m.ClientName, flaw: str, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._client: m.ClientName = client
+        self._program = client
+        self._always_proxied = client != "fencepost"  # its heartbeats are seen on their way
+        self._flaw = flaw
+        self._subscriptions: set[tuple[tuple[str, ...], str | None]] = set()
+        self._arrivals: list[Arrival] = []
+        self.observed: ObservedCoordinator | None = None
+        """What the coordinator's log tells, if the cluster has one."""
+
+    def _make_world(self, around: Surroundings, stack: AsyncExitStack) -> RealWorld:
+        return RealWorld(
+            self._scenario,
+            self._seed,
+            around,
+            members=self._plan.members,
+            client=self._client,
+            flaw=self._flaw,
+        )
+
+    def _cannot(self, kind: Kind) -> str | None:
+        if kind is Kind.CALLBACK_ERROR and self._client == "confluent":
+            return "what its callbacks raise comes out of poll, and nothing else becomes of it"
+        return super()._cannot(kind)
+
+    def _wire(self) -> ProxyObserver:
+        if self._client == "fencepost":
+            return LossWatch(self.happenings, self._time)
+        return _HeartbeatWatch(self.happenings, self._time)
+
+    def _begin(self) -> None:
+        self._world.begin()
+        Nemesis(self._world, self._plan).begin()
+
+    async def _watch(self) -> None:
+        """Follow the coordinator's log, if the cluster shows one."""
+        if not await self._admin.partitions(OFFSETS_TOPIC):
+            reason = (
+                f"the cluster shows no {OFFSETS_TOPIC}: each member is checked, but neither the coordinator's"
+                " state nor whether two members own a partition"
+            )
+            self.skipped.append(Skipped(kind="coordinator's log", times=1, reason=reason))
+            return
+        observed = ObservedCoordinator(
+            self._scenario.group.id,
+            self._servers,
+            clock=RunClock(began_us=self._time.began_us),
+            config=self._config,
+            arrive=self._arrivals.append,
+        )
+        self.observed = await self._stack.enter_async_context(observed)
+
+    async def _conclude(self) -> None:
+        await self._time.wait(self._process_the_rest())
+        if self.observed is not None:
+            await self._time.wait(self.observed.caught_up())
+        self._tell("on_end")
+        self.missing = self.ledger.missing(self._subscribed)
+
+    async def _process_the_rest(self) -> None:
+        self._subscriptions = {
+            host.subscription for host in self._world.members.values() if host.wanted or host.status in ALIVE
+        }
+        await self._drain(self._config.group_consumer_session_timeout_ms, self._subscribed)
+
+    @property
+    def _roster(self) -> Roster:
+        return Roster(self._world.members, named_topics(self._scenario))
+
+    def _subscribed(self, topic: str) -> bool:
+        """Whether anybody who runs at the end subscribes to the topic."""
+        return any(
+            topic in names or (pattern is not None and bool(at_once(matching(pattern, (topic,)))))
+            for names, pattern in self._subscriptions
+        )
+
+    # -- afterwards ---------------------------------------------------------------------------------------
+
+    def retell(self, observers: Iterable[Observer], recorder: Recorder) -> Retelling:
+        """Tell observers all that happened, in one order."""
+        retelling = Retelling(
+            self._scenario,
+            self._config,
+            self.observed,
+            client=self._client,
+            members=[(host.name, host.instance_id) for host in self._world.members.values()],
+            brokers=self.brokers.brokers,
+            observers=observers,
+            sequence=lambda: recorder.seq,
+        )
+        run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
+        recorder.add(0, "", Row.RUN_START.value, detail=run)
+        retelling.tell_all(self.happenings, self._arrivals, self.ended_us)
+        if self.observed is None and not retelling.settled:
+            retelling.report("progress", f"members stand at {retelling.standing}")
+        for number in self.missing[:_SHOWN]:
+            partition, offset = self.ledger.acknowledged[number]
+            retelling.report(
+                "at-least-once",
+                f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
+                " nobody processed it",
+            )
+        recorder.add(self.ended_us, "", Row.RUN_END.value)
+        return retelling
+
+
+class _HeartbeatWatch(LossWatch):
+    """Takes down heartbeats as well, of members that do not tell of them."""
+
+    def on_response(self, member: str, broker: str, request: object, response: object, t_us: int) -> None:
+        """A response was handed to the member's socket."""
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(
+            response, ConsumerGroupHeartbeatResponse
+        ):
+            self._happenings.add(self._time.now_us, member, HeartbeatSeen(request, response))

@@ -1,0 +1,354 @@
+"""All of one run on real brokers, from its topics to the end of its last process, whatever runs in these."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
+
+import msgspec
+import structlog
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.faults.plan import Kind, Plan
+from fencepost.simulation.faults.stage import DisturbedNetwork
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rules import Direction
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.admin import Admin
+from fencepost.simulation.lab.chaos.brokers import RealBrokers
+from fencepost.simulation.lab.chaos.clock import RealTime
+from fencepost.simulation.lab.chaos.happenings import Happenings, Told
+from fencepost.simulation.lab.chaos.ledger import Ledger
+from fencepost.simulation.lab.chaos.nursery import Nursery
+from fencepost.simulation.lab.chaos.processes import OpenNetwork, ProcessWorld, Surroundings
+from fencepost.simulation.lab.chaos.producer import Producer
+from fencepost.simulation.lab.chaos.result import Skipped
+from fencepost.simulation.lab.chaos.roster import Roster
+from fencepost.simulation.lab.chaos.tempo import Tempo
+from fencepost.simulation.lab.chaos.topics import RealTopics
+from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.proxy.observer import ProxyObserver
+from fencepost.simulation.lab.proxy.proxy import Proxy
+from fencepost.simulation.scenarios.scenario import Topic
+
+log = structlog.get_logger(__name__)
+
+DRAIN_S: Final = 60.0
+"""How long members may take for what is left when no more records come."""
+STUCK_S: Final = 5.0
+"""When nothing has been processed for so long, and for a session and a rebalance, what is left is lost."""
+_START_S: Final = 30.0
+"""How long the last processes may take to start."""
+_CLOSE_S: Final = 10.0
+"""How long members may take to close."""
+LOOK_S: Final = 0.1
+_STRANGERS_S: Final = 1.0
+"""How often somebody looks whether others are in the group."""
+OF_NETWORK: Final = frozenset(
+    {
+        Kind.PARTITION,
+        Kind.SLOW_LINK,
+        Kind.LOSS,
+        Kind.CONNECTION_LOSS,
+        Kind.LOST_REQUEST,
+        Kind.LOST_RESPONSE,
+    }
+)
+
+Progress: TypeAlias = Callable[[float], None]
+"""Takes how much of the run is done, 0 to 1."""
+
+W = TypeVar("W", bound=ProcessWorld[Any])
+
+
+class Staging(abc.ABC, Generic[W]):
+    """One run: entered, it has all that it needs; left, nothing is left of it.
+
+    `own` is the cluster if it may be disturbed.
+    """
+
+    _program: m.ProgramName
+    _always_proxied: bool
+    """Whether a proxy stands before the brokers even if nothing of the network is disturbed."""
+
+    def __init__(
+        self,
+        played: Tempo[Any],
+        seed: int,
+        admin: Admin,
+        bootstrap_servers: str,
+        *,
+        config: GroupCoordinatorConfig,
+        own: Cluster | None,
+    ) -> None:
+        self._played = played
+        self._scenario = played.scenario
+        self._seed = seed
+        self._admin = admin
+        self._servers = bootstrap_servers
+        self._config = config
+        self._own = own
+        self._time = RealTime()
+        self._calm = asyncio.Event()
+        self._calm_us = 0
+        self._stack = AsyncExitStack()
+        self.happenings = Happenings()
+        self.ledger = Ledger()
+        self.skipped: list[Skipped] = []
+        self.missing: list[int] = []
+        """Records that were acknowledged and that nobody processed."""
+        self.ended_us = 0
+        """How long the run was."""
+
+    @property
+    def factor(self) -> float:
+        """What each time of the scenario was multiplied by."""
+        return self._played.factor
+
+    async def __aenter__(self) -> Self:
+        """Meet the brokers, make the topics, and get ready to start members."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._leave_no_trace)
+            self._producer = Producer(self._servers, self.ledger.acknowledge)
+            stack.push_async_callback(self._producer.close)
+            await self._producer.begin()
+            self._topics = RealTopics(self._admin, self._producer, self.ledger, self.happenings, self._time)
+            nursery = await stack.enter_async_context(Nursery(self._program))
+            self.brokers = RealBrokers(
+                self._admin,
+                self._own,
+                self._scenario.group.id,
+                time=self._time,
+                topics=self._topics,
+                tell=self._tell,
+            )
+            await self.brokers.begin()
+            self._plan = self._possible(self._played.plan)
+            network, servers = await self._network(stack)
+            stack.push_async_callback(self._time.close)
+            self._world = self._make_world(
+                Surroundings(
+                    time=self._time,
+                    happenings=self.happenings,
+                    ledger=self.ledger,
+                    nursery=nursery,
+                    brokers=self.brokers,
+                    network=network,
+                    bootstrap_servers=servers,
+                ),
+                stack,
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all that there is."""
+        await self._stack.aclose()
+
+    # -- what differs -------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _make_world(self, around: Surroundings, stack: AsyncExitStack) -> W:
+        """The world that is to be disturbed."""
+
+    @abc.abstractmethod
+    def _wire(self) -> ProxyObserver:
+        """Who watches the proxy."""
+
+    @abc.abstractmethod
+    def _begin(self) -> None:
+        """Let the processes and the nemesis begin."""
+
+    @abc.abstractmethod
+    async def _watch(self) -> None:
+        """Begin to watch what the coordinator does."""
+
+    @property
+    @abc.abstractmethod
+    def _roster(self) -> Roster:
+        """Who may be in the group."""
+
+    @abc.abstractmethod
+    async def _conclude(self) -> None:
+        """The quiet phase is over: let records be processed, and tell of the end."""
+
+    def _all_topics(self) -> Iterable[Topic]:
+        """What there is from the beginning."""
+        return tuple(self._scenario.topics)
+
+    def _cannot(self, kind: Kind) -> str | None:
+        """Why that can't happen here; None if it can."""
+        return self.brokers.cannot(kind)
+
+    # -- the stage ----------------------------------------------------------------------------------------
+
+    def _possible(self, plan: Plan) -> Plan:
+        """The plan without what can't be played here, which is taken down."""
+        reasons = {entry.kind: self._cannot(entry.kind) for entry in plan.entries}
+        times = Counter(entry.kind for entry in plan.entries)
+        self.skipped = [
+            Skipped(kind=kind.value, times=times[kind], reason=reason)
+            for kind, reason in reasons.items()
+            if reason is not None
+        ]
+        left = tuple(entry for entry in plan.entries if reasons[entry.kind] is None)
+        return msgspec.structs.replace(plan, entries=left)
+
+    async def _network(self, stack: AsyncExitStack) -> tuple[DisturbedNetwork, str]:
+        """What members reach the brokers over: a proxy if there is something for it to do."""
+        if not self._always_proxied and not any(entry.kind in OF_NETWORK for entry in self._plan.entries):
+            return OpenNetwork(), self._servers
+        proxy = Proxy(
+            await self._admin.nodes(),
+            rng=Streams(self._seed).random("proxy"),
+            observer=self._wire(),
+            members=self._named(),
+        )
+        await stack.enter_async_context(proxy)
+        return proxy, proxy.bootstrap_servers
+
+    def _named(self) -> dict[str, str] | None:
+        """Hosts by client id, where they are called otherwise."""
+        return None
+
+    def _tell(self, hook: str, *arguments: object) -> None:
+        self.happenings.add(self._time.now_us, "", Told(hook, arguments))
+
+    # -- the run ------------------------------------------------------------------------------------------
+
+    async def play(self, progress: Progress | None = None) -> None:
+        """From the first start of a member until all records are processed, and the last member has left.
+
+        :raises MemberFailed: if a member's program fails.
+        :raises EnvironmentLacks: if the brokers do not come back, or somebody else ends a process, or has a
+            member in the group.
+        """
+        for topic in self._all_topics():
+            self._topics.create(topic.name, topic.partitions, topic.records_per_second)
+        await self._time.wait(self._topics.changes.settled())
+        self._time.begin()
+        await self._watch()
+        self._world.on_calm = self._calmed
+        self._begin()
+        self._time.spawn(self._look_for_strangers())
+        if progress is not None:
+            self._time.spawn(self._show(progress, self._plan.end_us))
+        await self._time.wait(self._calm.wait())
+        await self._time.until(self._calm_us + self._played.quiet_us)
+        await self._conclude()
+        self.ended_us = self._time.now_us
+        self._world.stop_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await until(lambda: not self._world.alive)
+
+    async def _look_for_strangers(self) -> None:
+        group = self._scenario.group
+        while True:
+            await asyncio.sleep(_STRANGERS_S)
+            try:
+                found = await self._admin.group(group.id, group.protocol)
+            except EnvironmentLacks:
+                continue  # brokers die and stand still: whoever needs them complains
+            if (stranger := self._roster.stranger(found)) is not None:
+                await asyncio.sleep(2 * _STRANGERS_S)  # another run is to see the members of this one, too
+                raise EnvironmentLacks(
+                    f"the group {group.id} has a member of somebody else, {stranger}: choose another group.id"
+                    " for the scenario"
+                )
+
+    async def _show(self, progress: Progress, end_us: int) -> None:
+        while True:
+            progress(min(1.0, self._time.now_us / end_us))
+            await asyncio.sleep(LOOK_S)
+
+    def _calmed(self) -> None:
+        self._time.spawn(self._bring_back())
+
+    async def _bring_back(self) -> None:
+        """The quiet phase begins when all brokers serve again, and all processes run that are to."""
+        await self.brokers.calm()
+        await self._topics.changes.settled()
+        self._world.bring_back()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                await until(lambda: self._world.ready)
+        self._tell("on_faults_end")
+        self._calm_us = self._time.now_us
+        self._calm.set()
+
+    async def _drain(self, session_ms: int, subscribed: Callable[[str], bool]) -> None:
+        """No more records; wait until those that there are have been processed."""
+        await self._producer.finish()
+        began_us = moved_us = self._time.now_us
+        stuck_us = STUCK_S * 1_000_000 + 1_000 * session_ms + self._scenario.group.rebalance_timeout.us
+        processed = -1
+        while self.ledger.missing(subscribed):
+            now_us = self._time.now_us
+            if self.ledger.processed != processed:
+                processed, moved_us = self.ledger.processed, now_us
+            if now_us > moved_us + stuck_us or now_us > began_us + stuck_us + DRAIN_S * 1_000_000:
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _leave_no_trace(self) -> None:
+        """Delete the run's topics and its group, each as far as the cluster lets us.
+
+        Not on a cluster of ours after a failure: its brokers may be down, and whoever started it ends it.
+        """
+        if self._own is not None and not self.ended_us:
+            return
+        deleting = [self._topics.clean_up(name) for name in self._topics.made]
+        *_, group_stays = reasons = await asyncio.gather(*map(_why_left, [*deleting, self._delete_group()]))
+        if any(reasons):
+            left: dict[str, object] = {"topics": list(self._topics.made)} if self._topics.made else {}
+            if group_stays:
+                left["group"] = self._scenario.group.id
+            log.error("left_on_the_cluster", **left, reason="; ".join(dict.fromkeys(filter(None, reasons))))
+
+    async def _delete_group(self) -> None:
+        if self._time.began_us:  # until then a group of that id is another run's
+            group = self._scenario.group
+            await self._admin.delete_group(group.id, group.protocol, self._roster)
+
+
+async def _why_left(deleting: Coroutine[Any, Any, None]) -> str | None:
+    """Why something can't be deleted; None once it is."""
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await deleting
+    except EnvironmentLacks as error:
+        return str(error)
+    except TimeoutError:
+        return f"it took longer than {_CLOSE_S:g} s"
+    return None
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that happens elsewhere."""
+    while True:
+        if holds():
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+class LossWatch(ProxyObserver):
+    """Takes down what the proxy lost."""
+
+    def __init__(self, happenings: Happenings, time: RealTime) -> None:
+        self._happenings = happenings
+        self._time = time
+
+    def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
+        """A request did not reach the broker, or no answer to it the member."""
+        lost = Told("on_loss", (member, broker, str(direction), request))
+        self._happenings.add(self._time.now_us, "", lost)

@@ -1,0 +1,314 @@
+"""A client's program: a StreamsApp whose threads fail when they are told to, and the checks of a client.
+
+The checks run where the client runs, after each step; what they find is told, as everything that happens is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka.errors import KafkaError
+from aiokafka.structs import ConsumerRecord
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.member.application.engine import StreamsEngine
+from fencepost.member.application.port import Batch, GroupMember, ThreadEvents
+from fencepost.member.application.settings import GlobalThread
+from fencepost.member.kafka.streams import StreamsApp
+from fencepost.member.streams.actions import Moved, Refused
+from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
+from fencepost.member.streams.handler import StreamThreadExceptionResponse
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.application import Behaviour
+from fencepost.simulation.lab.chaos.orders import Orders
+from fencepost.simulation.lab.chaos.telling import Telling
+from fencepost.simulation.streams.checks import ClientChecker
+from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, said
+
+
+class DisturbedApp(StreamsApp):
+    """An application whose members pass through the hands of its process."""
+
+    def __init__(self, process: Process, *, stores: bool, **settings: Any) -> None:
+        self._process_of_mine = process
+        super().__init__(process.count if stores else process.work, **settings)
+        self._engine.observer = process.observe
+
+    @property
+    def engine(self) -> StreamsEngine:
+        """What runs the threads."""
+        return self._engine
+
+    def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
+        process = self._process_of_mine
+        inner = super()._make_member(thread, DisturbedEvents(events, process))
+        member = process.members[thread] = DisturbedMember(thread, inner, process)
+        return member
+
+
+class Process:
+    """The one client of this process, on the running loop."""
+
+    def __init__(self, terms: m.ClientTerms, telling: Telling, channel: socket.socket) -> None:
+        self.name = terms.name
+        self.members: dict[str, DisturbedMember] = {}
+        self.say = telling.say
+        self._behaviour = Behaviour(terms)
+        self._injected: list[Injected] = []
+        self._orders = Orders(channel)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._app = self._make(terms)
+        self.checker = ClientChecker(self, terms.threads, self._found)
+        self._loop.add_reader(channel, self._heed)
+
+    def _make(self, terms: m.ClientTerms) -> DisturbedApp:
+        classic = {
+            "session_timeout_ms": terms.session_timeout_ms,
+            "heartbeat_interval_ms": terms.heartbeat_interval_ms,
+        }
+        app = DisturbedApp(
+            self,
+            stores=terms.stores,
+            global_thread=None
+            if terms.global_topic is None
+            else GlobalThread([terms.global_topic], self.read_globally),
+            topics=terms.topics,
+            group_id=terms.group_id,
+            threads=terms.threads,
+            handler=self._handle,
+            state_dir=terms.state_dir,
+            client_id=terms.name,
+            group_protocol=terms.group_protocol,
+            commit_interval_ms=terms.commit_interval_ms,
+            bootstrap_servers=terms.bootstrap_servers,
+            max_poll_interval_ms=terms.max_poll_interval_ms,
+            max_poll_records=terms.max_poll_records,
+            request_timeout_ms=terms.request_timeout_ms,
+            fetch_min_bytes=1 << 20,
+            fetch_max_wait_ms=terms.gather_ms,
+            **(classic if terms.group_protocol == "classic" else {}),
+        )
+        app.set_state_listener(self._listen)
+        return app
+
+    @property
+    def engine(self) -> StreamsEngine:
+        """What runs the threads."""
+        return self._app.engine
+
+    async def live(self) -> None:
+        """From start to end, whoever ends it."""
+        self.say(m.Up, "")
+        # What keeps the global thread from starting comes out here, and the client is in ERROR.
+        with contextlib.suppress(KafkaError, LookupError, *GLOBAL_FAILURES):
+            await self._app.start()
+        state = await self._app.wait_ended()
+        # What the last step leads to is looked at after it.
+        await asyncio.sleep(0)
+        self.say(m.Stopped, str(state))
+
+    # -- orders -------------------------------------------------------------------------------------------
+
+    def _heed(self) -> None:
+        for order in self._orders.read():
+            match order:
+                case m.Stop():
+                    self._spawn(self._app.close())
+                case m.FailThread(said, where, error):
+                    self._injected.append(Injected.of(said, where, error))
+                case m.ChangeThreads(adds=True):
+                    self._add_thread()
+                case m.ChangeThreads():
+                    self._spawn(self._remove_thread())
+                case m.Forgive():
+                    self._injected.clear()
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _add_thread(self) -> None:
+        if self.engine.client.is_running:
+            self.checker.live += 1
+            self._app.add_thread()
+            self._look_later()
+
+    async def _remove_thread(self) -> None:
+        """Expected from the moment it happens: looks of before may still come while this waits to begin."""
+        if self.engine.client.is_running and self.engine.client.live:
+            self.checker.live -= 1
+            self._look_later()
+            await self._app.remove_thread()
+
+    # -- what is checked ----------------------------------------------------------------------------------
+
+    def _found(self, invariant: str, message: str) -> None:
+        self.say(m.Found, invariant, message)
+
+    def _look_later(self) -> None:
+        self._loop.call_soon(self.checker.look)
+
+    def observe(self, step: Moved | Refused) -> None:
+        """A machine moved, or refused to."""
+        self.say(
+            m.Stepped,
+            step.level,
+            step.name,
+            str(step.event),
+            str(step.source),
+            str(step.target),
+            isinstance(step, Refused),
+        )
+        self.checker.on_step(step)
+        self._look_later()
+
+    def _listen(self, new: StreamClientState, old: StreamClientState) -> None:
+        self.checker.on_listener(new, old)
+        if new in (*STREAM_CLIENT.terminal, StreamClientState.PENDING_ERROR):
+            self._spawn(self._app.close())  # as many applications do
+
+    def _handle(self, error: BaseException) -> StreamThreadExceptionResponse:
+        task = asyncio.current_task()
+        assert task is not None
+        thread = task.get_name()
+        if thread in self.members:
+            self.checker.on_failure(thread, error)
+        else:
+            thread = f"{self.name}-GlobalStreamThread"
+            self.checker.on_global_failure(error)
+        self.say(m.HandlerAsked, thread, *said(error))
+        self._look_later()
+        return answer(error)
+
+    def told_to_shut_down(self) -> None:
+        """The group told a member that the application is to be shut down."""
+        self.checker.may_fail = True
+        self.say(m.ShutdownTold)
+
+    # -- what threads do ----------------------------------------------------------------------------------
+
+    def raise_injected(self, where: str) -> None:
+        """Raise what waits for a thread that gets here."""
+        for injected in self._injected:
+            if injected.where == where:
+                self._injected.remove(injected)
+                raise injected.error
+
+    async def pause(self) -> None:
+        """What a rebalance callback takes."""
+        await asyncio.sleep(self._behaviour.callback_us() / 1_000_000)
+
+    async def work(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
+        """The processing function."""
+        self.raise_injected("processing")
+        for place, run in self._behaviour.flawed([(partition, records)]):
+            await asyncio.sleep(self._behaviour.processing_us(len(run)) / 1_000_000)
+            numbers = tuple(int(record.value) for record in run)
+            self.say(m.Processed, place, run[0].offset, run[-1].offset + 1, numbers)
+
+    async def count(self, partition: TopicPartition, records: Sequence[ConsumerRecord], store: Any) -> None:
+        """The same, with a store that counts the records."""
+        await self.work(partition, records)
+        store.put("records", (store.get("records") or 0) + len(records))
+
+    async def read_globally(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
+        """What the global thread does with records."""
+        self.raise_injected("global")
+
+
+class DisturbedEvents:
+    """What a member tells its thread: callbacks take their time, and fail."""
+
+    def __init__(self, events: ThreadEvents, process: Process) -> None:
+        self._events = events
+        self._process = process
+
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are given up when this ends."""
+        await self._events.on_revoked(partitions)
+        await self._pause()
+
+    async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are added."""
+        await self._pause()
+        await self._events.on_assigned(partitions)
+
+    async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are gone."""
+        await self._events.on_lost(partitions)
+        await self._pause()
+
+    async def _pause(self) -> None:
+        await self._process.pause()
+        self._process.raise_injected("callback")
+
+    def on_connection(self) -> None:
+        """What the member knows of its connection may have changed."""
+        self._events.on_connection()
+
+    def on_shutdown_requested(self) -> None:
+        """The group is to be shut down."""
+        self._process.told_to_shut_down()
+        self._events.on_shutdown_requested()
+
+
+class DisturbedMember:
+    """A thread's member that fails when it is told to, and tells what it commits."""
+
+    def __init__(self, thread: str, inner: GroupMember, process: Process) -> None:
+        self.member_id = thread
+        self.closed = False
+        self._inner = inner
+        self._process = process
+        self.start = inner.start
+        self.is_connected = inner.is_connected
+        self.committed = inner.committed
+        self.ask_for_shutdown = inner.ask_for_shutdown
+        self.wake = inner.wake
+
+    async def poll(self) -> Sequence[Batch]:
+        """Records of several partitions."""
+        self._process.raise_injected("poll")
+        return await self._inner.poll()
+
+    @property
+    def joined(self) -> bool:
+        """Whether the member owns what the group meant for it."""
+        return self._inner.joined
+
+    @property
+    def round_s(self) -> float:
+        """How many seconds the round of joining that is under way may take."""
+        return self._inner.round_s
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets."""
+        await self._inner.commit(offsets)
+        self._process.say(m.OffsetsCommitted, tuple(offsets.items()))
+
+    async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
+        """Leave the group at once, and disconnect."""
+        await self._inner.close(told_to_end=told_to_end, within_s=within_s)
+        self.closed = True
+
+
+def prepare() -> None:
+    """Load what the first requests of each process would load."""
+    from fencepost.simulation.lab.chaos.member import prepare as prepare_member
+
+    prepare_member()
+
+
+def main(terms: m.ClientTerms, channel: socket.socket) -> None:
+    """Be that client until it ends. Orders come over the channel, and events go back."""
+
+    async def live() -> None:
+        await Process(terms, Telling(channel, terms.began_us), channel).live()
+
+    asyncio.run(live())

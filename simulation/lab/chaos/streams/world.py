@@ -1,0 +1,147 @@
+"""The real world of an application as a nemesis sees it. What happens is taken down for later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fencepost.simulation.kafka.member import ALIVE, MemberStatus
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.hosts import ProcessHost
+from fencepost.simulation.lab.chaos.processes import ProcessWorld, Surroundings
+from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
+
+if TYPE_CHECKING:
+    from fencepost.simulation.streams.failures import Injected
+
+
+class RealClient(ProcessHost):
+    """A client's host. Each start is a new process, with the state directory of the one before."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process runs that can be told anything."""
+        return self.status not in ALIVE
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the process stands still."""
+        return self.status is MemberStatus.FROZEN
+
+    def inject(self, injected: Injected) -> None:
+        """Let a thread fail that gets there."""
+        self._order(m.FailThread(injected.answer, injected.where, injected.kind))
+
+    def wake(self) -> None:
+        """Threads look ten times a second anyway."""
+
+    def add_thread(self) -> None:
+        """Start one more thread, if the client runs."""
+        self._order(m.ChangeThreads(adds=True))
+
+    def remove_thread(self) -> None:
+        """Let one thread end."""
+        self._order(m.ChangeThreads(adds=False))
+
+    def close(self) -> None:
+        """Close the client in good order; it is started again."""
+        self.stop(come_back=True)
+
+    def forgive(self) -> None:
+        """Forget the failures that no thread has met yet."""
+        self._order(m.Forgive())
+
+
+class RealApplication(ProcessWorld[RealClient]):
+    """One run's world of clients."""
+
+    def __init__(
+        self,
+        scenario: StreamsScenario,
+        seed: int,
+        around: Surroundings,
+        *,
+        session_ms: int,
+        state_dir: Path,
+        flaw: str,
+    ) -> None:
+        super().__init__(seed, around, start=scenario.group.start, restart=scenario.application.restart)
+        self.scenario = scenario
+        self.asked = False
+        """Whether a handler asked for the application to be shut down: then nobody is started any more."""
+        self._session_ms = session_ms
+        self._state_dir = state_dir
+        self._flaw = flaw
+        width = len(str(scenario.group.members))
+        names = [f"client-{number:0{width}}" for number in range(1, scenario.group.members + 1)]
+        self.clients: dict[str, RealClient] = {name: RealClient(name, self) for name in names}
+        self.hosts = self.clients
+
+    def begin(self) -> None:
+        """Let the clients start."""
+        self.supervisor.start_soon(self.clients.values())
+
+    def begin_again(self) -> None:
+        """The application was shut down, and is started anew."""
+        self.asked = False
+        for host in self.clients.values():
+            host.start()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the application was not shut down."""
+        return not self.asked
+
+    def calm(self) -> None:
+        """Nothing disturbs the application from here on."""
+        self.network.rules.clear()
+        self.tell("heal")
+        for host in self.clients.values():
+            host.forgive()
+        super().calm()
+
+    def bring_back(self) -> None:
+        """Who is to run runs."""
+        for host in self.clients.values():
+            host.wanted = host.wanted and not (self.asked and host.ended)
+        super().bring_back()
+
+    def hear(self, host: str, event: m.Event) -> None:
+        """A client's process told something."""
+        self._around.happenings.add(event.t_us, host, event)
+        match event:
+            case m.HandlerAsked(_, _, answer, _) if answer == SHUTS_APPLICATION_DOWN:
+                self.asked = True
+            case m.Processed(_, _, _, _, numbers):
+                self._around.ledger.process(numbers)
+
+    def terms(self, host: RealClient, process: int) -> m.ClientTerms:
+        """What the host's next process has to know."""
+        group, application = self.scenario.group, self.scenario.application
+        timeout_ms = self.scenario.network.request_timeout.ms
+        callback, processing = application.callback, application.processing
+        return m.ClientTerms(
+            name=host.name,
+            process=process,
+            seed=self.streams.seed,
+            began_us=self.loop.began_us,
+            bootstrap_servers=self._bootstrap(f"{host.name}/{process}"),
+            group_id=group.id,
+            topics=tuple(topic.name for topic in self.scenario.topics),
+            max_poll_interval_ms=group.rebalance_timeout.ms,
+            request_timeout_ms=timeout_ms,
+            gather_ms=min(application.poll.ms, timeout_ms // 2),
+            max_poll_records=application.max_poll_records,
+            callback=(callback.kind, callback.low, callback.high),
+            processing=(processing.kind, processing.low, processing.high),
+            flaw=self._flaw,
+            threads=group.threads,
+            group_protocol=group.protocol,
+            session_timeout_ms=self._session_ms,
+            heartbeat_interval_ms=max(self._session_ms // 6, 50),
+            commit_interval_ms=application.commit_interval.ms,
+            state_dir=str(self._state_dir / host.name),
+            global_topic=None if self.scenario.global_topic is None else self.scenario.global_topic.name,
+            stores=application.changelogs,
+        )

@@ -1,0 +1,95 @@
+"""The topics of a run on a real cluster, and the records that are sent to them meanwhile."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
+from fencepost.simulation.lab.chaos.clock import RealTime, WorkQueue
+from fencepost.simulation.lab.chaos.happenings import Happenings, TopicsChanged
+from fencepost.simulation.lab.chaos.ledger import Ledger
+from fencepost.simulation.lab.chaos.producer import Producer
+
+
+class RealTopics:
+    """Makes topics one after the other, in the order in which that was asked for.
+
+    A change counts from the moment at which the cluster is asked: members may see it before it answers.
+    """
+
+    def __init__(
+        self, admin: Admin, producer: Producer, ledger: Ledger, happenings: Happenings, time: RealTime
+    ) -> None:
+        self._admin = admin
+        self._producer = producer
+        self._ledger = ledger
+        self._happenings = happenings
+        self._time = time
+        self._image = TopicsImage()
+        self.changes = WorkQueue(time)
+        self._rates: dict[str, float] = {}
+        """Records per second of each partition, by topic."""
+        self.partitions: dict[str, int] = {}
+        """As they were asked for."""
+        self.made: dict[str, None] = {}
+        """Every topic that there is to delete at the end."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a topic."""
+        return name in self.partitions
+
+    def create(self, name: str, partitions: int, records_per_second: float) -> None:
+        """A topic appears."""
+        self.partitions[name] = partitions
+        self._rates[name] = records_per_second / partitions
+        self.changes.add(self._create, name, partitions)
+
+    def grow(self, name: str, partitions: int) -> None:
+        """It gets more partitions, with the same rate each as the others."""
+        before = self.partitions[name]
+        if partitions > before:
+            self.partitions[name] = partitions
+            self.changes.add(self._grow, name, before, partitions)
+
+    def delete(self, name: str) -> None:
+        """It disappears."""
+        del self.partitions[name]
+        self.changes.add(self._delete, name)
+
+    async def _create(self, name: str, partitions: int) -> None:
+        asked_us = self._time.now_us
+        self.made[name] = None
+        try:
+            topic_id = await self._admin.create_topic(name, partitions)
+        except TopicTaken:
+            del self.made[name]
+            raise
+        topic = Topic(topic_id=topic_id, name=name, partitions=partitions)
+        self._changed(asked_us, self._image.with_topic(topic), name, "created", partitions)
+        self._producer.produce(name, range(partitions), self._rates[name] * partitions)
+
+    async def _grow(self, name: str, before: int, partitions: int) -> None:
+        asked_us = self._time.now_us
+        await self._admin.grow_topic(name, partitions)
+        topic = Topic(topic_id=self._image.by_name[name].topic_id, name=name, partitions=partitions)
+        self._changed(asked_us, self._image.with_topic(topic), name, "grown", partitions)
+        self._producer.produce(name, range(before, partitions), self._rates[name] * (partitions - before))
+
+    async def _delete(self, name: str) -> None:
+        await self._producer.stop(name)
+        self._ledger.forget(name)
+        asked_us = self._time.now_us
+        await self._admin.delete_topic(name)
+        self.made.pop(name, None)
+        self._changed(asked_us, self._image.without(name), name, "deleted", 0)
+
+    def _changed(self, at_us: int, image: TopicsImage, name: str, what: str, partitions: int) -> None:
+        self._image = image
+        self._happenings.add(at_us, "", TopicsChanged(image, name, what, partitions))
+
+    async def clean_up(self, name: str) -> None:
+        """Leave this one not behind.
+
+        :raises EnvironmentLacks: if it can't be deleted.
+        """
+        await self._admin.delete_topic(name)
+        del self.made[name]

@@ -1,0 +1,169 @@
+"""Nodes as containers, through `docker compose` and a compose file of the cluster's own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.java import first_line
+from fencepost.simulation.lab.clusters.compose import compose_file, docker_nodes, service
+from fencepost.simulation.lab.clusters.ports import consecutive, free_ports, require_free
+from fencepost.simulation.lab.clusters.processes import Finished, run_program, telling_line
+from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
+
+COMPOSE_FILE = "docker-compose.yml"
+ASK_SECONDS = 30.0
+PULL_SECONDS = 900.0
+
+_INSTEAD = "or run nodes without docker: jvm in place of docker"
+_CONDITIONS = {"running": Condition.RUNNING, "paused": Condition.PAUSED}
+
+
+class _Container(msgspec.Struct, rename="pascal"):
+    service: str
+    state: str
+
+
+def docker_node_states(count: int, port: int | None) -> tuple[NodeState, ...]:
+    """Nodes whose client listeners are published on ports that are free now; else as `jvm_nodes`."""
+    chosen = () if port is None else consecutive(port, count)
+    require_free(chosen)
+    ports = chosen or free_ports(count)
+    hosts = [service(number) for number in range(1, count + 1)]
+    return tuple(
+        NodeState(
+            node_id=node.node_id, clients=node.clients, brokers=node.brokers, controller=node.controller
+        )
+        for node in docker_nodes(hosts, ports)
+    )
+
+
+class DockerRunner:
+    """Runs nodes with docker compose, in a project of their own."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self._folder = folder
+
+    async def prepare(self) -> None:
+        """Make sure of docker, its compose plugin and its daemon, and fetch the image."""
+        await self._require(["compose", "version"], "docker has no compose plugin")
+        await self._require(["version", "--format", "{{.Server.Version}}"], "docker's daemon does not answer")
+        state = self._folder.state
+        nodes = [node.addresses for node in state.nodes]
+        self._file.write_text(
+            compose_file(nodes, state.profile, state.cluster_id, kafka=state.kafka, more=state.properties),
+            encoding="utf-8",
+        )
+        await self._compose("pull", "--quiet", seconds=PULL_SECONDS, doing="fetch Kafka's image")
+
+    @property
+    def _file(self) -> Path:
+        return self._folder.path / COMPOSE_FILE
+
+    async def _require(self, words: list[str], missing: str) -> None:
+        try:
+            done = await run_program([_docker(), *words], seconds=ASK_SECONDS)
+        except TimeoutError as error:
+            raise EnvironmentLacks(f"{missing} (no answer in {ASK_SECONDS:.0f} s): {_INSTEAD}") from error
+        if done.code:
+            raise EnvironmentLacks(f"{missing} ({first_line(done.output)}): set it up, {_INSTEAD}")
+
+    def _words(self, *words: str) -> list[str]:
+        project = self._folder.state.project
+        return [_docker(), "compose", "--project-name", project, "--file", str(self._file), *words]
+
+    async def _compose(self, *words: str, seconds: float = 120.0, doing: str) -> Finished:
+        try:
+            done = await run_program(self._words(*words), seconds=seconds)
+        except TimeoutError as error:
+            raise EnvironmentLacks(f"docker did not {doing} within {seconds:.0f} s") from error
+        if done.code:
+            raise EnvironmentLacks(f"docker cannot {doing}: {telling_line(done.output)}")
+        return done
+
+    async def start(self, node_id: int) -> None:
+        """Create the container, or start it again."""
+        await self._compose(
+            "up", "--detach", "--no-deps", "--no-recreate", service(node_id), doing=f"start node {node_id}"
+        )
+
+    async def kill(self, node_id: int) -> None:
+        """SIGKILL. A container that is paused goes on first: the signal would wait for that."""
+        condition = (await self.conditions())[node_id]
+        if condition is Condition.PAUSED:
+            await self.resume(node_id)
+        if condition is not Condition.STOPPED:
+            await self._compose("kill", service(node_id), doing=f"kill node {node_id}")
+
+    async def pause(self, node_id: int) -> None:
+        """The container is frozen."""
+        await self._compose("pause", service(node_id), doing=f"pause node {node_id}")
+
+    async def resume(self, node_id: int) -> None:
+        """The container goes on."""
+        await self._compose("unpause", service(node_id), doing=f"resume node {node_id}")
+
+    async def conditions(self) -> dict[int, Condition]:
+        """As docker has it."""
+        done = await self._compose("ps", "--all", "--format", "json", doing="list the nodes")
+        states = {container.service: container.state for container in _containers(done.output)}
+        return {
+            node.node_id: _CONDITIONS.get(states.get(service(node.node_id), ""), Condition.STOPPED)
+            for node in self._folder.state.nodes
+        }
+
+    def complaint(self, node_id: int) -> str:
+        """From the container's log."""
+        done = subprocess.run(
+            self._words("logs", "--no-color", "--no-log-prefix", "--tail", "20", service(node_id)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        return telling_line(done.stdout)
+
+    def leave_up(self) -> None:
+        """Containers are the daemon's anyway."""
+
+    def remove(self) -> None:
+        """Take the project down at once, with its network and volumes; then delete the folder.
+
+        :raises EnvironmentLacks: if docker refuses. The folder stays: `fencepost cluster down` can try again.
+        """
+        if self._file.exists():
+            done = subprocess.run(
+                self._words("down", "--volumes", "--remove-orphans", "--timeout", "0"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                check=False,
+                start_new_session=True,  # Ctrl-C is for us; this goes on to its end
+            )
+            if done.returncode:
+                raise EnvironmentLacks(f"docker cannot take the cluster down: {telling_line(done.stdout)}")
+        self._folder.remove()
+
+
+def _docker() -> str:
+    found = shutil.which("docker")
+    if found is None:
+        raise EnvironmentLacks(f"docker is not installed: install it, {_INSTEAD}")
+    return found
+
+
+def _containers(output: str) -> list[_Container]:
+    """`docker compose ps --format json`: one array, or since version 2.21 an object a line."""
+    text = output.strip()
+    if text.startswith("["):
+        return msgspec.json.decode(text, type=list[_Container])
+    return [msgspec.json.decode(line, type=_Container) for line in text.splitlines() if line.startswith("{")]

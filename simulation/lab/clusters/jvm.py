@@ -1,0 +1,200 @@
+"""Nodes as JVM processes of this machine, on loopback, each in a process group of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.lab.clusters.artifacts import Installation, prepare
+from fencepost.simulation.lab.clusters.layout import PROPERTIES, lay_out
+from fencepost.simulation.lab.clusters.ports import LOOPBACK, consecutive, free_ports, require_free
+from fencepost.simulation.lab.clusters.processes import identify, sight_of, signal_group, telling_line
+from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.settings import Endpoint
+from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
+
+LOG = "broker.log"
+DISK_BYTES_PER_NODE = 128 << 20
+"""A fresh node takes a tenth of it; a disk that fills up under a broker ends it without a word."""
+
+_SIGNAL_SECONDS = 10.0
+_LOG_OPTIONS = (
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+)
+_LOG_BYTES = 200_000
+"""As much of a log's end is looked through for a reason."""
+
+
+def jvm_nodes(count: int, port: int | None) -> tuple[NodeState, ...]:
+    """Nodes on ports that are free now; `port` is the first node's for clients, the others' follow it.
+
+    :raises EnvironmentLacks: if a port that was asked for is taken, or none is free.
+    """
+    chosen = () if port is None else consecutive(port, count)
+    require_free(chosen)
+    inner = free_ports(3 * count)
+    clients = chosen or inner[2 * count :]
+    return tuple(
+        NodeState(
+            node_id=index + 1,
+            clients=_endpoint(clients[index]),
+            brokers=_endpoint(inner[index]),
+            controller=_endpoint(inner[count + index]),
+        )
+        for index in range(count)
+    )
+
+
+def _endpoint(port: int) -> Endpoint:
+    return Endpoint(LOOPBACK, port, LOOPBACK, port)
+
+
+class JvmRunner:
+    """Runs nodes from Kafka's jars. Its processes are known by the state file, so any process can go on."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self._folder = folder
+        self._installation: Installation | None = None
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    async def prepare(self) -> None:
+        """Find Java, fetch Kafka if need be, and make sure that there is room."""
+        self._installation = await prepare(self._folder.state.kafka)
+        self._require_room()
+
+    def _require_room(self) -> None:
+        free = shutil.disk_usage(self._folder.path).free
+        needed = DISK_BYTES_PER_NODE * len(self._folder.state.nodes)
+        if free < needed:
+            raise EnvironmentLacks(
+                f"the disk of {self._folder.path} has {free >> 20} MB left, and the cluster needs "
+                f"{needed >> 20} MB: make room, or set XDG_CACHE_HOME to a folder on another disk"
+            )
+
+    async def start(self, node_id: int) -> None:
+        """Start the process; the node is up some time later."""
+        if self._installation is None:
+            self._installation = await prepare(self._folder.state.kafka)
+        home = self._home(node_id)
+        if not (home / "data").exists():
+            state = self._folder.state
+            nodes = [node.addresses for node in state.nodes]
+            lay_out(
+                home,
+                self._installation.formatted,
+                *(nodes[node_id - 1], nodes),
+                cluster_id=state.cluster_id,
+                profile=state.profile,
+                more=state.properties,
+            )
+        self._spawn(home, node_id)
+
+    def _home(self, node_id: int) -> Path:
+        return self._folder.path / f"node-{node_id}"
+
+    def _spawn(self, home: Path, node_id: int) -> None:
+        assert self._installation is not None
+        java, *words = self._installation.command("kafka.Kafka", str(home / PROPERTIES))
+        with (home / LOG).open("ab") as log:
+            child = subprocess.Popen(
+                # What a killed node unpacked is deleted with its folder.
+                [java, *_LOG_OPTIONS, f"-Djava.io.tmpdir={home}", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=home,
+                start_new_session=True,
+            )
+        self._children[node_id] = child
+        try:
+            node = self._folder.node(node_id)
+            self._folder.change_node(msgspec.structs.replace(node, process=identify(child.pid)))
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+
+    async def kill(self, node_id: int) -> None:
+        """Kill the node's process group."""
+        self._send(node_id, signal.SIGKILL)
+        await self._until(node_id, Condition.STOPPED)
+        if (child := self._children.pop(node_id, None)) is not None:
+            child.wait()
+
+    async def pause(self, node_id: int) -> None:
+        """SIGSTOP, if the node runs."""
+        if self._send(node_id, signal.SIGSTOP):
+            await self._until(node_id, Condition.PAUSED)
+
+    async def resume(self, node_id: int) -> None:
+        """SIGCONT, if the node is paused."""
+        if self._send(node_id, signal.SIGCONT):
+            await self._until(node_id, Condition.RUNNING)
+
+    async def _until(self, node_id: int, wanted: Condition) -> None:
+        """A signal takes effect some time after it is sent; a node may end meanwhile."""
+        deadline = time.monotonic() + _SIGNAL_SECONDS
+        while self._condition(node_id) not in (wanted, Condition.STOPPED):
+            if time.monotonic() > deadline:
+                raise EnvironmentLacks(f"node {node_id} was sent a signal and is still not {wanted}")
+            await asyncio.sleep(0.005)
+
+    def _send(self, node_id: int, number: signal.Signals) -> bool:
+        process = self._folder.node(node_id).process
+        return process is not None and signal_group(process, number)
+
+    async def conditions(self) -> dict[int, Condition]:
+        """As the system has it."""
+        return {node.node_id: self._condition(node.node_id) for node in self._folder.state.nodes}
+
+    def _condition(self, node_id: int) -> Condition:
+        child = self._children.get(node_id)
+        if child is not None and child.poll() is not None:
+            return Condition.STOPPED
+        process = self._folder.node(node_id).process
+        sight = None if process is None else sight_of(process)
+        if sight is None:
+            return Condition.STOPPED
+        return Condition.PAUSED if sight.stopped else Condition.RUNNING
+
+    def complaint(self, node_id: int) -> str:
+        """From the node's log."""
+        return telling_line(_end_of(self._home(node_id) / LOG))
+
+    def leave_up(self) -> None:
+        """The processes go on; one that ends before this one does is still its child, and is collected."""
+        for child in self._children.values():
+            threading.Thread(target=child.wait, daemon=True).start()
+        self._children.clear()
+
+    def remove(self) -> None:
+        """Kill all at once, collect them, and delete the folder."""
+        for node in self._folder.state.nodes:
+            self._send(node.node_id, signal.SIGKILL)
+        for child in self._children.values():
+            child.kill()
+            child.wait()
+        deadline = time.monotonic() + _SIGNAL_SECONDS
+        for node in self._folder.state.nodes:
+            while self._condition(node.node_id) is not Condition.STOPPED and time.monotonic() < deadline:
+                time.sleep(0.01)
+        self._folder.remove()
+
+
+def _end_of(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,179 @@
+"""One request with both answers, and our group around it: what rules are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.states import GroupState
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import Tasks
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams.group import StreamsGroup
+from fencepost.coordinator.streams.member import StreamsGroupMember
+from fencepost.simulation.lab.conform.schedule import Beat, Commit, Step
+
+
+class StreamsView(msgspec.Struct, frozen=True, kw_only=True):
+    """A streams group at one moment."""
+
+    group_epoch: int
+    assignment_epoch: int
+    state: str
+    members: Mapping[MemberId, StreamsGroupMember]
+    targets: Mapping[MemberId, Tasks]
+
+    @classmethod
+    def of(cls, group: StreamsGroup) -> StreamsView:
+        """The group as it is now."""
+        return cls(
+            group_epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+            state=group.state,
+            members=dict(group.members),
+            targets=dict(group.targets),
+        )
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group at one moment."""
+
+    exists: bool = False
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    state: GroupState = GroupState.EMPTY
+    members: Mapping[MemberId, ConsumerGroupMember] = {}
+    targets: Mapping[MemberId, Partitions] = {}
+    instances: Mapping[str, MemberId] = {}
+    resolved: Mapping[str, tuple[str, ...]] = {}
+    """What each regular expression matches."""
+    regexes: frozenset[str] = frozenset()
+    """Those that members subscribe to."""
+    has_offsets: bool = False
+    streams: StreamsView | None = None
+    """The group, if it is a streams group."""
+    image: TopicsImage = TopicsImage()
+
+    @classmethod
+    def of(cls, coordinator: GroupCoordinator, group_id: str) -> GroupView:
+        """The group as it is now."""
+        group: ConsumerGroup | None = coordinator.groups.get(group_id)
+        has_offsets = group_id in coordinator.offsets
+        if group is None:
+            streams = coordinator.streams.groups.get(group_id)
+            view = None if streams is None else StreamsView.of(streams)
+            return cls(
+                exists=view is not None, has_offsets=has_offsets, streams=view, image=coordinator.image
+            )
+        return cls(
+            exists=True,
+            group_epoch=group.group_epoch,
+            assignment_epoch=group.assignment_epoch,
+            state=group.state,
+            members=dict(group.members),
+            targets=dict(group.targets),
+            instances=dict(group.static_members),
+            resolved={regex: value.topics for regex, value in group.resolved.items()},
+            regexes=frozenset(group.counts.regexes),
+            has_offsets=has_offsets,
+            image=coordinator.image,
+        )
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker may still remember of a group, and we do not: for recognizing known deviations."""
+
+    abandoned: frozenset[str] = frozenset()
+    """Instance ids that members gave up by joining again under another one."""
+    merged: bool = False
+    """Whether a known member joined again under an instance id that was not its own."""
+    simple: frozenset[str] = frozenset()
+    """Groups without members that had an offset, or were refused one."""
+
+    def after(self, exchange: Exchange) -> History:
+        """With what a request added."""
+        before, after = exchange.before, exchange.after
+        given_up = {
+            member.instance_id
+            for member_id, member in before.members.items()
+            if member.instance_id is not None
+            and (now := after.members.get(member_id)) is not None
+            and now.instance_id != member.instance_id
+        }
+        simple = self.simple
+        if isinstance(exchange.step, Commit) and exchange.request.member_epoch < 0 and not before.exists:
+            simple |= {exchange.group_id}
+        merged = self.merged or exchange.merges
+        if not given_up and simple is self.simple and merged is self.merged:
+            return self
+        return History(abandoned=self.abandoned | given_up, merged=merged, simple=simple)
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, what Kafka and what we answered, and our group before and after it."""
+
+    step: Step
+    request: Any
+    version: int
+    group_id: str
+    answer: Any
+    """Kafka's."""
+    ours: Any
+    before: GroupView
+    after: GroupView
+    records: tuple[Record, ...]
+    """What we wrote."""
+    config: GroupCoordinatorConfig
+    history: History = History()
+
+    @property
+    def code(self) -> ErrorCode:
+        """The code of our answer."""
+        code: ErrorCode = getattr(self.ours, "error_code", ErrorCode.NONE)
+        return code
+
+    @property
+    def member_id(self) -> MemberId:
+        """The id that our answer names, or the request."""
+        return getattr(self.ours, "member_id", None) or getattr(self.request, "member_id", "") or ""
+
+    @property
+    def known(self) -> ConsumerGroupMember | None:
+        """The member that sent it, as it was before."""
+        return self.before.members.get(self.request.member_id)
+
+    @property
+    def member(self) -> ConsumerGroupMember | None:
+        """The member that sent it, as it is now."""
+        return self.after.members.get(self.member_id)
+
+    @property
+    def holder(self) -> ConsumerGroupMember | None:
+        """Who held the request's instance id before."""
+        instance_id = getattr(self.request, "instance_id", None)
+        return self.before.members.get(self.before.instances.get(instance_id or "", ""))
+
+    @property
+    def merges(self) -> bool:
+        """Whether a known member joins again under an instance id that is not its own."""
+        request = self.request
+        return (
+            isinstance(self.step, Beat)
+            and request.member_epoch == JOIN_EPOCH
+            and request.instance_id is not None
+            and (known := self.known) is not None
+            and known.instance_id != request.instance_id
+        )
+
+    @property
+    def bumped(self) -> bool:
+        """Whether the group's epoch went up."""
+        return self.after.group_epoch > self.before.group_epoch

@@ -1,0 +1,393 @@
+"""One schedule against the broker and against our coordinator, answer by answer.
+
+The broker goes first. What it makes up (ids, and which of equal targets `uniform` chooses) is given to our
+side, whose clock shows the time since the schedule began; everything else must come out the same. The
+first difference ends the schedule: nothing after it could be compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
+from fencepost.simulation.lab.conform.broker import READY_S, RETRIED, Judge
+from fencepost.simulation.lab.conform.compare import comparable, differing
+from fencepost.simulation.lab.conform.deviations import (
+    NOTHING_MATCHES,
+    TAKES_INSTANCE_ID,
+    Deviation,
+    deviation_of,
+)
+from fencepost.simulation.lab.conform.exchange import Exchange, GroupView, History
+from fencepost.simulation.lab.conform.own import Own
+from fencepost.simulation.lab.conform.probe import await_topics
+from fencepost.simulation.lab.conform.resolve import ADMIN, Call, Situation
+from fencepost.simulation.lab.conform.rules import exercised
+from fencepost.simulation.lab.conform.schedule import (
+    Configure,
+    Create,
+    Delete,
+    Describe,
+    Grow,
+    Schedule,
+    Step,
+    Wait,
+)
+from fencepost.simulation.lab.conform.wire import Connection, to_the_end
+
+EPOCH_MS = 1_000_000_000
+"""What our clock shows when a schedule begins: not 0, which means "never" to a coordinator."""
+_UNSPECIFIED = "unspecified"
+_RETRY_S = 0.05
+_SETTLE_S = 2.0
+_POLL_S = 0.01
+_QUIET_S = 0.05
+"""How long a resolution may take that changes no epoch, so that nothing tells of its end."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the two sides part: the rule that answers for it, the schedule, and its step."""
+
+    rule: str
+    schedule: Schedule
+    step: int
+    fields: tuple[str, ...]
+    """Each field that differs, with both values."""
+    request: Any
+
+
+class Comparison(msgspec.Struct, kw_only=True):
+    """What running one schedule found."""
+
+    requests: int = 0
+    exercised: Counter[str] = msgspec.field(default_factory=Counter)
+    """How often each rule was exercised with equal answers."""
+    deviation: Deviation | None = None
+    """The known deviation that ended the schedule early."""
+    difference: Difference | None = None
+
+
+class _Parted(Exception):
+    """The two sides differ."""
+
+    def __init__(self, rule: str, fields: list[str], request: Any) -> None:
+        super().__init__(rule)
+        self.rule = rule
+        self.fields = fields
+        self.request = request
+
+
+class _Deviates(Exception):
+    """The two sides differ as is known."""
+
+    def __init__(self, deviation: Deviation) -> None:
+        super().__init__(deviation.name)
+        self.deviation = deviation
+
+
+class Lockstep:
+    """Runs one schedule. Its topics exist when it begins; `close` leaves nothing else behind."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        schedule: Schedule,
+        *,
+        group_id: str,
+        prefix: str,
+        topic_ids: Mapping[str, TopicId],
+    ) -> None:
+        self._judge = judge
+        self._schedule = schedule
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        self._situation = Situation(group_id, prefix)
+        self._situation.topic_ids.update(topic_ids)
+        self._own = Own(judge.config)
+        self._own.advance(EPOCH_MS)
+        for name, topic_id in topic_ids.items():
+            self._own.put_topic(prefix + name, topic_id, schedule.topics[name])
+        self._connections: dict[tuple[str, tuple[str, int]], Connection] = {}
+        self._comparison = Comparison()
+        self._history = History()
+
+    async def run(self) -> Comparison:
+        """All steps, until the sides differ.
+
+        :raises EnvironmentLacks: if the broker goes away, or has no coordinator for the group.
+        """
+        found = self._comparison
+        index = 0
+        try:
+            await self._group_is_served()
+            while index < len(self._schedule.steps):
+                await self._step(self._schedule.steps[index])
+                index += 1
+        except _Parted as parted:
+            found.difference = Difference(
+                rule=parted.rule,
+                schedule=self._schedule,
+                step=index,
+                fields=tuple(parted.fields),
+                request=parted.request,
+            )
+        except _Deviates as deviates:
+            found.deviation = deviates.deviation
+        return found
+
+    async def close(self) -> None:
+        """Take the group away, as far as the broker lets us, and hang up."""
+        if not self._connections:
+            return  # nothing was asked: there is no group
+        try:
+            described = await self._described_by_broker()
+            members = tuple(
+                consumer.LeaveGroupRequest(group_id=self._situation.group_id, member_id=member.member_id)
+                for group in described.groups
+                for member in group.members
+            )
+            for call in self._situation.farewell(members):
+                admin = await self._connection(ADMIN, call.group_id)
+                await admin.ask(call.api_key, call.version, call.message)
+            await self._judge.forget_group(self._situation.group_id)
+        finally:
+            for connection in self._connections.values():
+                connection.hang_up()
+
+    async def _connection(self, sender: str, group_id: str = "") -> Connection:
+        """The sender's connection to the coordinator of a group; a blank one is asked about anywhere."""
+        address = await self._judge.coordinator(group_id.strip() or self._situation.group_id)
+        found = self._connections.get((sender, address))
+        if found is None:
+            found = self._connections[sender, address] = await Connection.open(*address, sender)
+        return found
+
+    def _now_ms(self) -> int:
+        return EPOCH_MS + int((self._loop.time() - self._started) * 1000)
+
+    async def _group_is_served(self) -> None:
+        """Wait until the group's coordinator has loaded its part of the log."""
+        deadline = self._loop.time() + READY_S
+        while (code := (await self._described_by_broker()).groups[0].error_code) in RETRIED:
+            if self._loop.time() > deadline:
+                group_id = self._situation.group_id
+                raise EnvironmentLacks(f"the coordinator of {group_id}: {code.name} for {READY_S:g} s")
+            await asyncio.sleep(_RETRY_S)
+        topics = self._own.image.by_name.values()
+        await self._topics_are_known({topic.name: (topic.topic_id, topic.partitions) for topic in topics})
+
+    async def _topics_are_known(self, topics: Mapping[str, tuple[TopicId, int]]) -> None:
+        group_id = self._situation.group_id
+        partitions = self._judge.config.offsets_topic_num_partitions
+        try:
+            await await_topics(await self._connection(ADMIN), group_id, topics, partitions)
+        except TimeoutError as error:
+            raise EnvironmentLacks(f"the coordinator of {group_id} does not notice topics") from error
+
+    async def _step(self, step: Step) -> None:
+        match step:
+            case Wait():
+                await asyncio.sleep(step.ms / 1000)
+            case Create() | Grow() | Delete():
+                await self._change_topics(step)
+            case Configure():
+                await self._configure(step)
+            case _:
+                await self._exchange(step)
+
+    # Requests to the group's coordinator
+
+    async def _exchange(self, step: Step) -> None:
+        call = self._situation.call(step)
+        if not self._judge.speaks(call.api_key, call.version):
+            return
+        connection = await self._connection(call.sender, call.group_id)
+        answer = await to_the_end(connection.ask(call.api_key, call.version, call.message))
+        exchange = await self._ask_own(step, call, answer, connection.host)
+        self._judge_exchange(exchange)
+        self._history = self._history.after(exchange)
+        self._situation.hear(step, answer)
+        if (matches := self._own.resolve()) is not None:
+            await self._await_resolution(matches)
+        await self._await_internal_topics()
+
+    async def _ask_own(self, step: Step, call: Call, answer: Any, host: str) -> Exchange:
+        """Our answer, once with the broker's choice among equals if that is what ours depends on."""
+        own = self._own
+        own.records.clear()
+        own.internal_topics.clear()
+        own.fenced.clear()
+        own.coordinator.checked.clear()
+        own.advance(self._now_ms())
+        own.generated_member_id = getattr(answer, "member_id", None) or "generated"
+        before = GroupView.of(own.coordinator, call.group_id)
+        ours = self._our_answer(call, host)
+        if own.coordinator.wanted:
+            own.coordinator.offered = _targets(await self._described_by_broker())
+            ours = self._our_answer(call, host)
+            own.coordinator.wanted, own.coordinator.offered = False, None
+        return Exchange(
+            step=step,
+            request=call.message,
+            version=call.version,
+            group_id=call.group_id,
+            answer=answer,
+            ours=ours,
+            before=before,
+            after=GroupView.of(own.coordinator, call.group_id),
+            records=tuple(own.records),
+            config=self._judge.config,
+            history=self._history,
+        )
+
+    def _our_answer(self, call: Call, host: str) -> Any:
+        try:
+            return self._own.ask(call.api_key, call.version, call.message, call.sender, host)
+        except Exception as error:
+            # A defect of ours is a difference like others: its schedule is to be shrunk and shown.
+            raise _Parted(
+                "crash", [f"fencepost raised {type(error).__name__}: {error}"], call.message
+            ) from error
+
+    def _judge_exchange(self, exchange: Exchange) -> None:
+        self._comparison.requests += 1
+        timers = [f"timer.{reason}" for reason in dict.fromkeys(self._own.fenced)]
+        rules = [*timers, *exercised(exchange)]
+        group_id = self._situation.group_id
+        fields = differing(comparable(exchange.answer, group_id), comparable(exchange.ours, group_id))
+        own = self._own.coordinator
+        broken = own.broken
+        if broken and not fields:
+            rules = [*broken, *rules]
+            fields = [f"target: {rule} does not hold" for rule in broken]
+        if fields:
+            if (deviation := deviation_of(exchange, fields)) is not None:
+                raise _Deviates(deviation)
+            raise _Parted(rules[0] if rules else _UNSPECIFIED, fields, exchange.request)
+        self._comparison.exercised.update([*rules, *own.checked])
+
+    async def _described_by_broker(self) -> consumer.ConsumerGroupDescribeResponse:
+        admin = await self._connection(ADMIN)
+        call = self._situation.call(Describe())
+        answer: consumer.ConsumerGroupDescribeResponse = await admin.ask(
+            call.api_key, call.version, call.message
+        )
+        return answer
+
+    async def _await_resolution(self, matches: Mapping[str, tuple[str, ...]]) -> None:
+        """The broker matches regular expressions in the background; our epochs say when it is done."""
+        ours = self._own.coordinator.groups[self._situation.group_id]
+        expected = ours.group_epoch
+        await asyncio.sleep(_QUIET_S)
+        deadline = self._loop.time() + _SETTLE_S
+        epoch = None
+        while True:
+            late = self._loop.time() > deadline
+            group = (await self._described_by_broker()).groups[0]
+            if len(group.members) < len(ours.members):
+                break  # A session ran out while we waited, which raises the epoch too.
+            epoch = group.group_epoch
+            if epoch >= expected or late:
+                break
+            await asyncio.sleep(_POLL_S)
+        if epoch == expected - 1 and not all(matches.values()):
+            raise _Deviates(NOTHING_MATCHES)
+        if epoch != expected and self._history.merged:
+            raise _Deviates(TAKES_INSTANCE_ID)
+        if epoch != expected:
+            line = f"group epoch after the resolution: Kafka {epoch}, fencepost {expected}"
+            raise _Parted("regex.resolution", [line], None)
+        self._comparison.exercised["regex.resolution"] += 1
+
+    async def _await_internal_topics(self) -> None:
+        """The broker creates behind its answer what a streams group waits for."""
+        wanted = {topic.name: topic for topic in self._own.internal_topics}
+        if not wanted:
+            return
+        known = {}
+        for name, topic in wanted.items():
+            topic_id = await self._judge.adopt_topic(name, topic.partitions)
+            known[name] = (topic_id, topic.partitions)
+            self._situation.topic_ids[name.removeprefix(self._situation.prefix)] = topic_id
+        await self._topics_are_known(known)
+        self._own.advance(self._now_ms())
+        for name, (topic_id, partitions) in known.items():
+            self._own.put_topic(name, topic_id, partitions)
+        self._comparison.exercised["streams.topics.created"] += 1
+
+    # Topics and configuration
+
+    async def _change_topics(self, step: Create | Grow | Delete) -> None:
+        name = self._situation.topic(step.topic)
+        theirs: Any
+        match step:
+            case Create():
+                theirs = await self._judge.create_topic(name, step.partitions)
+            case Grow():
+                theirs = await self._judge.grow_topic(name, step.partitions)
+            case Delete():
+                theirs = await self._judge.delete_topic(name)
+        self._own.advance(self._now_ms())
+        topic = self._own.image.by_name.get(name)
+        ours = _expected(step, None if topic is None else topic.partitions)
+        if theirs.error_code is not ours:
+            line = f"error_code: Kafka {theirs.error_code.name}, fencepost {ours.name}"
+            raise _Parted("topics.change", [line], step)
+        if ours is ErrorCode.NONE:
+            before = topic
+            self._apply(step, name, theirs)
+            topic = self._own.image.by_name.get(name)
+            topic_id = (topic or before or theirs).topic_id
+            await self._topics_are_known({name: (topic_id, 0 if topic is None else topic.partitions)})
+        self._comparison.exercised["topics.change"] += 1
+
+    def _apply(self, step: Create | Grow | Delete, name: str, theirs: Any) -> None:
+        match step:
+            case Create():
+                self._situation.topic_ids[step.topic] = theirs.topic_id
+                self._own.put_topic(name, theirs.topic_id, step.partitions)
+            case Grow():
+                self._own.put_topic(name, self._own.image.by_name[name].topic_id, step.partitions)
+            case Delete():
+                self._own.drop_topic(name)
+
+    async def _configure(self, step: Configure) -> None:
+        if not self._judge.can_configure:
+            return
+        theirs = await self._judge.configure_group(self._situation.group_id, step.values)
+        self._own.advance(self._now_ms())
+        ours = self._own.configure_group(self._situation.group_id, step.values)
+        if theirs is not ours:
+            raise _Parted(
+                "group.configuration", [f"error_code: Kafka {theirs.name}, fencepost {ours.name}"], step
+            )
+        self._comparison.exercised["group.configuration"] += 1
+
+
+def _expected(step: Create | Grow | Delete, partitions: int | None) -> ErrorCode:
+    match step:
+        case Create():
+            return ErrorCode.NONE if partitions is None else ErrorCode.TOPIC_ALREADY_EXISTS
+        case Grow() if partitions is not None:
+            return ErrorCode.NONE if step.partitions > partitions else ErrorCode.INVALID_PARTITIONS
+        case _:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partitions is None else ErrorCode.NONE
+
+
+def _targets(described: consumer.ConsumerGroupDescribeResponse) -> dict[MemberId, Partitions]:
+    return {
+        member.member_id: partitions_of(_pairs(member.target_assignment))
+        for group in described.groups
+        for member in group.members
+    }
+
+
+def _pairs(topics: tuple[consumer.DescribedPartitions, ...]) -> Iterator[tuple[TopicId, int]]:
+    return ((topic.topic_id, number) for topic in topics for number in topic.partitions)

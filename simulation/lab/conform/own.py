@@ -1,0 +1,212 @@
+"""Our side of a comparison: the coordinator behind the endpoint's own translators, without a socket.
+
+It takes the same bytes as the broker and answers bytes. Its clock is told the time, and ids that a broker
+makes up are given to it, so that both sides can be compared value by value. Targets are compared as soon as
+they are computed; which of several equal ones `uniform` chooses is up to the broker, and taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+
+from fencepost.coordinator.assign.spec import Assignor, GroupSpec
+from fencepost.coordinator.codec.client import read_response, request_frame
+from fencepost.coordinator.codec.context import RequestContext
+from fencepost.coordinator.codec.framing import read_header
+from fencepost.coordinator.codec.registry import api_name, codec_of
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
+from fencepost.coordinator.consumer.regular_expressions import resolve
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.cluster import Node
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.outcome import (
+    CreateInternalTopics,
+    Event,
+    MemberFenced,
+    Outcome,
+    Request,
+    ResolveRegularExpressions,
+    Response,
+    TopicsChanged,
+)
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import TopicInfo
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.runtime import CoordinatorRuntime
+from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.dispatch import handlers
+from fencepost.coordinator.server.groups import GroupCoordinators
+from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.transactions import TransactionCoordinators
+from fencepost.coordinator.server.work_queue import WorkQueue
+from fencepost.simulation.lab.conform.targets import TARGET_RULES, Target, broken_rules
+
+
+class TargetWanted(Exception):
+    """The broker's target must be known before ours can be."""
+
+
+class _Following(GroupCoordinator):
+    """The coordinator, with assignors that are checked against the broker's, and take its choice over."""
+
+    def __init__(self, config: GroupCoordinatorConfig) -> None:
+        super().__init__(config)
+        self.wanted = False
+        self.offered: Target | None = None
+        self.checked: list[str] = []
+        """The rules about targets that the last request put to the test."""
+        self.broken: list[str] = []
+        """Those that do not hold."""
+        own = self.consumer.assignors.items()
+        self.consumer.assignors = {name: partial(self._follow, name, assignor) for name, assignor in own}
+
+    def _follow(self, name: str, assignor: Assignor, spec: GroupSpec) -> Mapping[MemberId, Partitions]:
+        if self.offered is None:
+            self.wanted = True
+            raise TargetWanted
+        self.checked += TARGET_RULES.get(name, ())
+        self.broken += broken_rules(name, spec, assignor(spec), self.offered)
+        return {member: self.offered.get(member, {}) for member in spec.subscriptions}
+
+
+class _Groups:
+    """The handlers' way to the one coordinator."""
+
+    def __init__(self, own: Own) -> None:
+        self._own = own
+
+    def ask(self, request: Request, node_id: int) -> Response | None:
+        return self._own.process(request)
+
+    def explained(self, group_id: str, reply: Response) -> Response:
+        """Topics are created where they are compared, and nothing fails."""
+        return reply
+
+
+class _Connection:
+    """The broker has the real one."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Own:
+    """One coordinator of ours, for one schedule."""
+
+    def __init__(self, config: GroupCoordinatorConfig) -> None:
+        self.coordinator = _Following(config)
+        self.records: list[Record] = []
+        """What was written since the last request, timers included."""
+        self.fenced: list[str] = []
+        """The timers that removed members since the last request: `session` or `rebalance`."""
+        self.internal_topics: list[TopicInfo] = []
+        """What a streams group waits for since the last request."""
+        self.now_ms = 0
+        self.generated_member_id: MemberId = ""
+        """The id to give to a member that joins without one."""
+        self._config = config
+        self._runtime = CoordinatorRuntime(self.coordinator, MemoryJournal())
+        self._effects: list[ResolveRegularExpressions] = []
+        self._cluster = Cluster()
+        self._cluster.nodes = (Node(node_id=1, host="127.0.0.1", port=9092),)
+        self._handlers = handlers()
+        self._services = Services(
+            cluster=self._cluster,
+            groups=cast("GroupCoordinators", _Groups(self)),
+            transactions=cast("TransactionCoordinators", None),  # nothing is produced here
+            config=config,
+            node_id=1,
+            loop=asyncio.get_running_loop(),
+            work_queue=WorkQueue(),
+        )
+        self._change(self._cluster.image)
+
+    def ask(self, api_key: int, version: int, message: Any, client_id: str, client_host: str) -> Any:
+        """Our answer to a request, through bytes both ways.
+
+        :raises FencepostError: if our endpoint does not speak that version of the API.
+        """
+        frame = request_frame(api_key, version, 1, client_id, message)[4:]
+        header = read_header(frame)
+        codec = codec_of(api_key, version)
+        if codec is None:
+            raise FencepostError(f"{api_name(api_key)} version {version} is not spoken by our endpoint")
+        context = RequestContext(version, header.client_id, client_host)
+        request = codec.decode(frame, codec.body_of(frame, header), context)
+        reply = self._handlers[api_key](self._services, request, Asked(context, "127.0.0.1", _Connection()))
+        _, answer = read_response(api_key, version, b"".join(codec.encode(1, reply))[4:])
+        return answer
+
+    def process(self, event: Event) -> Response | None:
+        """One step of the coordinator."""
+        if isinstance(event, ConsumerGroupHeartbeatRequest) and event.generated_member_id:
+            event = msgspec.structs.replace(event, generated_member_id=self.generated_member_id)
+        outcome = self._runtime.process(event, self.now_ms)
+        self._take(outcome)
+        return outcome.reply
+
+    def advance(self, now_ms: int) -> None:
+        """It is that late now, in milliseconds since the schedule began; what was due happened."""
+        while (deadline := self.coordinator.next_deadline()) is not None and deadline <= now_ms:
+            self.now_ms = max(self.now_ms, deadline)
+            for outcome in self._runtime.run_due(self.now_ms):
+                self._take(outcome)
+        self.now_ms = max(self.now_ms, now_ms)
+
+    def resolve(self) -> Mapping[str, tuple[str, ...]] | None:
+        """Match regular expressions that wait for it: the topics of each; None if there are none."""
+        effects, self._effects = self._effects, []
+        topics: dict[str, tuple[str, ...]] = {}
+        for effect in effects:
+            answer = resolve(effect, self.coordinator.image)
+            topics |= answer.topics
+            self.process(answer)
+        return topics if effects else None
+
+    def _take(self, outcome: Outcome) -> None:
+        self.records += outcome.records
+        self._effects += [one for one in outcome.effects if isinstance(one, ResolveRegularExpressions)]
+        for one in outcome.effects:
+            if isinstance(one, CreateInternalTopics):
+                self.internal_topics += one.topics
+        self.fenced += [one.reason for one in outcome.effects if isinstance(one, MemberFenced)]
+
+    # Topics and configuration, as the broker has them
+
+    def put_topic(self, name: str, topic_id: TopicId, partitions: int) -> None:
+        """The topic exists, with so many partitions."""
+        self._change(
+            self._cluster.image.with_topic(Topic(topic_id=topic_id, name=name, partitions=partitions))
+        )
+
+    def drop_topic(self, name: str) -> None:
+        """The topic exists no more."""
+        self._change(self._cluster.image.without(name))
+
+    @property
+    def image(self) -> TopicsImage:
+        """The topics that exist."""
+        return self._cluster.image
+
+    def _change(self, image: TopicsImage) -> None:
+        self._cluster.image = image
+        self.process(TopicsChanged(image=image))
+
+    def configure_group(self, group_id: str, values: Mapping[str, str]) -> ErrorCode:
+        """Settings of one group."""
+        try:
+            config = GroupConfig.from_properties(values, self._config)
+        except FencepostError:
+            return ErrorCode.INVALID_CONFIG
+        self.coordinator.set_group_config(group_id, config)
+        return ErrorCode.NONE

@@ -1,0 +1,297 @@
+"""From a step to a request: what a member knows, and what its symbols mean for it now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fencepost.coordinator.codec import groups as group_messages
+from fencepost.coordinator.codec import offsets as offset_messages
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol import classic, consumer
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import (
+    LEAVE_EPOCH,
+    NO_EPOCH,
+    NO_PARTITIONS,
+    MemberId,
+    Partitions,
+    TopicId,
+    partitions_of,
+)
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.simulation.lab.conform.knowledge import Epochs
+from fencepost.simulation.lab.conform.schedule import (
+    Beat,
+    Commit,
+    DeleteGroup,
+    Describe,
+    DescribeClassic,
+    DescribeStreams,
+    Epoch,
+    Fetch,
+    Forget,
+    List,
+    Owned,
+    Remove,
+    Step,
+    StreamsBeat,
+)
+from fencepost.simulation.lab.conform.streams_requests import StreamsKnowledge, heartbeat
+
+ADMIN = "admin"
+UNKNOWN_TOPIC_ID: TopicId = "f3wAAAAAAAAAAAAAAAAAAQ"
+
+
+_VERSIONS: Mapping[int, int] = {
+    ApiKey.OFFSET_DELETE: 0,
+    ApiKey.DELETE_GROUPS: 2,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: 0,
+    ApiKey.STREAMS_GROUP_DESCRIBE: 0,
+}
+"""Of APIs whose versions make no difference to what is asked."""
+
+
+class Call(NamedTuple):
+    """A request as it goes over the wire, and who sends it."""
+
+    api_key: int
+    version: int
+    message: Any
+    sender: str
+    """The client id; each has a connection of its own."""
+    group_id: str
+    """The group that is asked about."""
+
+
+class Knowledge:
+    """What one member was told."""
+
+    def __init__(self, member_id: MemberId) -> None:
+        self.member_id = member_id
+        self.epochs = Epochs()
+        self.assigned: Partitions = NO_PARTITIONS
+        self.before: Partitions = NO_PARTITIONS
+
+    def hear(self, answer: consumer.ConsumerGroupHeartbeatResponse) -> None:
+        """An answer arrived."""
+        if answer.error_code is not ErrorCode.NONE:
+            return
+        if answer.member_id:
+            self.member_id = answer.member_id
+        if not self.epochs.hear(answer.member_epoch):
+            self.assigned = self.before = NO_PARTITIONS
+        elif answer.assignment is not None and answer.assignment != self.assigned:
+            self.before, self.assigned = self.assigned, answer.assignment
+
+
+class Situation:
+    """All that the steps of one schedule are resolved against."""
+
+    def __init__(self, group_id: str, prefix: str) -> None:
+        self.group_id = group_id
+        self.prefix = prefix
+        """Before each topic's name in the cluster."""
+        self.members: dict[str, Knowledge] = {}
+        self.streams_members: dict[str, StreamsKnowledge] = {}
+        self.topic_ids: dict[str, TopicId] = {}
+        """Of topics that exist, or did, by their names in the schedule."""
+        self._asked: dict[str, None] = {group_id: None}
+        """All groups that were asked about."""
+
+    def member(self, name: str) -> Knowledge:
+        """What the member of that name knows."""
+        known = self.members.get(name)
+        if known is None:
+            known = self.members[name] = Knowledge(name)
+        return known
+
+    def topic(self, name: str) -> str:
+        """A topic's name in the cluster."""
+        return self.prefix + name
+
+    def _group(self, group: str | None) -> str:
+        """Another group's name is made unlike all others; a blank one stays blank."""
+        if group is None:
+            return self.group_id
+        return f"{self.group_id}-{group}" if group.strip() else group
+
+    def call(self, step: Step) -> Call:
+        """The request of a step that sends one to the group's coordinator."""
+        group_id = self._group(getattr(step, "group", None))
+        if group_id.strip():
+            self._asked[group_id] = None
+        sender = getattr(step, "member", None) or ADMIN
+        version = getattr(step, "version", None)
+        api_key, message = self._request(step, group_id)
+        return Call(api_key, _VERSIONS[api_key] if version is None else version, message, sender, group_id)
+
+    def _request(self, step: Step, group_id: str) -> tuple[ApiKey, Any]:
+        match step:
+            case Beat():
+                return ApiKey.CONSUMER_GROUP_HEARTBEAT, self._beat(step, group_id)
+            case StreamsBeat():
+                self.streams_members.setdefault(step.member, StreamsKnowledge(step.member))
+                message = heartbeat(step, group_id, self.streams_members, self.topic)
+                return ApiKey.STREAMS_GROUP_HEARTBEAT, message
+            case DescribeStreams():
+                return ApiKey.STREAMS_GROUP_DESCRIBE, StreamsGroupDescribeRequest(group_ids=(group_id,))
+            case Describe():
+                request: Any = consumer.ConsumerGroupDescribeRequest(group_ids=(group_id,))
+                return ApiKey.CONSUMER_GROUP_DESCRIBE, request
+            case DescribeClassic():
+                return ApiKey.DESCRIBE_GROUPS, classic.DescribeGroupsRequest(group_ids=(group_id,))
+            case List():
+                request = consumer.ListGroupsRequest(states_filter=step.states, types_filter=step.types)
+                return ApiKey.LIST_GROUPS, request
+            case Commit():
+                return ApiKey.OFFSET_COMMIT, self._commit(step, group_id)
+            case Fetch():
+                return ApiKey.OFFSET_FETCH, self._fetch(step, group_id)
+            case Forget():
+                topics = self._topics(step.topics, by_id=False)
+                return ApiKey.OFFSET_DELETE, offset_messages.OffsetDeleteCall(
+                    group_id=group_id, topics=topics
+                )
+            case Remove():
+                return ApiKey.LEAVE_GROUP, self._remove(step, group_id)
+            case DeleteGroup():
+                one = consumer.DeleteGroupsRequest(group_id=group_id)
+                return ApiKey.DELETE_GROUPS, group_messages.DeleteGroupsCall(groups=(one,))
+            case _:
+                raise AssertionError(f"{type(step).__name__} is no request to a group's coordinator")
+
+    def _beat(self, step: Beat, group_id: str) -> consumer.ConsumerGroupHeartbeatRequest:
+        member = self.member(step.member)
+        regex = step.regex
+        if regex is not None and regex.strip():
+            regex = f"{re.escape(self.prefix)}(?:{regex})"
+        return consumer.ConsumerGroupHeartbeatRequest(
+            group_id=group_id,
+            member_id=member.member_id if step.member_id is None else step.member_id,
+            member_epoch=member.epochs.of(step.epoch),
+            instance_id=step.instance,
+            rack_id=step.rack,
+            rebalance_timeout_ms=step.rebalance_timeout_ms,
+            subscribed_topic_names=None if step.names is None else tuple(map(self.topic, step.names)),
+            subscribed_topic_regex=regex if step.version else None,
+            server_assignor=step.assignor,
+            topic_partitions=self._owned(step.owned, member),
+        )
+
+    def _owned(self, owned: Owned, member: Knowledge) -> Partitions | None:
+        held = _pairs(member.assigned)
+        match owned:
+            case Owned.NULL:
+                return None
+            case Owned.EMPTY:
+                held = []
+            case Owned.PARTIAL:
+                held = held[1:]
+            case Owned.BEFORE:
+                held = _pairs(member.before)
+            case Owned.FOREIGN:
+                held = [pair for other in self.members.values() for pair in _pairs(other.assigned)]
+            case Owned.UNKNOWN:
+                held = [*held, (UNKNOWN_TOPIC_ID, 0)]
+            case _:
+                pass
+        return partitions_of(held)
+
+    def _commit(self, step: Commit, group_id: str) -> offset_messages.OffsetCommitCall:
+        member_id, epoch = self._identity(step.member, step.epoch)
+        position = OffsetAndMetadata(offset=step.offset, metadata="m" * step.metadata_bytes)
+        topics = self._topics(step.topics, by_id=step.version >= 10)
+        return offset_messages.OffsetCommitCall(
+            group_id=group_id,
+            member_id=member_id or "",
+            member_epoch=epoch,
+            instance_id=step.instance if step.version >= 7 else None,
+            retention_time_ms=-1,
+            api_version=step.version,
+            topics=tuple(
+                OfTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=tuple(
+                        offset_messages.CommittedPartition(number, position) for number in topic.partitions
+                    ),
+                )
+                for topic in topics
+            ),
+        )
+
+    def _fetch(self, step: Fetch, group_id: str) -> offset_messages.OffsetFetchCall:
+        member_id, epoch = self._identity(step.member, step.epoch)
+        topics = None if step.topics is None else self._topics(step.topics, by_id=step.version >= 10)
+        group = offset_messages.OffsetFetchGroup(
+            group_id=group_id, member_id=member_id, member_epoch=epoch, topics=topics
+        )
+        return offset_messages.OffsetFetchCall(
+            groups=(group,), require_stable=step.stable, api_version=step.version
+        )
+
+    def _identity(self, name: str | None, epoch: Epoch | int) -> tuple[MemberId | None, int]:
+        """Who commits or fetches. Nobody has no id, and no epoch unless the step gives a number."""
+        if name is None:
+            return None, epoch if isinstance(epoch, int) else NO_EPOCH
+        streams = self.streams_members.get(name)
+        member = self.member(name) if streams is None else streams
+        return member.member_id, member.epochs.of(epoch)
+
+    def _topics(self, topics: Mapping[str, Iterable[int]], *, by_id: bool) -> tuple[OfTopic[int], ...]:
+        return tuple(
+            OfTopic(
+                name=None if by_id else self.topic(name),
+                topic_id=self.topic_ids.get(name, UNKNOWN_TOPIC_ID) if by_id else None,
+                partitions=tuple(numbers),
+            )
+            for name, numbers in topics.items()
+        )
+
+    def _remove(self, step: Remove, group_id: str) -> group_messages.LeaveGroupCall:
+        return group_messages.LeaveGroupCall(
+            group_id=group_id,
+            members=tuple(
+                consumer.LeaveGroupRequest(
+                    group_id=group_id,
+                    member_id=self.member(one.member).member_id if one.member else "",
+                    instance_id=one.instance,
+                )
+                for one in step.members
+            ),
+            single=step.version < 3,
+        )
+
+    def farewell(self, members: tuple[consumer.LeaveGroupRequest, ...]) -> list[Call]:
+        """The requests that take these members away, and all groups that were asked about."""
+        calls = []
+        for streams in self.streams_members.values():
+            goodbye = StreamsGroupHeartbeatRequest(
+                group_id=self.group_id, member_id=streams.member_id, member_epoch=LEAVE_EPOCH
+            )
+            calls.append(Call(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, goodbye, ADMIN, self.group_id))
+        if members:
+            leave = group_messages.LeaveGroupCall(group_id=self.group_id, members=members)
+            calls.append(Call(ApiKey.LEAVE_GROUP, 5, leave, ADMIN, self.group_id))
+        for group_id in self._asked:
+            delete = group_messages.DeleteGroupsCall(
+                groups=(consumer.DeleteGroupsRequest(group_id=group_id),)
+            )
+            calls.append(Call(ApiKey.DELETE_GROUPS, 2, delete, ADMIN, group_id))
+        return calls
+
+    def hear(self, step: Step, answer: Any) -> None:
+        """What a member learns from the broker's answer."""
+        match step:
+            case Beat() if not step.lost and step.group is None:
+                self.member(step.member).hear(answer)
+            case StreamsBeat() if not step.lost and step.group is None:
+                self.streams_members[step.member].hear(answer)
+
+
+def _pairs(partitions: Partitions) -> list[tuple[TopicId, int]]:
+    return [(topic, number) for topic, numbers in partitions.items() for number in numbers]

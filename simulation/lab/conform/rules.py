@@ -1,0 +1,82 @@
+"""All rules, by what they are about. Where several fit a request, the first one answers for a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencepost.simulation.lab.conform import rules_administration as administration
+from fencepost.simulation.lab.conform import rules_group as group
+from fencepost.simulation.lab.conform import rules_heartbeat as heartbeat
+from fencepost.simulation.lab.conform import rules_streams as streams
+from fencepost.simulation.lab.conform.exchange import Exchange
+from fencepost.simulation.lab.conform.rule import Rule
+from fencepost.simulation.lab.conform.schedule import (
+    Beat,
+    Commit,
+    DeleteGroup,
+    Describe,
+    DescribeClassic,
+    DescribeStreams,
+    Fetch,
+    Forget,
+    List,
+    Remove,
+    StreamsBeat,
+)
+
+_BY_STEP: Mapping[type, tuple[Rule, ...]] = {
+    Beat: (
+        *heartbeat.CHECKS,
+        *heartbeat.STATIC,
+        *heartbeat.EPOCHS,
+        *heartbeat.LEAVING,
+        *group.REGEX,
+        *group.EPOCH,
+        *group.RECONCILIATION,
+        *group.TARGETS,
+        *heartbeat.RESPONSES,
+    ),
+    StreamsBeat: streams.HEARTBEATS,
+    DescribeStreams: streams.DESCRIPTIONS,
+    Commit: administration.COMMITS,
+    Fetch: administration.FETCHES,
+    Describe: administration.DESCRIPTIONS,
+    DescribeClassic: administration.CLASSIC,
+    List: administration.LISTS,
+    Remove: administration.REMOVALS,
+    DeleteGroup: administration.DELETIONS,
+    Forget: administration.FORGETTING,
+}
+
+_OF_STREAMS: Mapping[type, tuple[Rule, ...]] = {Commit: streams.OFFSETS, Fetch: streams.OFFSETS}
+"""The same, where the group is a streams group."""
+
+WITHOUT_REQUEST: Mapping[str, str] = {
+    "assignor.range.equal": "both range targets are equal",
+    "assignor.uniform.valid": "Kafka's uniform target gives each subscribed partition to one subscriber",
+    "assignor.uniform.sizes": "both uniform targets have the same sizes",
+    "assignor.uniform.moves": "our uniform target moves no more partitions than Kafka's",
+    "regex.resolution": "matching regular expressions raises the epoch, or does not",
+    "group.configuration": "a group's settings are taken, or refused",
+    "timer.session": "a member that was silent for its session is removed",
+    "timer.rebalance": "a member that does not revoke in time is removed",
+    "topics.change": "topics are created, grown, deleted, or refused",
+    **streams.CREATED,
+}
+"""Rules that no single request exercises."""
+
+NAMES: Mapping[str, str] = {
+    **{rule.name: rule.about for rules in _BY_STEP.values() for rule in rules},
+    **{rule.name: rule.about for rules in _OF_STREAMS.values() for rule in rules},
+    **WITHOUT_REQUEST,
+}
+"""All rules with what they are about."""
+
+
+def exercised(exchange: Exchange) -> list[str]:
+    """The rules that a request puts to the test, the most telling first."""
+    kind = type(exchange.step)
+    rules = _BY_STEP[kind]
+    if exchange.before.streams is not None:
+        rules = _OF_STREAMS.get(kind, rules)
+    return [rule.name for rule in rules if rule.when(exchange)]

@@ -1,0 +1,335 @@
+"""The rules of a group's inside: what raises its epoch, how targets come about, how members reach them."""
+
+from __future__ import annotations
+
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.reconcile import releases
+from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, Partitions
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
+from fencepost.simulation.lab.conform.exchange import Exchange
+from fencepost.simulation.lab.conform.rule import Rule
+
+UNREVOKED, UNRELEASED = MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS
+
+
+def _ok(x: Exchange) -> bool:
+    return x.code is ErrorCode.NONE and x.request.member_epoch >= 0
+
+
+def _old(x: Exchange) -> ConsumerGroupMember | None:
+    """The member before, or the one that it replaces."""
+    return x.known or x.holder
+
+
+def _names_differ(x: Exchange) -> bool:
+    old, new = _old(x), x.member
+    return old is not None and new is not None and old.subscribed_topic_names != new.subscribed_topic_names
+
+
+def _regexes(x: Exchange) -> tuple[str | None, str | None]:
+    old, new = _old(x), x.member
+    return None if old is None else old.regex, None if new is None else new.regex
+
+
+def _regex_changed(x: Exchange) -> bool:
+    old, new = _regexes(x)
+    return old != new
+
+
+def _missing_topic(x: Exchange) -> bool:
+    names = x.request.subscribed_topic_names or ()
+    return any(name not in x.after.image.by_name for name in names)
+
+
+def _counts_changed(x: Exchange) -> bool:
+    """The epoch rose although neither member nor subscription is new: the topics are others."""
+    return x.bumped and x.known is not None and not _names_differ(x) and not _regex_changed(x)
+
+
+EPOCH: tuple[Rule, ...] = (
+    Rule(
+        "bump.regex_dropped",
+        "dropping a regular expression raises the epoch (KAFKA-19891)",
+        lambda x: _ok(x) and (r := _regexes(x))[0] is not None and r[1] is None,
+    ),
+    Rule(
+        "bump.regex_known",
+        "a regular expression that is resolved already raises the epoch at once",
+        lambda x: _ok(x) and _regex_changed(x) and _regexes(x)[1] in x.before.resolved,
+    ),
+    Rule(
+        "bump.regex_unknown",
+        "a new regular expression waits for its resolution",
+        lambda x: _ok(x) and _regex_changed(x) and not x.bumped,
+    ),
+    Rule("bump.names", "other topics raise the epoch", lambda x: _ok(x) and _names_differ(x)),
+    Rule(
+        "bump.same_names",
+        "the same topics in another order, or twice, change nothing",
+        lambda x: (
+            _ok(x) and x.known is not None and bool(x.request.subscribed_topic_names) and not _names_differ(x)
+        ),
+    ),
+    Rule(
+        "bump.metadata",
+        "topics that were created, grown or deleted raise the epoch with the next heartbeat",
+        lambda x: _ok(x) and _counts_changed(x),
+    ),
+    Rule(
+        "bump.empty_subscription",
+        "a member without topics joins without raising the epoch",
+        lambda x: (
+            _ok(x)
+            and x.request.member_epoch == JOIN_EPOCH
+            and x.known is None
+            and not x.bumped
+            and x.request.subscribed_topic_names == ()
+        ),
+    ),
+    Rule(
+        "bump.assignor",
+        "another preferred assignor alone raises nothing",
+        lambda x: (
+            _ok(x)
+            and x.known is not None
+            and not x.bumped
+            and x.request.server_assignor is not None
+            and x.known.server_assignor != x.request.server_assignor
+        ),
+    ),
+    Rule(
+        "bump.details",
+        "another rack or time-out raises nothing",
+        lambda x: (
+            _ok(x)
+            and x.known is not None
+            and not x.bumped
+            and (new := x.member) is not None
+            and (new.rack_id, new.rebalance_timeout_ms) != (x.known.rack_id, x.known.rebalance_timeout_ms)
+        ),
+    ),
+    Rule(
+        "bump.missing_topic",
+        "a topic that does not exist is no error",
+        lambda x: _ok(x) and _missing_topic(x),
+    ),
+    Rule(
+        "bump.join",
+        "a new member raises the epoch",
+        lambda x: _ok(x) and x.request.member_epoch == JOIN_EPOCH and x.known is None and x.bumped,
+    ),
+)
+
+
+def _computed(x: Exchange) -> bool:
+    return any(isinstance(record.key, ConsumerGroupTargetAssignmentMetadataKey) for record in x.records)
+
+
+def _target_changed(x: Exchange) -> bool:
+    return any(isinstance(record.key, ConsumerGroupTargetAssignmentMemberKey) for record in x.records)
+
+
+def _votes(x: Exchange) -> list[str]:
+    return [member.server_assignor for member in x.after.members.values() if member.server_assignor]
+
+
+def _mixed(x: Exchange) -> bool:
+    subscriptions = {(m.subscribed_topic_names, m.regex) for m in x.after.members.values()}
+    return len(subscriptions) > 1
+
+
+def _assignor(x: Exchange) -> str:
+    votes = _votes(x)
+    order = x.config.group_consumer_assignors
+    return max(order, key=lambda name: (votes.count(name), -order.index(name)))
+
+
+TARGETS: tuple[Rule, ...] = (
+    Rule(
+        "target.batched",
+        "within the assignment interval the old target stands (KIP-1263)",
+        lambda x: _ok(x) and x.after.group_epoch > x.after.assignment_epoch,
+    ),
+    Rule(
+        "assignor.majority",
+        "the assignor that most members ask for is taken",
+        lambda x: _ok(x) and _computed(x) and len(set(_votes(x))) > 1,
+    ),
+    Rule(
+        "assignor.range_mixed",
+        "range, with different subscriptions",
+        lambda x: _ok(x) and _computed(x) and _assignor(x) == "range" and _mixed(x),
+    ),
+    Rule("assignor.range", "range", lambda x: _ok(x) and _computed(x) and _assignor(x) == "range"),
+    Rule(
+        "assignor.uniform_mixed",
+        "uniform, with different subscriptions: sizes and moves",
+        lambda x: _ok(x) and _computed(x) and _assignor(x) == "uniform" and _mixed(x),
+    ),
+    Rule(
+        "assignor.uniform",
+        "uniform: sizes and moves",
+        lambda x: _ok(x) and _computed(x) and _assignor(x) == "uniform",
+    ),
+    Rule(
+        "target.same",
+        "a new epoch may bring the same target",
+        lambda x: _ok(x) and _computed(x) and not _target_changed(x),
+    ),
+)
+
+
+def _owned(x: Exchange) -> Partitions | None:
+    owned: Partitions | None = x.request.topic_partitions
+    return owned
+
+
+def _was(x: Exchange, state: MemberState) -> bool:
+    return x.known is not None and x.known.state is state and x.known.member_epoch > 0
+
+
+def _is(x: Exchange, state: MemberState) -> bool:
+    return x.member is not None and x.member.state is state
+
+
+def _subscription_changed(x: Exchange) -> bool:
+    return _names_differ(x) or _regex_changed(x)
+
+
+def _confirms(x: Exchange) -> bool:
+    return x.known is not None and releases(_owned(x), x.known.pending_revocation)
+
+
+def _lost(x: Exchange) -> bool:
+    old, new = x.known, x.member
+    return (
+        old is not None
+        and new is not None
+        and any(
+            not set(numbers).issubset(new.assigned.get(topic, ())) for topic, numbers in old.assigned.items()
+        )
+    )
+
+
+RECONCILIATION: tuple[Rule, ...] = (
+    Rule(
+        "reconcile.shrink",
+        "topics that are dropped are revoked before a new target is due",
+        lambda x: (
+            _ok(x)
+            and _subscription_changed(x)
+            and _lost(x)
+            and x.member is not None
+            and x.known is not None
+            and x.member.member_epoch == x.known.member_epoch
+        ),
+    ),
+    Rule(
+        "reconcile.revoke",
+        "what is outside of the target is revoked, and the epoch stands still",
+        lambda x: _ok(x) and not _was(x, UNREVOKED) and _is(x, UNREVOKED),
+    ),
+    Rule(
+        "reconcile.revoke_released",
+        "what the member says it does not own is freed at once",
+        lambda x: _ok(x) and x.request.member_epoch > 0 and _lost(x) and not _is(x, UNREVOKED),
+    ),
+    Rule(
+        "reconcile.unconfirmed_null",
+        "a heartbeat that lists nothing confirms nothing",
+        lambda x: _ok(x) and _was(x, UNREVOKED) and _owned(x) is None,
+    ),
+    Rule(
+        "reconcile.unconfirmed",
+        "while any of them is owned, revocation is not done",
+        lambda x: _ok(x) and _was(x, UNREVOKED) and _owned(x) is not None and not _confirms(x),
+    ),
+    Rule(
+        "reconcile.revoke_again",
+        "after one revocation the next target may need another",
+        lambda x: _ok(x) and _was(x, UNREVOKED) and _confirms(x) and _is(x, UNREVOKED),
+    ),
+    Rule(
+        "reconcile.confirmed_waits",
+        "a confirmed revocation moves the epoch, and the rest waits for others",
+        lambda x: _ok(x) and _was(x, UNREVOKED) and _confirms(x) and _is(x, UNRELEASED),
+    ),
+    Rule(
+        "reconcile.confirmed",
+        "a confirmed revocation moves the epoch",
+        lambda x: _ok(x) and _was(x, UNREVOKED) and _confirms(x),
+    ),
+    Rule(
+        "reconcile.unreleased_keeps_waiting",
+        "what others hold stays with them",
+        lambda x: _ok(x) and _was(x, UNRELEASED) and _is(x, UNRELEASED),
+    ),
+    Rule(
+        "reconcile.released",
+        "what others let go is taken",
+        lambda x: _ok(x) and _was(x, UNRELEASED) and not _is(x, UNRELEASED),
+    ),
+    Rule(
+        "reconcile.waits",
+        "a member gets what is free, at the new epoch, and waits for the rest",
+        lambda x: _ok(x) and not _was(x, UNRELEASED) and _is(x, UNRELEASED),
+    ),
+    Rule(
+        "reconcile.owned_unknown_topic",
+        "an owned topic that does not exist is ignored",
+        lambda x: _ok(x) and any(topic not in x.after.image.by_id for topic in _owned(x) or ()),
+    ),
+    Rule(
+        "reconcile.next",
+        "a stable member follows the new target",
+        lambda x: (
+            _ok(x)
+            and _was(x, MemberState.STABLE)
+            and x.member is not None
+            and x.known is not None
+            and x.member.member_epoch > x.known.member_epoch
+        ),
+    ),
+)
+
+
+REGEX: tuple[Rule, ...] = (
+    Rule(
+        "regex.join_unresolved",
+        "the first join with an expression is told an empty assignment",
+        lambda x: (
+            _ok(x)
+            and x.request.member_epoch == JOIN_EPOCH
+            and _regexes(x)[1] is not None
+            and _regexes(x)[1] not in x.before.resolved
+            and not x.request.subscribed_topic_names
+        ),
+    ),
+    Rule(
+        "regex.with_names",
+        "names and an expression add up",
+        lambda x: (
+            _ok(x)
+            and _computed(x)
+            and any(
+                m.regex in x.after.resolved and m.subscribed_topic_names for m in x.after.members.values()
+            )
+        ),
+    ),
+    Rule(
+        "regex.removed",
+        "an empty expression removes it, null keeps it",
+        lambda x: _ok(x) and x.request.subscribed_topic_regex == "" and _regexes(x)[0] is not None,
+    ),
+    Rule(
+        "regex.target",
+        "the topics that match are assigned",
+        lambda x: _ok(x) and _computed(x) and bool(x.after.resolved),
+    ),
+)
+"""Resolution itself is awaited, and compared by the epochs after it: `regex.resolution`."""

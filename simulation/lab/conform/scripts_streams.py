@@ -1,0 +1,219 @@
+"""Schedules by hand about streams groups: what random ones meet seldom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencepost.simulation.lab.conform.generate import MISSING, TIMEOUT_MS
+from fencepost.simulation.lab.conform.schedule import (
+    Commit,
+    Configure,
+    Create,
+    Delete,
+    DeleteGroup,
+    DescribeStreams,
+    Epoch,
+    Fetch,
+    List,
+    Owned,
+    Step,
+    StreamsBeat,
+    Wait,
+)
+
+
+def join(member: str, topology: str = "simple", **fields: Any) -> StreamsBeat:
+    """A member joins, as a process of its own unless another is named."""
+    fields = {"process": f"process of {member}", "rebalance_timeout_ms": TIMEOUT_MS, **fields}
+    return StreamsBeat(member=member, epoch=0, owned=Owned.EMPTY, topology=topology, **fields)
+
+
+def confirm(*members: str) -> list[Step]:
+    """Each of the members says that it owns what it was assigned."""
+    return [StreamsBeat(member=member, owned=Owned.ASSIGNED) for member in members]
+
+
+def streams() -> dict[str, list[Step]]:
+    """All of them, by name."""
+    return {
+        "streams: the life of a group": _life(),
+        "streams: a revocation step by step": _revocation(),
+        "streams: an older topology": _stale_topology(),
+        "streams: source topics come and go": _source_topics(),
+        "streams: standby tasks move": _standby(),
+        "streams: an application stops": _shutdown(),
+        "streams: offsets of members": _offsets(),
+        "streams: what Kafka did not expect": _unexpected(),
+        "streams: a session ends": _session(),
+    }
+
+
+def full(size: int) -> list[Step]:
+    """A group takes no more members than the broker allows; who is in it may join again."""
+    members = [f"M{number:02}" for number in range(size)]
+    return [
+        *(join(member) for member in members),
+        join("Z"),
+        StreamsBeat(member="Z", epoch=5),
+        *confirm(members[0]),
+        join(members[0]),
+        DescribeStreams(),
+        StreamsBeat(member=members[-1], epoch=-1),
+        join("Z"),
+        *confirm("Z"),
+    ]
+
+
+def _life() -> list[Step]:
+    return [
+        join("A", "count", tags={"zone": "a"}, endpoint="here"),
+        DescribeStreams(),
+        *confirm("A"),
+        DescribeStreams(),
+        join("B", "count", endpoint="there"),
+        *confirm("A", "A", "B"),
+        DescribeStreams(),
+        List(types=("streams",)),
+        DeleteGroup(),
+        StreamsBeat(member="A", epoch=-1),
+        *confirm("B", "B"),
+        StreamsBeat(member="B", epoch=-1),
+        DescribeStreams(),
+        join("C", "count"),
+        StreamsBeat(member="C", epoch=-1),
+        DeleteGroup(),
+        DescribeStreams(),
+    ]
+
+
+def _revocation() -> list[Step]:
+    return [
+        join("A"),
+        join("B"),
+        StreamsBeat(member="A", owned=Owned.NULL),
+        *confirm("B"),
+        StreamsBeat(member="A", owned=Owned.NULL),
+        StreamsBeat(member="A", owned=Owned.BEFORE),
+        DescribeStreams(),
+        join("C"),
+        StreamsBeat(member="A", owned=Owned.PARTIAL),
+        *confirm("A", "B", "C", "A", "B", "C"),
+        StreamsBeat(member="A", epoch=Epoch.PREVIOUS, owned=Owned.ASSIGNED),
+        StreamsBeat(member="B", epoch=Epoch.PREVIOUS, owned=Owned.BEFORE),
+        StreamsBeat(member="C", epoch=Epoch.AHEAD),
+    ]
+
+
+def _stale_topology() -> list[Step]:
+    return [
+        join("A", topology_epoch=1),
+        join("B", topology_epoch=0),
+        *confirm("A", "B", "A", "B"),
+        join("C", topology_epoch=2),
+        join("C", "two", topology_epoch=1),
+        DescribeStreams(),
+    ]
+
+
+def _source_topics() -> list[Step]:
+    return [
+        join("A", "missing"),
+        DescribeStreams(),
+        List(states=("not_ready",), types=("streams",)),
+        Create(topic=MISSING, partitions=2),
+        *confirm("A"),
+        Create(topic="n", partitions=3),
+        *confirm("A"),
+        DescribeStreams(),
+        Delete(topic="n"),
+        *confirm("A", "A"),
+        join("B", "missing"),
+        DescribeStreams(),
+    ]
+
+
+def _standby() -> list[Step]:
+    return [
+        Configure(values={"streams.num.standby.replicas": "1"}),
+        join("A", "stateful", process="p"),
+        *confirm("A"),
+        join("B", "stateful", process="q"),
+        *confirm("A", "B", "A", "B", "A", "B"),
+        DescribeStreams(),
+        StreamsBeat(member="A", epoch=-1),
+        *confirm("B", "B", "B"),
+        join("C", "stateful", process="q"),
+        *confirm("B", "C", "B", "C"),
+        join("D", "stateful", process="r"),
+        *confirm("B", "C", "D", "B", "C", "D", "B", "C", "D"),
+        DescribeStreams(),
+        Configure(values={"streams.num.standby.replicas": "0"}),
+        *confirm("B", "C", "D", "B", "C", "D"),
+    ]
+
+
+def _shutdown() -> list[Step]:
+    return [
+        join("A", shutdown=True),
+        *confirm("A"),
+        join("B"),
+        StreamsBeat(member="A", epoch=Epoch.AHEAD, shutdown=True),
+        *confirm("B"),
+        StreamsBeat(member="stranger", epoch=-1, shutdown=True),
+        *confirm("A", "B"),
+        StreamsBeat(member="A", epoch=-1, shutdown=True),
+        join("C"),
+        StreamsBeat(member="B", epoch=-1),
+        StreamsBeat(member="C", epoch=-1),
+        join("A"),
+        StreamsBeat(member="A", epoch=-1),
+        StreamsBeat(member="stranger", epoch=-1, shutdown=True),
+        join("B"),
+    ]
+
+
+def _offsets() -> list[Step]:
+    tasks = {"x": (0, 1, 2, 3)}
+    return [
+        Commit(topics=tasks),
+        join("A", endpoint="here"),
+        Commit(topics=tasks, member="A"),
+        Commit(topics=tasks),
+        Commit(topics=tasks, member="A", epoch=Epoch.AHEAD),
+        Commit(topics=tasks, member="A", version=8),
+        Commit(topics=tasks, member="stranger", epoch=1),
+        join("B"),
+        *confirm("A", "A", "B"),
+        Commit(topics={"x": (0,)}, member="A", epoch=Epoch.PREVIOUS),
+        Commit(topics={"x": (3,)}, member="A", epoch=Epoch.PREVIOUS),
+        Commit(topics={"y": (0,)}, member="A", epoch=Epoch.PREVIOUS),
+        Commit(topics={"x": (3,)}, member="B", epoch=Epoch.PREVIOUS),
+        Fetch(topics=tasks, member="A"),
+        Fetch(topics=tasks, member="A", epoch=Epoch.PREVIOUS),
+        Fetch(topics=None),
+    ]
+
+
+def _unexpected() -> list[Step]:
+    return [
+        join("A", "index"),
+        join("A", topology_epoch=-1),
+        join("A", "missing", endpoint="here"),
+        join("A", "missing"),
+        join("B", "missing", endpoint="here"),
+        *confirm("A"),
+    ]
+
+
+def _session() -> list[Step]:
+    return [
+        Configure(values={"streams.session.timeout.ms": "1000", "streams.heartbeat.interval.ms": "100"}),
+        join("A"),
+        join("B"),
+        *confirm("A", "A", "B"),
+        Wait(ms=600),
+        *confirm("B"),
+        Wait(ms=700),
+        *confirm("A", "B", "B"),
+        DescribeStreams(),
+    ]

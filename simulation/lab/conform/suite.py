@@ -1,0 +1,227 @@
+"""A whole comparison: scripted schedules, then random ones until enough requests were compared.
+
+Several schedules run at a time, each with a group of its own. A difference counts if it shows again whenever
+the schedule is repeated: a timer may run out between an answer of the broker's and ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
+from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.generate import generate
+from fencepost.simulation.lab.conform.generate_streams import generate_streams
+from fencepost.simulation.lab.conform.lockstep import Comparison, Difference, Lockstep
+from fencepost.simulation.lab.conform.rules import NAMES
+from fencepost.simulation.lab.conform.schedule import Schedule, Step
+from fencepost.simulation.lab.conform.shrink import shrink
+from fencepost.simulation.lab.conform.wire import to_the_end
+
+SHRUNK = 5
+"""So many differences of one run are made small; the others are told as they are."""
+REPEATS = 2
+"""How often a schedule that differs is run again: on a busy machine a timer may run out in between twice."""
+STREAMS_EVERY = 4
+"""One in so many random schedules is about a streams group, where the broker has those."""
+
+
+class RuleVerdict(msgspec.Struct, frozen=True):
+    """One rule: `pass`, `differ` or `untested`, and how many requests exercised it."""
+
+    rule: str
+    verdict: str
+    requests: int = 0
+
+
+class SeenDeviation(msgspec.Struct, frozen=True):
+    """A known deviation that showed."""
+
+    name: str
+    times: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a comparison found."""
+
+    requests: int
+    schedules: int
+    differences: list[Difference]
+    rules: list[RuleVerdict]
+    deviations: list[SeenDeviation]
+    unclear: int
+    """Differences that did not show again: timers that ran out between two answers."""
+
+
+class _Topics:
+    """Topics for schedules: shared ones, and private ones for schedules that change them."""
+
+    def __init__(self, judge: Judge, run_id: str) -> None:
+        self._judge = judge
+        self._run_id = run_id
+        self._shared: dict[tuple[tuple[str, int], ...], asyncio.Task[dict[str, TopicId]]] = {}
+
+    async def of(self, schedule: Schedule, number: int) -> tuple[str, dict[str, TopicId]]:
+        """The prefix of the schedule's topics, and their ids."""
+        if schedule.changes_topics:
+            prefix = f"{self._run_id}-{number}-"
+            return prefix, await self._create(prefix, schedule)
+        key = tuple(sorted(schedule.topics.items()))
+        if key not in self._shared:
+            prefix = f"{self._run_id}-s{len(self._shared)}-"
+            self._shared[key] = asyncio.create_task(self._create(prefix, schedule), name=prefix)
+        task = self._shared[key]
+        return task.get_name(), await task
+
+    async def _create(self, prefix: str, schedule: Schedule) -> dict[str, TopicId]:
+        ids = {}
+        for name, partitions in schedule.topics.items():
+            created = await self._judge.create_topic(prefix + name, partitions)
+            if created.error_code is not ErrorCode.NONE or created.topic_id is None:
+                raise EnvironmentLacks(f"the broker does not create topics: {created.error_code.name}")
+            ids[name] = created.topic_id
+        return ids
+
+    async def release(self, schedule: Schedule, prefix: str) -> None:
+        """Private topics go as soon as their schedule is done."""
+        if schedule.changes_topics:
+            await self._judge.delete_topics_of(prefix)
+
+
+class Suite:
+    """Runs schedules against one broker, `workers` at a time.
+
+    `run_id` keeps runs on one cluster apart; `on_progress` hears how many more requests were compared.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        run_id: str,
+        *,
+        workers: int = 4,
+        on_progress: Callable[[int], None] = lambda requests: None,
+    ) -> None:
+        self._judge = judge
+        self._run_id = run_id
+        self._workers = workers
+        self._on_progress = on_progress
+        self._topics = _Topics(judge, run_id)
+        self._numbers = itertools.count(1)
+        self._requests = 0
+        self._schedules = 0
+        self._unclear = 0
+        self._exercised: Counter[str] = Counter()
+        self._deviations: Counter[str] = Counter()
+        self._differences: list[Difference] = []
+
+    async def run(self, scripted: Iterable[Schedule], *, seed: int, requests: int) -> Report:
+        """All scripted schedules, and random ones of this seed until so many requests were compared.
+
+        :raises EnvironmentLacks: if the broker goes away.
+        """
+        schedules = itertools.chain(scripted, self._random(seed, requests))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._workers):
+                    group.create_task(self._work(schedules))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        finally:
+            await to_the_end(self._judge.delete_topics_of(self._run_id))
+        return self._report()
+
+    def _random(self, seed: int, requests: int) -> Iterator[Schedule]:
+        interval_ms = self._judge.config.group_consumer_assignment_interval_ms
+        speaks_streams = self._judge.speaks(ApiKey.STREAMS_GROUP_HEARTBEAT, 0)
+        for number in itertools.count():
+            if self._requests >= requests:
+                return
+            if number % STREAMS_EVERY == STREAMS_EVERY - 1 and speaks_streams:
+                yield generate_streams(f"{seed}-{number}")
+            else:
+                yield generate(f"{seed}-{number}", interval_ms)
+
+    async def _work(self, schedules: Iterator[Schedule]) -> None:
+        for schedule in schedules:
+            found = await self.compare(schedule)
+            self._schedules += 1
+            self._requests += found.requests
+            self._exercised += found.exercised
+            if found.deviation is not None:
+                self._deviations[found.deviation.name] += 1
+            if found.difference is not None:
+                await self._differs(found.difference)
+            self._on_progress(found.requests)
+
+    async def _differs(self, difference: Difference) -> None:
+        again = difference
+        for _ in range(REPEATS):
+            found = await self._repeated(difference.schedule.steps, difference)
+            if found is None:
+                self._unclear += 1
+                return
+            again = found
+        if len(self._differences) < SHRUNK:
+            self._differences.append(again)
+            place = len(self._differences) - 1
+            self._differences[place] = await self._shrunk(again)
+        else:
+            self._differences.append(again)
+
+    async def _repeated(self, steps: tuple[Step, ...], like: Difference) -> Difference | None:
+        schedule = msgspec.structs.replace(like.schedule, steps=steps)
+        found = (await self.compare(schedule)).difference
+        return found if found is not None and found.rule == like.rule else None
+
+    async def _shrunk(self, difference: Difference) -> Difference:
+        smallest = difference
+
+        async def fails(steps: tuple[Step, ...]) -> bool:
+            nonlocal smallest
+            found = await self._repeated(steps, difference)
+            if found is None:
+                return False
+            smallest = found
+            return True
+
+        await shrink(difference.schedule.steps[: difference.step + 1], fails)
+        return smallest
+
+    async def compare(self, schedule: Schedule) -> Comparison:
+        """Run one schedule on both sides."""
+        number = next(self._numbers)
+        prefix, topic_ids = await self._topics.of(schedule, number)
+        lockstep = Lockstep(
+            self._judge, schedule, group_id=f"{self._run_id}-g{number}", prefix=prefix, topic_ids=topic_ids
+        )
+        try:
+            return await lockstep.run()
+        finally:
+            await to_the_end(lockstep.close())
+            await to_the_end(self._topics.release(schedule, prefix))
+
+    def _report(self) -> Report:
+        broken = {difference.rule for difference in self._differences}
+        names = {**NAMES, **dict.fromkeys(sorted(broken - NAMES.keys()), "")}
+        return Report(
+            requests=self._requests,
+            schedules=self._schedules,
+            differences=self._differences,
+            rules=[self._verdict(name, broken) for name in names],
+            deviations=[SeenDeviation(name, times) for name, times in sorted(self._deviations.items())],
+            unclear=self._unclear,
+        )
+
+    def _verdict(self, name: str, broken: set[Any]) -> RuleVerdict:
+        times = self._exercised[name]
+        verdict = "differ" if name in broken else "pass" if times else "untested"
+        return RuleVerdict(name, verdict, times)

@@ -1,0 +1,63 @@
+"""A world walked through: what was asked for, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.lab.explorer.group import GroupWorld
+from fencepost.simulation.lab.explorer.roles import FAULTS, USUAL_FAULTS
+from fencepost.simulation.lab.explorer.space import Search, Walk
+
+
+class Exploration(Walk, frozen=True, kw_only=True):
+    """What a walk has found, and through which world it led."""
+
+    world: str
+    members: int
+    partitions: int
+    faults: int
+    kinds: tuple[str, ...]
+    """Which faults might happen."""
+    static: bool
+    """Whether a place in the group is kept for the next process that comes for it."""
+    states_per_second: int
+
+
+def explore(
+    *,
+    members: int = 2,
+    partitions: int = 2,
+    faults: int = 1,
+    kinds: Iterable[str] = USUAL_FAULTS,
+    static: bool = False,
+    max_states: int = 2_000_000,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Exploration:
+    """Walk through everything that may happen to a consumer group, up to a number of states.
+
+    `progress` is told how many states are new.
+
+    :raises FencepostError: if there is no fault of that kind.
+    """
+    chosen = tuple(dict.fromkeys(kinds))
+    for kind in chosen:
+        if kind not in FAULTS:
+            close = get_close_matches(kind, FAULTS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FAULTS)}"
+            raise FencepostError(f"no fault is called {kind!r}; {hint}")
+    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=chosen, static=static)
+    walk = Search(world, max_states, progress).run()
+    return Exploration(
+        world="consumer",
+        members=members,
+        partitions=partitions,
+        faults=faults,
+        kinds=chosen if faults else (),
+        static=static,
+        states_per_second=round(walk.states / walk.wall_seconds),
+        **msgspec.structs.asdict(walk),
+    )

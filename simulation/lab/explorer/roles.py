@@ -1,0 +1,163 @@
+"""The steps of one member's process, whoever's it is, each worked out once.
+
+Processes that differ only in what they are called step alike: they have one role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.lab.explorer.frozen import Freezer, Frozen
+from fencepost.simulation.lab.explorer.process import ITSELF, Process
+
+FAULTS: Final[Mapping[str, str]] = {
+    "breaks": "a connection breaks; nothing that is under way on it arrives",
+    "late": "a connection breaks; what is under way to the coordinator arrives later",
+    "crashes": "a process dies; another one starts in its place",
+    "unsubscribes": "an application unsubscribes, and subscribes again later",
+    "stalls": "an application does not poll in time, and its member leaves until it does",
+    "closes": "a process closes its member, and another one starts in its place",
+    "expires": "the coordinator ends the session of a member that lives",
+    "failover": "the coordinator moves, and all connections break",
+    "grows": "the topic gets one more partition",
+}
+"""What counts as a fault: each may happen at any time, as often as there are faults left."""
+USUAL_FAULTS: Final = tuple(kind for kind in FAULTS if kind != "late")
+"""Those that a group stands. One of KIP-848 does not stand a join that is late: see docs/explorer.md."""
+
+
+class Role(NamedTuple):
+    """A member's process in one state."""
+
+    value: Frozen
+    request: ConsumerGroupHeartbeatRequest | None
+    """What the coordinator may take next."""
+    claims: int
+    """What it owns in its own eyes, a bit for each partition."""
+    settled: int
+    """Its epoch if it has nothing to do; -1 otherwise."""
+    is_answered: bool
+    """Whether anything is under way on its connection."""
+    events: tuple[str, ...]
+    """What may happen to it by itself."""
+    faults: tuple[str, ...]
+
+
+class RoleStep(NamedTuple):
+    """What may happen to a process by itself."""
+
+    after: int
+    """Its role then; -1 if it has ended."""
+    sent: tuple[ConsumerGroupHeartbeatRequest, ...]
+    """What the coordinator may take from it, although nobody waits for an answer."""
+    findings: tuple[Finding, ...]
+
+
+class Roles:
+    """All roles that were met. Of the faults it knows those that are among `kinds`."""
+
+    def __init__(self, image: TopicsImage, freezer: Freezer, kinds: Collection[str], *, static: bool) -> None:
+        self._image = image
+        self._freezer = freezer
+        self._kinds = kinds
+        self._static = static
+        self.known: list[Role] = []
+        self._numbers: dict[Frozen, int] = {}
+        self._start: RoleStep | None = None
+        self._steps: dict[tuple[int, str], RoleStep] = {}
+        self._answered: dict[tuple[int, Frozen], int] = {}
+        self._removed: dict[int, int] = {}
+
+    def start(self) -> RoleStep:
+        """A process begins."""
+        if self._start is None:
+            process = Process(static=self._static)
+            findings = tuple(process.start(self._image))
+            self._start = RoleStep(self._role(process), (), findings)
+        return self._start
+
+    def step(self, number: int, kind: str) -> RoleStep:
+        """Something happens to it by itself. What it raises is a finding."""
+        step = self._steps.get((number, kind))
+        if step is None:
+            step = self._steps[number, kind] = self._stepped(number, kind)
+        return step
+
+    def answered(self, number: int, response: ConsumerGroupHeartbeatResponse) -> int:
+        """The coordinator has taken its request, and answers this."""
+        key = number, self._freezer.freeze(response)
+        after = self._answered.get(key)
+        if after is None:
+            process = self._thawed(number)
+            process.request_taken(response)
+            after = self._answered[key] = self._role(process)
+        return after
+
+    def removed(self, number: int) -> int:
+        """It is no member any more: what it believes does not count."""
+        after = self._removed.get(number)
+        if after is None:
+            process = self._thawed(number)
+            process.is_removed()
+            after = self._removed[number] = self._role(process)
+        return after
+
+    def _stepped(self, number: int, kind: str) -> RoleStep:
+        if kind in ("crashes", "refused"):
+            return RoleStep(-1, (), ())
+        process = self._thawed(number)
+        sent = process.requests if kind == "late" else ()
+        now_ms = process.length_ms(kind)
+        try:
+            findings = tuple(_STEPS[kind](process, self._image))
+        except Exception as error:
+            raised = "transitions", f"{ITSELF} raised {type(error).__name__}: {error}"
+            return RoleStep(number, (), (raised,))
+        if process.left:
+            sent = (*sent, *process.requests)
+        requests = tuple([each.request for each in sent])
+        return RoleStep(-1 if process.left else self._role(process, now_ms), requests, findings)
+
+    def _role(self, process: Process, now_ms: int = 0) -> int:
+        value = self._freezer.freeze(process, now_ms)
+        number = self._numbers.setdefault(value, len(self.known))
+        if number == len(self.known):
+            machine, possible = process.machine, process.possible
+            self.known.append(
+                Role(
+                    value=value,
+                    request=process.requests[0].request if process.requests else None,
+                    claims=sum(1 << each.partition for each in process.claims),
+                    settled=machine.member_epoch if process.has_settled else -1,
+                    is_answered="breaks" in possible,
+                    events=tuple([kind for kind in possible if kind not in FAULTS]),
+                    faults=tuple([kind for kind in possible if kind in self._kinds]),
+                )
+            )
+        return number
+
+    def _thawed(self, number: int) -> Process:
+        process: Process = self._freezer.thaw(self.known[number].value)
+        return process
+
+
+_STEPS: Final[Mapping[str, Callable[[Process, TopicsImage], Iterable[Finding]]]] = {
+    "timer": Process.timer,
+    "callback": Process.callback_ends,
+    "answer": Process.answer_arrives,
+    "polls": Process.polls,
+    "breaks": Process.connection_breaks,
+    "late": Process.connection_breaks,
+    "subscribes": Process.start,
+    "unsubscribes": Process.unsubscribes,
+    "stalls": Process.stalls,
+    "closes": Process.close,
+}
+"""What happens to a process by itself; one that crashes, or is refused, does nothing any more."""

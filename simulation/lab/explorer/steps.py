@@ -1,0 +1,266 @@
+"""The steps of named processes, and of the coordinator, each worked out once.
+
+Processes, coordinators and what is said have numbers, equal ones the same. So a world is a tuple of small
+numbers, and to step one of its parts is mostly to look a number up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.outcome import Event, SessionEnded, TopicsChanged
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.lab.explorer.coordinator import (
+    CoordinatorState,
+    CoordinatorStep,
+    differences,
+    epochs_if_settled,
+    members,
+    step,
+)
+from fencepost.simulation.lab.explorer.process import GROUP, ITSELF, TOPIC, freezer
+from fencepost.simulation.lab.explorer.roles import Roles, RoleStep
+
+_TOPIC_ID: Final = TOPIC
+"""Findings tell topics by their ids."""
+
+
+class Label(NamedTuple):
+    """What happens, to whom, and what is said."""
+
+    kind: str
+    who: MemberId = ""
+    said: int = -1
+    """The number of a request, or of another event of the coordinator."""
+
+
+class KnownProcess(NamedTuple):
+    """A member's process in one state."""
+
+    role: int
+    member_id: MemberId
+    request: int
+    """What the coordinator may take next; -1 for nothing."""
+    takes: Label
+    """That it does."""
+    claims: int
+    """What it owns in its own eyes, a bit for each partition."""
+    settled: int
+    """Its epoch if it has nothing to do; -1 otherwise."""
+
+
+class Local(NamedTuple):
+    """What may happen to a process by itself."""
+
+    label: Label
+    after: int
+    """The process then; -n if its life n is next."""
+    strays: tuple[int, ...]
+    """What the coordinator may take from it, although nobody waits for an answer."""
+    gains: bool
+    """It owns more than before in its own eyes. That counts only while it is a member."""
+    is_plain: bool
+    """Nothing but the process is another one then, whatever else the world is like."""
+    findings: tuple[Finding, ...]
+
+
+class Taken(NamedTuple):
+    """What the coordinator makes of an event."""
+
+    after: int
+    answer: int
+    removed: tuple[MemberId, ...]
+    findings: tuple[Finding, ...]
+
+
+class Steps:
+    """All steps that were worked out. Of the faults it knows those that are among `kinds`.
+
+    Static members have their place's letter as their instance id.
+    """
+
+    def __init__(self, partitions: int, kinds: Collection[str], *, static: bool) -> None:
+        self._image = TopicsImage.of([Topic(name=TOPIC, topic_id=_TOPIC_ID, partitions=partitions)])
+        self._freezer = freezer()
+        self.roles = Roles(self._image, self._freezer, kinds, static=static)
+        self.processes: list[KnownProcess] = []
+        self._process_numbers: dict[tuple[int, MemberId], int] = {}
+        self._coordinators: list[CoordinatorState] = []
+        self._coordinator_numbers: dict[object, int] = {}
+        self._origins: dict[int, tuple[int, int]] = {}
+        """Where each coordinator came from: another one, and what that took."""
+        self._idle: dict[int, list[int]] = {}
+        """What each took that changed nothing."""
+        self.said: list[Any] = []
+        """Requests, other events of the coordinator, and its answers."""
+        self._said_numbers: dict[object, int] = {}
+        self._free: dict[int, tuple[Local, ...]] = {}
+        self._faulty: dict[int, tuple[Local, ...]] = {}
+        self._taken: dict[tuple[int, int], Taken] = {}
+        self._answered: dict[tuple[int, int], int] = {}
+        self._broken: dict[int, Local | None] = {}
+        self._voided: dict[int, int] = {}
+        self._started: dict[MemberId, Local] = {}
+        self._sessions: dict[int, Mapping[MemberId, tuple[Label, int]]] = {}
+        self._epochs: dict[int, Mapping[MemberId, int] | None] = {}
+
+    # -- processes -----------------------------------------------------------------------------------------
+
+    def start(self, place: int, life: int) -> Local:
+        """A process begins: the member at a place, `a` for the first, in one of its lives."""
+        member_id = f"{chr(ord('a') + place)}{life}"
+        start = self._started.get(member_id)
+        if start is None:
+            start = self._started[member_id] = self._local(self.roles.start(), "starts", member_id)
+        return start
+
+    def free(self, number: int) -> tuple[Local, ...]:
+        """What may happen to a process, without a fault."""
+        found = self._free.get(number)
+        if found is None:
+            events = self.roles.known[self.processes[number].role].events
+            found = self._free[number] = tuple([self._stepped(number, kind) for kind in events])
+        return found
+
+    def faulty(self, number: int) -> tuple[Local, ...]:
+        """The faults that may happen to a process alone."""
+        found = self._faulty.get(number)
+        if found is None:
+            faults = self.roles.known[self.processes[number].role].faults
+            found = self._faulty[number] = tuple([self._stepped(number, kind) for kind in faults])
+        return found
+
+    def broken(self, number: int) -> Local | None:
+        """A process after its connection broke; None if nothing is under way on it."""
+        if number not in self._broken:
+            has_more = self.roles.known[self.processes[number].role].is_answered
+            self._broken[number] = self._stepped(number, "breaks") if has_more else None
+        return self._broken[number]
+
+    def answered(self, number: int, answer: int) -> int:
+        """A process once the coordinator has taken its request, and answers this."""
+        after = self._answered.get((number, answer))
+        if after is None:
+            known, response = self.processes[number], self.said[answer]
+            if response.member_id == known.member_id:
+                response = msgspec.structs.replace(response, member_id=ITSELF)
+            role = self.roles.answered(known.role, response)
+            after = self._answered[number, answer] = self._process(role, known.member_id)
+        return after
+
+    def void(self, number: int) -> int:
+        """A process that is no member any more: what it believes does not count."""
+        after = self._voided.get(number)
+        if after is None:
+            known = self.processes[number]
+            after = self._voided[number] = self._process(self.roles.removed(known.role), known.member_id)
+        return after
+
+    def _stepped(self, number: int, kind: str) -> Local:
+        known = self.processes[number]
+        return self._local(self.roles.step(known.role, kind), kind, known.member_id, known.claims)
+
+    def _local(self, step: RoleStep, kind: str, member_id: MemberId, claims: int = 0) -> Local:
+        """A step, with the name of who steps."""
+        findings = tuple([(name, text.replace(ITSELF, member_id)) for name, text in step.findings])
+        sent = tuple([self._request(request, member_id) for request in step.sent])
+        label = Label(kind, member_id)
+        if step.after < 0:
+            is_plain = not sent and kind != "refused"
+            return Local(label, -1 - int(member_id[1:]), sent, False, is_plain, findings)
+        after = self._process(step.after, member_id)
+        gains = bool(self.processes[after].claims & ~claims)
+        return Local(label, after, sent, gains, not sent and not gains, findings)
+
+    def _process(self, role: int, member_id: MemberId) -> int:
+        number = self._process_numbers.setdefault((role, member_id), len(self.processes))
+        if number == len(self.processes):
+            known = self.roles.known[role]
+            request = -1 if known.request is None else self._request(known.request, member_id)
+            takes = Label("takes", member_id, request)
+            self.processes.append(KnownProcess(role, member_id, request, takes, known.claims, known.settled))
+        return number
+
+    def _request(self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId) -> int:
+        """A request, with the name of who sends it."""
+        instance_id = None if request.instance_id is None else member_id[0]
+        named = msgspec.structs.replace(request, member_id=member_id, instance_id=instance_id)
+        return self._number_of(named)
+
+    # -- the coordinator -----------------------------------------------------------------------------------
+
+    def first_coordinator(self) -> int:
+        """One that knows the topic, and no group."""
+        return self._coordinator(CoordinatorState(image=self._image))
+
+    def taken(self, coordinator: int, said: int) -> Taken:
+        """What a coordinator makes of a request, or of another event."""
+        taken = self._taken.get((coordinator, said))
+        if taken is None:
+            event: Event = self.said[said]
+            result = step(self._coordinators[coordinator], event)
+            answer = -1 if result.reply is None else self._number_of(result.reply)
+            after = self._coordinator(result.state)
+            findings = result.findings or tuple(self._differences(coordinator, said, result))
+            taken = self._taken[coordinator, said] = Taken(after, answer, result.removed, findings)
+            if after == coordinator:
+                self._idle.setdefault(coordinator, []).append(said)
+            elif after not in self._origins:
+                self._origins[after] = coordinator, said
+        return taken
+
+    def _differences(self, coordinator: int, said: int, result: CoordinatorStep) -> Iterable[Finding]:
+        """What is different if the coordinator took that as it came along, and not after a load."""
+        origin = self._origins.get(coordinator)
+        if origin is None:
+            return ()
+        before, last = origin
+        way = (*self._idle.get(before, ()), last, *self._idle.get(coordinator, ()), said)
+        return differences(self._coordinators[before], [self.said[each] for each in way], result)
+
+    def sessions(self, coordinator: int) -> Mapping[MemberId, tuple[Label, int]]:
+        """Who is a member, and the event that its session ends."""
+        found = self._sessions.get(coordinator)
+        if found is None:
+            found = self._sessions[coordinator] = {
+                member_id: (Label("expires", member_id), self._session_end(member_id))
+                for member_id in members(self._coordinators[coordinator])
+            }
+        return found
+
+    def epochs_if_settled(self, coordinator: int) -> Mapping[MemberId, int] | None:
+        """The members' epochs, if nothing is left to do for this coordinator."""
+        if coordinator not in self._epochs:
+            self._epochs[coordinator] = epochs_if_settled(self._coordinators[coordinator])
+        return self._epochs[coordinator]
+
+    def growth(self, coordinator: int) -> int:
+        """The event that the topic has one more partition than this coordinator knows of."""
+        image = self._coordinators[coordinator].image
+        count = image.by_name[TOPIC].partitions + 1
+        grown = image.with_topic(Topic(name=TOPIC, topic_id=_TOPIC_ID, partitions=count))
+        return self._number(("grows", count), TopicsChanged(image=grown))
+
+    def _session_end(self, member_id: MemberId) -> int:
+        return self._number(("expires", member_id), SessionEnded(group_id=GROUP, member_id=member_id))
+
+    def _coordinator(self, state: CoordinatorState) -> int:
+        number = self._coordinator_numbers.setdefault(state.key, len(self._coordinators))
+        if number == len(self._coordinators):
+            self._coordinators.append(state)
+        return number
+
+    def _number_of(self, message: object) -> int:
+        return self._number(self._freezer.freeze(message), message)
+
+    def _number(self, key: object, said: object) -> int:
+        number = self._said_numbers.setdefault(key, len(self.said))
+        if number == len(self.said):
+            self.said.append(said)
+        return number

@@ -1,0 +1,121 @@
+"""The latency model that a real run suggests, in the simulator's own terms.
+
+A heartbeat's round trip is two messages, what it waits for behind others, and the log if it changed
+something. Real and simulated ones have all that in common, so the model is found by simulating: change it
+until simulated heartbeats take as long as the real ones did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.rank import nearest_rank
+from fencepost.simulation.lab.fidelity.latencies import Latencies
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.values import Span
+
+LEAST_ROUND_TRIPS: Final = 100
+"""Below that the slow ones among them are one heartbeat's luck."""
+LEAST_WRITTEN: Final = 10
+_SHORTEST_US: Final = 20
+_ROUNDS: Final = 8
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """What the simulator should use in place of a scenario's `network.latency` and `cluster.replication`."""
+
+    latency: Span
+    """One way, for each message."""
+    replication: Span
+    """From an append until its reply."""
+
+    def applied(self, scenario: Scenario) -> Scenario:
+        """The scenario with these latencies."""
+        return msgspec.structs.replace(
+            scenario,
+            network=msgspec.structs.replace(scenario.network, latency=self.latency),
+            cluster=msgspec.structs.replace(scenario.cluster, replication=self.replication),
+        )
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The same as keys and values of `--set`, and of a scenario file."""
+        return {"network.latency": _toml(self.latency), "cluster.replication": _toml(self.replication)}
+
+
+class _Times(NamedTuple):
+    """How long round trips took, in microseconds."""
+
+    median: float
+    p90: float
+    p99: float
+    longest: float
+
+
+def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
+    """The model under which simulated heartbeats take as long as these: the median, and one in ten.
+
+    No simulated message or write takes longer than the longest real heartbeat of its kind did.
+
+    :raises FencepostError: if there are too few to tell.
+    """
+    if len(measured.steady) < LEAST_ROUND_TRIPS or len(measured.written) < LEAST_WRITTEN:
+        raise FencepostError(
+            f"--fit: {len(measured.steady)} steady heartbeats and {len(measured.written)} that moved an epoch"
+            f" are too few: {LEAST_ROUND_TRIPS} and {LEAST_WRITTEN} are needed; try a longer --duration or"
+            " more --seeds"
+        )
+    steady, written = _times(measured.steady), _times(measured.written)
+    latency = _lognormal(steady.median / 2, steady.p90 / 2, steady.longest)
+    replication = _lognormal(written.median - steady.median, written.p90 - steady.p90, written.longest)
+    tried: list[tuple[float, Fit]] = []
+    for _ in range(_ROUNDS):
+        model = Fit(latency=latency, replication=replication)
+        found = simulate(model)
+        found_steady, found_written = _times(found.steady), _times(found.written)
+        tried.append((_off(steady, found_steady) + _off(written, found_written), model))
+        latency = _closer(latency, steady, found_steady)
+        replication = _closer(replication, written, found_written)
+    return min(tried, key=lambda each: each[0])[1]
+
+
+def _off(wanted: _Times, found: _Times) -> float:
+    """How far the median and the slow tenth are from what they should be: 0 if they are equal."""
+    return sum(
+        abs(math.log(max(one, 1) / max(other, 1)))
+        for one, other in ((wanted.median, found.median), (wanted.p90, found.p90))
+    )
+
+
+def _closer(span: Span, wanted: _Times, found: _Times) -> Span:
+    """Each end moved by as much as what it decides was off; the far one no further than what was ever common.
+
+    A lognormal through a slow tenth, as a busy machine has it, would be seconds at its far end.
+    """
+    median = span.low * wanted.median / max(found.median, 1)
+    return _lognormal(median, min(span.high * wanted.p90 / max(found.p90, 1), wanted.p99), wanted.longest)
+
+
+def _times(values: Sequence[int]) -> _Times:
+    ordered = sorted(values) or [0]
+    return _Times(*(nearest_rank(ordered, share) for share in (0.5, 0.9, 0.99, 1.0)))
+
+
+def _lognormal(median: float, p99: float, longest: float) -> Span:
+    """With these values, or a nearer far end if draws could be longer than the longest."""
+    low = max(_SHORTEST_US, round(median))
+    span = Span("lognormal", low, max(low, round(p99)))
+    longest = max(longest, low)
+    if span.longest_us > longest:
+        share = math.log(longest / low) / math.log(span.longest_us / low)
+        span = Span("lognormal", low, int(low * (span.high / low) ** share))
+    return span
+
+
+def _toml(span: Span) -> str:
+    return f'{{median = "{span.low}us", p99 = "{span.high}us"}}'

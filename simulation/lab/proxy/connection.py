@@ -1,0 +1,361 @@
+"""One client's connection to one broker: two sockets, two pipes, and the requests under way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from fencepost.coordinator.codec.endpoints import (
+    AddressOf,
+    carries_endpoints,
+    is_readable,
+    limit_versions,
+    replace_endpoints,
+)
+from fencepost.coordinator.codec.framing import MalformedFrame, read_header
+from fencepost.coordinator.codec.registry import ApiKey, api_name
+from fencepost.simulation.kernel.rules import (
+    Corrupt,
+    Delay,
+    Direction,
+    Fate,
+    Message,
+    Rule,
+    Throttle,
+    Verdict,
+)
+from fencepost.simulation.lab.proxy.damage import spoiled
+from fencepost.simulation.lab.proxy.exchange import Exchange, TopicNames
+from fencepost.simulation.lab.proxy.observer import ProxyObserver
+from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe
+from fencepost.simulation.lab.proxy.side import Side
+
+log = structlog.get_logger(__name__)
+
+_SASL_HANDSHAKE = 17
+_READ_AHEAD_BYTES = 8 << 20
+"""How much may be under way in one direction before the sender is left to wait."""
+
+
+class Surroundings:
+    """What all connections of a proxy share."""
+
+    def __init__(
+        self,
+        *,
+        rng: random.Random,
+        rules: list[Rule],
+        observer: ProxyObserver | None,
+        members: Mapping[str, str],
+        address_of: AddressOf,
+    ) -> None:
+        self.rng = rng
+        self.rules = rules
+        self.observer = observer
+        self.members = members
+        self.address_of = address_of
+        self.topic_names = TopicNames()
+
+
+class _Way:
+    """One direction: its pipe, the socket that it comes from, and what came while the pipe was stalled."""
+
+    __slots__ = ("backlog", "backlog_size", "blocked", "direction", "paused", "pipe", "source")
+
+    def __init__(self, direction: Direction, pipe: Pipe, source: Side) -> None:
+        self.direction = direction
+        self.pipe = pipe
+        self.source = source
+        self.backlog: deque[tuple[bytes, Exchange]] = deque()
+        self.backlog_size = 0
+        self.blocked = False
+        """Whether the receiver's socket is full."""
+        self.paused = False
+        """Whether the sender is left to wait."""
+
+
+class Connection:
+    """Carries one client's requests to the broker at `upstream`, and the answers back."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        broker: str,
+        upstream: Callable[[], tuple[str, int]],
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        self.broker = broker
+        self.members: dict[str, None] = {}
+        """Who sent requests on it; by the clients' rules there is one."""
+        self._around = surroundings
+        self._upstream = upstream
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._deaf = False
+        """A message was lost: nothing gets through any more, and nobody is told."""
+        self._ended = False
+        self._client_open = self._broker_open = True
+        self._host = ""
+        self._connecting: asyncio.Task[None] | None = None
+        self._in_flight: deque[Exchange] = deque()
+        self.client = Side(
+            on_made=self._client_came,
+            on_frame=self._request,
+            on_garbage=self._client_garbage,
+            on_gone=self._client_gone,
+            on_flow=lambda blocked: self._flow(self._back, blocked),
+        )
+        self._server = Side(
+            on_made=self._broker_reached,
+            on_frame=self._response,
+            on_garbage=self._broker_garbage,
+            on_gone=self._broker_gone,
+            on_flow=lambda blocked: self._flow(self._forth, blocked),
+        )
+        self._forth = _Way(Direction.REQUEST, self._pipe(Direction.REQUEST), self.client)
+        self._back = _Way(Direction.RESPONSE, self._pipe(Direction.RESPONSE), self._server)
+
+    def cut(self) -> None:
+        """Reset both sockets. What is under way is lost."""
+        self._deaf = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self.client.reset()
+        self._server.reset()
+
+    # -- sockets come and go --------------------------------------------------------------------------------
+
+    def _client_came(self, transport: asyncio.Transport) -> None:
+        peer = transport.get_extra_info("peername")
+        self._host = f"/{peer[0]}" if peer else "/unknown"
+        self._back.pipe.transport = transport
+        if self._deaf:
+            self._broker_open = False
+            self.client.reset()
+            return
+        self._connecting = self._loop.create_task(self._connect())
+        self._connecting.add_done_callback(self._connected)
+
+    async def _connect(self) -> None:
+        await self._loop.create_connection(lambda: self._server, *self._upstream())
+
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        self._connecting = None
+        if task.cancelled() or isinstance(task.exception(), OSError):
+            self._broker_gone(True)
+        else:
+            task.result()
+
+    def _broker_reached(self, transport: asyncio.Transport) -> None:
+        if not self._broker_open:
+            self._server.reset()
+            return
+        self._forth.pipe.transport = transport
+        self._forth.pipe.pump()
+        self._regulate(self._forth)
+
+    def _client_gone(self, reset: bool) -> None:
+        self._client_open = False
+        self._lose_all(self._back)
+        if self._deaf:
+            self._lose_all(self._forth)
+            self._leave_broker()
+        elif not self._forth.backlog:
+            self._forth.pipe.finish()
+        self._end_if_over()
+
+    def _broker_gone(self, reset: bool) -> None:
+        self._broker_open = False
+        self._lose_all(self._forth)
+        while self._in_flight:
+            self._lose(Direction.RESPONSE, self._in_flight.popleft())
+        if self._client_open and not self._deaf:
+            if reset and not self._back.pipe.size:
+                self.client.reset()
+            elif not self._back.backlog:
+                self._back.pipe.finish()
+        self._end_if_over()
+
+    def _leave_broker(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._server.close()  # it may have connected a moment ago
+
+    def _end_if_over(self) -> None:
+        if self._ended or self._client_open or self._broker_open:
+            return
+        self._ended = True
+        self._on_end(self)
+
+    def _client_garbage(self, reason: str) -> None:
+        log.warning("proxy_closed_client", broker=self.broker, members=list(self.members), reason=reason)
+        self.cut()
+
+    def _broker_garbage(self, reason: str) -> None:
+        log.warning("proxy_closed_broker", broker=self.broker, members=list(self.members), reason=reason)
+        self.cut()
+
+    # -- messages -------------------------------------------------------------------------------------------
+
+    def _request(self, frame: bytes) -> None:
+        header = read_header(frame)
+        if carries_endpoints(header.api_key, header.api_version) and not is_readable(
+            header.api_key, header.api_version
+        ):
+            raise MalformedFrame(f"{api_name(header.api_key)} version {header.api_version} is not known here")
+        if header.api_key == _SASL_HANDSHAKE and header.api_version == 0:
+            raise MalformedFrame("SaslHandshake version 0: what follows it is no frame of Kafka's")
+        around = self._around
+        member = around.members.get(header.client_id, header.client_id)
+        self.members[member] = None
+        self._take(self._forth, frame, Exchange(header, member, frame, self._host, around.topic_names))
+
+    def _response(self, frame: bytes) -> None:
+        if not self._in_flight:
+            raise MalformedFrame("an answer that nobody asked for")
+        exchange = self._in_flight[0]
+        header = exchange.header
+        if int.from_bytes(frame[:4], "big", signed=True) != header.correlation_id:
+            raise MalformedFrame(f"an answer that is not the one to request {header.correlation_id}")
+        if carries_endpoints(header.api_key, header.api_version):
+            if header.api_key == ApiKey.METADATA:
+                self._around.topic_names.hear(header.api_version, frame)
+            frame = replace_endpoints(header.api_key, header.api_version, frame, self._around.address_of)
+        elif header.api_key == ApiKey.API_VERSIONS:
+            frame = limit_versions(header.api_version, frame)
+        self._in_flight.popleft()
+        self._take(self._back, frame, exchange)
+
+    def _take(self, way: _Way, frame: bytes, exchange: Exchange) -> None:
+        """A message came: let the rules decide, behind what waits for a stall to end."""
+        if self._deaf or not way.pipe.open:
+            self._lose(way.direction, exchange)
+            return
+        if way.pipe.stalled:
+            way.backlog.append((frame, exchange))
+            way.backlog_size += len(frame)
+        else:
+            self._send(way, frame, exchange)
+        self._regulate(way)
+
+    def _send(self, way: _Way, frame: bytes, exchange: Exchange) -> None:
+        verdict, rule = (
+            self._judge(way.direction, frame, exchange) if self._around.rules else (Fate.PASS, None)
+        )
+        match verdict:
+            case Fate.PASS:
+                way.pipe.put(Parcel(frame, exchange))
+            case Delay(us):
+                way.pipe.put(Parcel(frame, exchange, ready_s=self._loop.time() + us / 1e6))
+            case Throttle(bytes_per_second):
+                way.pipe.put(Parcel(frame, exchange, bytes_per_second=max(1, bytes_per_second)))
+            case Fate.STALL:
+                way.pipe.put(Parcel(frame, exchange, held_by=rule))
+            case Corrupt(damage):
+                self._lose(way.direction, exchange)
+                way.pipe.put(Parcel(frame, exchange, instead=spoiled(frame, damage, self._around.rng)))
+            case Fate.DROP:
+                self._lose(way.direction, exchange)
+                self._deaf = True
+                self._regulate(self._forth)
+                self._regulate(self._back)
+            case Fate.CUT:
+                self._lose(way.direction, exchange)
+                self.cut()
+
+    def _judge(self, direction: Direction, frame: bytes, exchange: Exchange) -> tuple[Verdict, Rule | None]:
+        """The first verdict that does not let the message pass, and whose it is."""
+        message: Message | None = None
+        api_key, member = exchange.header.api_key, exchange.member
+        for rule in tuple(self._around.rules):
+            if not rule.concerns(member, self.broker, direction, api_key):
+                continue
+            if message is None:
+                message = Message(
+                    member=member,
+                    broker=self.broker,
+                    direction=direction,
+                    request=exchange.request,
+                    response=None if direction is Direction.REQUEST else exchange.response(frame),
+                    api_key=api_key,
+                )
+            verdict = rule.judge(message)
+            if verdict is not Fate.PASS:
+                return verdict, rule
+        return Fate.PASS, None
+
+    def _sent(self, direction: Direction, parcel: Parcel) -> None:
+        """A message's last byte was handed to the receiver's socket."""
+        way = self._forth if direction is Direction.REQUEST else self._back
+        if way.paused:
+            self._regulate(way)
+        exchange, observer = parcel.exchange, self._around.observer
+        if direction is Direction.REQUEST:
+            if exchange.is_answered:
+                self._in_flight.append(exchange)
+            if observer is not None and not exchange.lost:
+                observer.on_request(exchange.member, self.broker, exchange.request, self._now_us())
+        elif observer is not None and not exchange.lost:
+            response = exchange.response(parcel.frame)
+            observer.on_response(exchange.member, self.broker, exchange.request, response, self._now_us())
+
+    def _lose(self, direction: Direction, exchange: Exchange) -> None:
+        if exchange.lost:
+            return
+        exchange.lost = True
+        if self._around.observer is not None:
+            self._around.observer.on_loss(
+                exchange.member, self.broker, direction, exchange.request, self._now_us()
+            )
+
+    def _lose_all(self, way: _Way) -> None:
+        for exchange in way.pipe.clear():
+            self._lose(way.direction, exchange)
+        for _, exchange in way.backlog:
+            self._lose(way.direction, exchange)
+        way.backlog.clear()
+        way.backlog_size = 0
+
+    # -- pipes ----------------------------------------------------------------------------------------------
+
+    def _pipe(self, direction: Direction) -> Pipe:
+        forth = direction is Direction.REQUEST
+        return Pipe(
+            self._loop,
+            is_in_force=lambda rule: any(rule is other for other in self._around.rules),
+            on_sent=lambda parcel: self._sent(direction, parcel),
+            on_lifted=lambda: self._lifted(self._forth if forth else self._back),
+            on_drained=self._leave_broker if forth else self.client.close,
+        )
+
+    def _lifted(self, way: _Way) -> None:
+        """A stall has ended: what came since is judged now."""
+        while way.backlog and not way.pipe.stalled:
+            frame, exchange = way.backlog.popleft()
+            way.backlog_size -= len(frame)
+            if self._deaf:
+                self._lose(way.direction, exchange)
+            else:
+                self._send(way, frame, exchange)
+        sender_open = self._client_open if way is self._forth else self._broker_open
+        if not sender_open and not way.backlog:
+            way.pipe.finish()
+
+    def _flow(self, way: _Way, blocked: bool) -> None:
+        way.blocked = blocked
+        self._regulate(way)
+
+    def _regulate(self, way: _Way) -> None:
+        """Read from a sender only as fast as its messages get away."""
+        full = way.blocked or way.pipe.size + way.backlog_size > _READ_AHEAD_BYTES
+        paused = full and not self._deaf
+        if paused != way.paused:
+            way.paused = paused
+            way.source.read(not paused)
+
+    def _now_us(self) -> int:
+        return int(self._loop.time() * 1_000_000)

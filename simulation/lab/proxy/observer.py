@@ -1,0 +1,28 @@
+"""Who watches the proxy: what crossed it, and what was lost on the way."""
+
+from __future__ import annotations
+
+from fencepost.simulation.kernel.rules import Direction
+
+
+class ProxyObserver:
+    """Is told of messages; an observer overrides what it needs.
+
+    Each request ends in exactly one of: an answer (`on_response`), a loss in one of the two directions, or,
+    for a Produce with acks 0, in `on_request` alone. Requests and responses are the messages of
+    `coordinator.protocol` for the APIs of groups, else a `Frame`. `t_us` is the time of the loop's clock in
+    microseconds.
+    """
+
+    def on_request(self, member: str, broker: str, request: object, t_us: int) -> None:
+        """A request was handed to the broker's socket."""
+
+    def on_response(self, member: str, broker: str, request: object, response: object, t_us: int) -> None:
+        """A response was handed to the member's socket."""
+
+    def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
+        """A request did not reach the broker, or no answer to it the member.
+
+        A message that was spoiled is lost, even if the receiver makes something of it. So is the answer to a
+        request whose connection ends first.
+        """

@@ -1,0 +1,179 @@
+"""One direction of a connection: messages on their way, in their order, each not before its time."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from fencepost.simulation.kernel.rules import Rule
+from fencepost.simulation.lab.proxy.exchange import Exchange
+
+_SIZE = struct.Struct(">i")
+_COPIED_BYTES = 65_536
+"""Up to here a message and its length are one write; above it a copy costs more."""
+_SLICE_SECONDS = 0.05
+_CLOCK_SECONDS = 1e-6
+"""Less than this is no time at all."""
+_LOOK_SECONDS = 0.02
+"""How often a stalled pipe looks whether its rule is still there."""
+
+
+def with_length(frame: bytes) -> bytes:
+    """A frame as it goes over the wire."""
+    return _SIZE.pack(len(frame)) + frame
+
+
+class Parcel:
+    """A message under way.
+
+    `ready_s` is the earliest time on the loop's clock, `bytes_per_second` 0 means at once, `held_by` is the
+    rule that must be gone first, and `instead` the bytes, with their length, that go in place of the frame.
+    """
+
+    __slots__ = ("bytes_per_second", "exchange", "frame", "held_by", "instead", "ready_s", "sent")
+
+    def __init__(
+        self,
+        frame: bytes,
+        exchange: Exchange,
+        *,
+        ready_s: float = 0.0,
+        bytes_per_second: int = 0,
+        held_by: Rule | None = None,
+        instead: bytes | None = None,
+    ) -> None:
+        self.frame = frame
+        self.exchange = exchange
+        self.ready_s = ready_s
+        self.bytes_per_second = bytes_per_second
+        self.held_by = held_by
+        self.instead = with_length(frame) if bytes_per_second else instead
+        self.sent = 0
+
+
+class Pipe:
+    """Carries messages to `transport`, which may come later.
+
+    `on_sent` is called for each message once its last byte was handed to the socket, `on_lifted` when a stall
+    ends, and `on_drained` once, after `finish`, when nothing is under way any more.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_in_force: Callable[[Rule], bool],
+        on_sent: Callable[[Parcel], None],
+        on_lifted: Callable[[], None],
+        on_drained: Callable[[], None],
+    ) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.size = 0
+        """Bytes under way."""
+        self.stalled = False
+        self.open = True
+        self._loop = loop
+        self._is_in_force = is_in_force
+        self._on_sent = on_sent
+        self._on_lifted = on_lifted
+        self._on_drained = on_drained
+        self._parcels: deque[Parcel] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._finishing = False
+
+    def put(self, parcel: Parcel) -> None:
+        """Send a message behind those that are under way."""
+        if (
+            not self._parcels
+            and self.transport is not None
+            and parcel.held_by is None
+            and not parcel.ready_s
+            and not parcel.bytes_per_second
+        ):
+            self._write(parcel)
+            return
+        self._parcels.append(parcel)
+        self.size += len(parcel.frame)
+        self.stalled = self.stalled or parcel.held_by is not None
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what may go now, and come back for the rest."""
+        self._disarm()
+        while self._parcels and self.transport is not None:
+            delay_s = self._advance(self._parcels[0])
+            if delay_s > 0:
+                self._disarm()  # what came in meanwhile was pumped as well
+                self._timer = self._loop.call_later(delay_s, self.pump)
+                return
+        if not self._parcels and self._finishing and self.open:
+            self.open = False
+            self._on_drained()
+
+    def finish(self) -> None:
+        """Nothing follows what is under way."""
+        self._finishing = True
+        self.pump()
+
+    def clear(self) -> list[Exchange]:
+        """Carry nothing any more; the messages that are lost by that."""
+        self.open = False
+        self.stalled = False
+        self.size = 0
+        self._disarm()
+        lost = [parcel.exchange for parcel in self._parcels]
+        self._parcels.clear()
+        return lost
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _advance(self, parcel: Parcel) -> float:
+        """Seconds until this message, the first, has more to do; 0 once it was sent."""
+        if parcel.held_by is not None and self._is_in_force(parcel.held_by):
+            return _LOOK_SECONDS
+        wait = parcel.ready_s - self._loop.time()
+        if wait > _CLOCK_SECONDS:
+            return wait
+        if parcel.bytes_per_second and (pause := self._trickle(parcel)):
+            return pause
+        self._parcels.popleft()
+        self.size -= len(parcel.frame)
+        if parcel.bytes_per_second:
+            self._on_sent(parcel)
+        else:
+            self._write(parcel)
+        if parcel.held_by is not None:
+            self.stalled = False
+            self._on_lifted()
+        return 0.0
+
+    def _trickle(self, parcel: Parcel) -> float:
+        """Send as much as one slice of time allows; 0 when nothing is left."""
+        assert self.transport is not None
+        assert parcel.instead is not None
+        count = max(1, int(parcel.bytes_per_second * _SLICE_SECONDS))
+        piece = parcel.instead[parcel.sent : parcel.sent + count]
+        if not piece:
+            return 0.0
+        self.transport.write(piece)
+        parcel.sent += len(piece)
+        pause = len(piece) / parcel.bytes_per_second
+        parcel.ready_s = self._loop.time() + pause
+        return pause
+
+    def _write(self, parcel: Parcel) -> None:
+        assert self.transport is not None
+        frame = parcel.frame
+        if parcel.instead is not None:
+            self.transport.write(parcel.instead)
+        elif len(frame) <= _COPIED_BYTES:
+            self.transport.write(with_length(frame))
+        else:
+            self.transport.write(_SIZE.pack(len(frame)))
+            self.transport.write(frame)
+        self._on_sent(parcel)
